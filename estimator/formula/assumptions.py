@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ..job.gpu_catalogue import Gpu
+from ..job.quantization import is_four_bit
 from ..job.resolved_job import ResolvedJob
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
@@ -47,7 +48,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         freed = "zeroed" if job.versions.zeroes_gradients else "set to None"
         yield f"Gradients are {freed} between steps, and optimizer states exist (the second step or a later one)."
     yield from _optimizer_assumptions(job)
-    if job.lora and job.lora.quantization.startswith("nf4") and not job.versions.keeps_quantized_inputs:
+    if is_four_bit(job.lora) and not job.versions.keeps_quantized_inputs:
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
     if arch is not None and arch.has_vocab_head:
         yield from _loss_assumptions(job)

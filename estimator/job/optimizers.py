@@ -51,9 +51,9 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     trainer_bitsandbytes: bool = False
     """transformers' Trainer takes it from bitsandbytes, other frameworks do not."""
     class_names: tuple[str, ...] = ()
-    """Names of its classes in torch, bitsandbytes, transformers or apex."""
+    """Names of its classes in torch, bitsandbytes or transformers, by which a script is read."""
     trainer_names: tuple[str, ...] = ()
-    """Values of ``TrainingArguments.optim`` that select it, the usual one first."""
+    """Values of ``TrainingArguments.optim`` that select it."""
     torch_class: str | None = None
     """``module:class`` with which the worker steps when it traces; None: it cannot be traced."""
     torch_options: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +93,6 @@ _ROWS = (
         name="adamw-fused",
         description="AdamW without foreach's copies (fused)",
         states=2,
-        class_names=("FusedAdamW", "FusedAdam"),
         trainer_names=("adamw_torch_fused", "adamw_apex_fused"),
         torch_class="torch.optim:AdamW",
         torch_options={"lr": 1e-5, "fused": True},
@@ -106,7 +105,7 @@ _ROWS = (
         eight_bit=True,
         bitsandbytes=True,
         class_names=("AdamW8bit", "Adam8bit"),
-        trainer_names=("adamw_bnb_8bit", "adamw_bnb", "adamw_8bit", "adamw_torch_8bit"),
+        trainer_names=("adamw_8bit", "adamw_bnb_8bit", "adamw_bnb", "adamw_torch_8bit"),
     ),
     Optimizer(
         name="paged-adamw-8bit",
@@ -162,7 +161,7 @@ _ROWS = (
         states=1,
         trainer_bitsandbytes=True,
         class_names=("Lion",),
-        trainer_names=("lion", "lion_32bit"),
+        trainer_names=("lion_32bit", "lion"),
     ),
     Optimizer(
         name="muon",

@@ -52,6 +52,11 @@ def tensor_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = False)
     return (packed, blocks, _CODE_BYTES, nested, _NESTED_CODE_BYTES, _OFFSET_BYTES)
 
 
+def is_four_bit(lora: Lora | None) -> bool:
+    """Return True if the job stores its frozen linear weights in 4 bits."""
+    return lora is not None and lora.quantization in ("nf4", "nf4-double")
+
+
 def quantization(lora: Lora | None) -> str | None:
     """Return how the job stores its frozen linear weights; None: not quantized."""
     return None if lora is None or lora.quantization == "none" else lora.quantization

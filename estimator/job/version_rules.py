@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .job import Job, Software
+from .quantization import is_four_bit
 
 
 class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
@@ -64,7 +65,7 @@ def older(version: str | None, *than: int) -> bool:
 
 def version_rules(job: Job) -> VersionRules:
     """Return the behaviour of the versions that a job states."""
-    return _rules(job.software, bool(job.lora and job.lora.quantization.startswith("nf4")))
+    return _rules(job.software, is_four_bit(job.lora))
 
 
 @lru_cache(maxsize=64)  # searches ask for the same versions thousands of times

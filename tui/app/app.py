@@ -23,6 +23,7 @@ from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS
 from ..tty.textual_private import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
+from .help import HelpScreen
 from .options import AppOptions
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class VramtopApp(BoardApp):
     CSS_PATH = "vramtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "Pause", show=False, tooltip="pause the readings, and resume them"),
-        Binding("question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while a field is typed into"),
+        Binding(
+            "question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while a field is being typed into"
+        ),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("q", "quit", "Quit", tooltip="quit"),
     ]
@@ -214,9 +217,8 @@ class VramtopApp(BoardApp):
 
     def action_help(self) -> None:
         """Open the help, at the keys of the screen that the user is on."""
-        from .help import HelpScreen
-
-        self.push_screen(HelpScreen([str(screen.TITLE) for screen in reversed(self.screen_stack)]))
+        titles = [str(screen.TITLE) for screen in reversed(self.screen_stack)]
+        self.push_screen(HelpScreen(titles, self.BINDINGS))
 
     def action_pause(self) -> None:
         """Pause the readings, or resume them."""

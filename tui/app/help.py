@@ -14,7 +14,6 @@ from ..draw.palette import COMPONENTS, STATUSES, VERDICTS, Mark
 from ..screens.dashboard.process_table import ProcessTable
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS, ScreenSpec
-from .app import VramtopApp
 
 _OTHER_KEYS = (
     ("Tab", "to the GPUs and back; arrow keys choose a GPU where they are shown as rows"),
@@ -62,6 +61,7 @@ class HelpScreen(ModalScreen[None]):
 
     Args:
         titles: titles of the open screens, topmost first: the keys of the first one that has a section come first.
+        app_bindings: keys that work on every screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -75,28 +75,32 @@ class HelpScreen(ModalScreen[None]):
     }
     """
 
-    def __init__(self, titles: Sequence[str] = ()) -> None:
+    def __init__(self, titles: Sequence[str] = (), app_bindings: Sequence[BindingType] = ()) -> None:
         super().__init__()
         self._titles = titles
+        self._app_bindings = app_bindings
 
     def compose(self) -> ComposeResult:
         """The text."""
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
-            yield Static(help_content(self._titles))
+            yield Static(help_content(self._titles, self._app_bindings))
 
 
-def help_content(titles: Sequence[str] = (), screens: Sequence[ScreenSpec] = SCREENS) -> Content:
+def help_content(
+    titles: Sequence[str] = (), app_bindings: Sequence[BindingType] = (), screens: Sequence[ScreenSpec] = SCREENS
+) -> Content:
     """Return the help.
 
     Args:
         titles: titles of the open screens, topmost first.
+        app_bindings: keys that work on every screen.
         screens: the screens with keys of their own.
     """
     sections = {screen.title: _section(screen) for screen in screens if screen.keys}
     first = next((sections.pop(title) for title in titles if title in sections), [])
-    dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *VramtopApp.BINDINGS)
+    dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings)
     lines = [_heading("Keys"), *(_entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
     lines += [_heading("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
     lines += [line for section in sections.values() for line in section]
@@ -117,7 +121,10 @@ def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
         if binding.tooltip:
             shown = binding.key_display or binding.key
             keys = ",".join(other.key for other in known if other.action == binding.action).split(",")
-            yield " ".join([shown, *(key for key in keys if len(key) == 1 and key not in shown)]), binding.tooltip
+            yield (
+                " ".join([shown, *(key for key in keys if len(key) == 1 and key.isascii() and key not in shown)]),
+                binding.tooltip,
+            )
 
 
 def _section(screen: ScreenSpec) -> list[Content]:

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
+from ...job.optimizers import OPTIMIZERS
 from ..source.layered_settings import UNKNOWN_TABLE, Setting, default_setting
 from .script_values import Call, ScriptEvaluator
 
@@ -41,19 +42,7 @@ _TASK_BY_CLASS_ENDING = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-_OPTIMIZERS = {
-    "AdamW": "adamw_torch",
-    "Adam": "adamw_torch",
-    "AdamW8bit": "adamw_8bit",
-    "Adam8bit": "adamw_8bit",
-    "PagedAdamW8bit": "paged_adamw_8bit",
-    "PagedAdamW": "paged_adamw_32bit",
-    "PagedAdamW32bit": "paged_adamw_32bit",
-    "SGD": "sgd",
-    "Adafactor": "adafactor",
-    "Lion": "lion_32bit",
-    "Muon": "muon",
-}
+_OPTIMIZERS = {name: row.trainer_names[0] for row in OPTIMIZERS.values() for name in row.class_names}
 _FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 _MIXED_PRECISION = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 

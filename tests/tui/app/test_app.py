@@ -1,4 +1,4 @@
-"""What the app is told before it is open, and what it keeps: the theme that the user chooses, screenshots."""
+"""The app: notices from before it is open, the saved theme, screenshots, and pending jobs of the command line."""
 
 import sys
 import threading

@@ -19,7 +19,7 @@ _SELF_EXPLANATORY = ("Back", "Show all")
     ids=["dashboard", "process table", "app", "fit check", "attach"],
 )
 def test_every_key_in_the_footer_is_in_the_help(bindings: list[BindingType]) -> None:
-    text = help_content().plain
+    text = help_content(app_bindings=VramtopApp.BINDINGS).plain
     shown = [each for each in bindings if isinstance(each, Binding) and each.show]
     for binding in shown:
         assert binding.tooltip in text
@@ -31,7 +31,7 @@ def test_letters_for_the_same_action_share_a_line() -> None:
         Binding("f2", "pin", key_display="F2", tooltip="pin the job"),
         Binding("p", "pin"),
         Binding("1", "apply(1)", key_display="1-9", tooltip="apply a suggestion"),
-        Binding("alt+1", "apply(1)"),
+        Binding("alt+1,¡", "apply(1)"),
         Binding("q", "quit"),
     ]
     assert list(key_rows(bindings)) == [("F2 p", "pin the job"), ("1-9", "apply a suggestion")]

@@ -60,7 +60,7 @@ async def test_a_screen_needs_no_more_than_a_row(make_snapshot: Any, make_gpu: A
         assert commands["Made-up"] == "Open the made-up screen"
         await pilot.press("m")
         await until_shown(pilot, lambda: isinstance(app.screen, MadeUpScreen))
-    text = help_content([MADE_UP.title], (MADE_UP,)).plain
+    text = help_content([MADE_UP.title], screens=(MADE_UP,)).plain
     assert text.split("\n")[1] == "Keys of the made-up screen"
     assert "zooms the made-up screen" in text
 

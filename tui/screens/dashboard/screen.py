@@ -24,6 +24,7 @@ from .header_text import header_line, notices, summary_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .process_table import ProcessTable
+from .terminate import Terminations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.board import Board, ProcessRow
 
     from ..base import BoardApp, FeedStatus
-    from .terminate import Terminations
 
 _HEAD_LINES = 3
 """Header, summary and footer."""
@@ -74,7 +74,7 @@ class DashboardScreen(Screen[None]):
         """Board and feed that the lines at the top show."""
         self._head_height = 0
         """Lines of head, filter and footer."""
-        self._terminations: Terminations | None = None
+        self._terminations = Terminations(self)
         self._refusal: str | None = ""
         """The refusal that the footer was drawn for; empty before the first board."""
 
@@ -223,8 +223,6 @@ class DashboardScreen(Screen[None]):
 
     def action_terminate(self) -> None:
         """Ask whether to terminate the process under the cursor."""
-        from .terminate import Terminations
-
         row, board = self.selected_process, self.app.board
         if self.app.termination_refusal:
             self.action_explain_refusal()
@@ -233,7 +231,6 @@ class DashboardScreen(Screen[None]):
         elif row.ended_at is not None:
             self.notify(f"Process {row.process.pid} has ended already.", severity="warning")
         else:
-            self._terminations = self._terminations or Terminations(self)
             self._terminations.ask(row, board)
 
     def action_explain_refusal(self) -> None:

@@ -5,7 +5,10 @@ from textual.binding import Binding, BindingType
 from ...job.form_inputs import ALT_DIGIT_CHARACTERS
 
 FIT_KEYS: list[BindingType] = [
-    Binding("escape", "app.pop_screen", "Back", key_display="Esc", tooltip="closes; f opens the same job again"),
+    Binding(
+        "escape", "app.pop_screen", "Back", key_display="Esc",
+        tooltip="close; f opens the same job again. Letters and digits act where no field is being typed into",
+    ),
     Binding("f1", "app.help", show=False),
     Binding(
         "f2", "pin", "Pin", key_display="F2",

@@ -31,7 +31,7 @@ START = Job(model=ModelSpec(id=MODEL))
 
 @pytest.fixture
 def estimate(make_budget) -> Callable[[Job], Budget]:
-    """Ten GiB a sequence, for one model only."""
+    """An estimate of 10 GiB per sequence for one model, and an error for any other."""
 
     def estimate(job: Job) -> Budget:
         if job.model.id != MODEL:
@@ -286,7 +286,7 @@ async def test_the_verdict_can_be_seen_at_every_size(watchlist, estimate, board,
 
 @pytest.fixture
 def large() -> Job:
-    """Needs 90 GiB with the estimate above; eight sequences, 80."""
+    """A job that needs 160 GiB with the estimate above."""
     return Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=16, optimizer="sgd", precision="bf16"))
 
 

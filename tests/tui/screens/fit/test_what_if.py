@@ -15,7 +15,7 @@ LENGTH = "training.sequence_length"
 
 @pytest.fixture
 def swept(make_budget):
-    """Ten GiB and five a sequence, up to 10 % more; 50 of 80 GiB can be had."""
+    """Ten GiB and five a sequence, up to 10 % more; 50 of 80 GiB are available."""
 
     def make(current_value: int = 4, available: float = 50) -> Sweep:
         def estimate(job: Job):

@@ -1,4 +1,4 @@
-"""The step's screen, and the ways to it: from the fit check, the dashboard and a running process."""
+"""The step screen, opened from the fit check, the dashboard and the attach screen."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the fit screen holds jobs against where GPUs are in MIG mode."""
+"""The capacity of GPUs in MIG mode in the fit check."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Ending real processes from the real app: what is asked, what a key does and does not do, what is said."""
+"""Terminating real processes from the app: the question, the keys, and the reported outcome."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 @pytest.fixture
 def start():
-    """Starts a Python program and waits until it has got to its print."""
+    """Starts a Python program and waits for its first print."""
     started = []
 
     def run(program: str = SLEEPY, *words: str) -> subprocess.Popen:
@@ -87,7 +87,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Choices can be taken at once."""
+    """Arms the choices at once."""
     monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
 
 

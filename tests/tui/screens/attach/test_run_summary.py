@@ -12,7 +12,7 @@ from vramtop.tui.screens.attach.run_summary import run_tabs
 
 @pytest.fixture
 def runs_of(make_budget, make_snapshot, make_gpu, make_process):
-    """So many runs, each of one process on one GPU."""
+    """Makes runs of one process on one GPU each."""
 
     def make(count: int):
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)

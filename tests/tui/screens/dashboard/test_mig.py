@@ -38,7 +38,7 @@ TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
 
 @pytest.fixture
 def mig_gpu(make_mig_gpu: Make, make_process: Make) -> Callable[..., GpuReading]:
-    """A card whose figures add up: 8 and 2 GiB in two parts of one instance, 12 in another one, 1 and 1 of nobody."""
+    """A GPU with 8 and 2 GiB in two compute instances, 12 in another GPU instance, and 1 and 1 unattributed."""
 
     def make(index: int = 0, **changes: Any) -> GpuReading:
         base = 10 * index

@@ -1,4 +1,4 @@
-"""What is shown adds up: the process table, the held bar and ``--once --json`` of random readings."""
+"""Displayed memory adds up to the total: the process table, the held bar and ``--once --json`` of random readings."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from vramtop.tui.screens.dashboard.process_rows import table_rows
 
 @st.composite
 def readings(draw, make_gpu, make_process):
-    """A card whose driver knows all, some or nothing of its memory and of its processes."""
+    """A GPU whose driver reports all, some or nothing of its memory and processes."""
     sizes = draw(st.lists(st.none() | st.integers(1, 30 * GIB), max_size=6))
     processes = [make_process(pid, None, used_bytes=size) for pid, size in enumerate(sizes, start=100)]
     rest, reserved = draw(st.integers(0, 20 * GIB)), draw(st.none() | st.integers(0, GIB))

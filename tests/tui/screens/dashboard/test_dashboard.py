@@ -35,7 +35,7 @@ def job(name: str) -> Job:
 
 @pytest.fixture
 def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
-    """An app over these snapshots; ``jobs`` maps a job's name to the pids in which it runs."""
+    """Makes an app that shows these snapshots; ``jobs`` maps the name of a job to the pids of its run."""
 
     def make(
         snapshots: Sequence[Snapshot],
@@ -68,7 +68,7 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
 
 
 async def settle(pilot: Any) -> None:
-    """Until the first figures are drawn."""
+    """Wait until the first board is drawn."""
     await until_shown(pilot, lambda: pilot.app.board is not None)
     await pilot.pause()
 
@@ -94,7 +94,7 @@ async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_sna
 
 
 async def test_the_first_frame_shows_what_was_read_before(open_app, make_snapshot, make_gpu, make_process, monkeypatch):
-    """The frame that has the header's line has the GPU's figures, and its process."""
+    """The first frame with the header also has the GPU's figures and its process."""
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
@@ -619,7 +619,7 @@ async def test_garbage_is_collected_again_once_the_first_frame_is_drawn(open_app
 async def test_only_cells_that_changed_are_sent_to_the_terminal(
     open_app, make_snapshot, make_gpu, make_process, monkeypatch
 ):
-    """A figure and the clock; the line that holds the figure alone has 120 cells."""
+    """One figure and the clock change; a whole line would be 120 cells."""
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))

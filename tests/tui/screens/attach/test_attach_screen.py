@@ -32,7 +32,7 @@ UNTRACED = "The step was not traced: lion cannot be traced."
 
 @pytest.fixture
 def estimate_forty(make_budget) -> Callable[..., Budget]:
-    """Forty GiB for every job of the one model that is known, whichever part of another's name has been typed."""
+    """An estimate of 40 GiB for one model, and an error for any other, such as a half-typed name."""
 
     def estimate(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         if job.model.id != "meta-llama/Llama-3.1-8B":
@@ -49,7 +49,7 @@ def watchlist(estimate_forty) -> Watchlist:
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[psutil.Process]:
-    """A real process, started as a person would, that says everything but the sequence length."""
+    """A real training process whose command line has all settings but the sequence length."""
     script = tmp_path / "train.py"
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     flags = ["--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--bf16", "True"]
@@ -179,7 +179,7 @@ async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist,
 
 @pytest.fixture
 def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
-    """Makes boards: a run of two ranks that nobody can read, on GPUs 0 and 1, and one that can be, on GPU 2."""
+    """Makes boards with two runs: two unreadable ranks on GPUs 0 and 1, and a readable process on GPU 2."""
     other = Job(name="other", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     mine = Job(name="mine", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     keys = tuple((999_999_000 + at, 1_000.0) for at in range(2))

@@ -1,4 +1,4 @@
-"""Preflight's screen: rows as they come in, giving up, and the ways to it."""
+"""The preflight screen: rows as checks finish, cancelling, and opening it."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * G
 
 
 class Says(Check):
-    """Says what it is told to, once it may."""
+    """A check with a given result, which waits for ``go``."""
 
     waits_for = "a word"
 
@@ -108,7 +108,7 @@ def text(app: App[Any]) -> str:
 
 
 def rows(app: App[Any]) -> list[list[str]]:
-    """Sign, word and name of each check's row."""
+    """Return mark, word and name of each row."""
     heads = [line.split() for line in lines(app)]
     return [words[:3] for words in heads if len(words) > 2 and words[0] in "✓!✗·?…"]
 
@@ -188,6 +188,7 @@ async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
         await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
         assert "Check7" not in text(pilot.app)
+        await pilot.pause()
         await pilot.press("end")
         await until_shown(pilot, lambda: "Check7" in text(pilot.app))
         assert "8 warnings" in text(pilot.app)

@@ -15,7 +15,7 @@ RANKS = {KEYS[0]: RankPlacement(0, "0"), KEYS[1]: RankPlacement(1, "1")}
 
 @pytest.fixture
 def rows_of(make_budget, make_snapshot, make_gpu, make_process):
-    """The rows of two ranks that hold so many GiB, on a GPU each."""
+    """Makes the rows of ranks that hold these GiB, each on a GPU of its own."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
     watchlist.add_run(WatchedJob(job=JOB, pids=KEYS))
     times = iter(range(2_000, 3_000))
