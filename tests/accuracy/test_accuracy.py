@@ -42,12 +42,12 @@ def test_predictions_are_no_worse_than_they_were(name: str, results: list[Result
         assert reached.inside >= inside
 
 
-def test_what_is_more_than_a_tenth_off_is_explained(results: list[Result]) -> None:
+def test_errors_above_a_tenth_are_explained(results: list[Result]) -> None:
     unexplained = [f"{r.case.id} {r.error:+.0%}" for r in results if abs(r.error) > 0.1 and not r.case.explained]
     assert unexplained == []
 
 
-def test_rows_are_facts_with_a_source_and_are_told_apart() -> None:
+def test_rows_have_a_source_and_are_distinct() -> None:
     cases = read_cases()
     assert len({case.id for case in cases}) == len(cases) >= 119
     for case in cases:
@@ -122,7 +122,7 @@ def test_the_lower_bound_is_below_what_is_measured(results: list[Result]) -> Non
     assert _asked(preflight, "meta-llama/Llama-2-7b-hf", lora={"rank": 8, "quantization": "nf4"}) < 6 * GIB
 
 
-def test_peers_without_adapters_say_nothing_about_them() -> None:
+def test_peers_without_adapters_give_none_for_them() -> None:
     for peer in (accelerate, deepspeed, eleuther, space):
         assert _asked(peer, "meta-llama/Llama-2-7b-hf", lora={"rank": 8}) is None
 

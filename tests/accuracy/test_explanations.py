@@ -21,7 +21,7 @@ def test_the_true_cause_is_found(tried: list[Trial]) -> None:
     assert sum(rank <= 3 for rank in ranks) >= 0.75 * len(asked)
 
 
-def test_what_is_as_predicted_is_not_explained(tried: list[Trial]) -> None:
+def test_a_job_as_predicted_is_not_explained(tried: list[Trial]) -> None:
     hidden = [trial for trial in tried if not trial.visible]
     assert hidden
     assert not any(trial.found for trial in hidden)

@@ -36,7 +36,7 @@ def test_sixty_configurations_cover_models_and_ways_to_train() -> None:
     assert sum(job["model"].get("attention") == "eager" for job in jobs) >= 5
 
 
-def test_every_configuration_can_be_predicted_and_fits_a_large_card() -> None:
+def test_every_configuration_can_be_predicted_and_fits_a_large_gpu() -> None:
     for tables in configurations():
         budget = estimate(job_from_mapping(tables, where=tables["name"]))
         assert 0.1e9 < budget.model.parameters < 8.1e9, tables["name"]

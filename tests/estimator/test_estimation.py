@@ -35,12 +35,12 @@ def test_auto_falls_back_to_the_formula_and_exact_does_not(monkeypatch: pytest.M
         estimate(JOB, method="exact")
 
 
-def test_a_python_that_is_not_there_is_said_even_by_auto(tmp_path: Path) -> None:
+def test_a_missing_python_is_an_error_even_for_auto(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such program"):
         estimate(JOB, method="auto", python=str(tmp_path / "python"))
 
 
-def test_the_target_card_decides_what_cuda_takes() -> None:
+def test_the_target_gpu_decides_cudas_memory() -> None:
     hopper = estimate(with_changes(JOB, {"target.gpu": "h100-80gb"}))
     volta = estimate(with_changes(JOB, {"target.gpu": "v100-16gb"}))
     assert volta.peak.components.context < hopper.peak.components.context
@@ -49,7 +49,7 @@ def test_the_target_card_decides_what_cuda_takes() -> None:
         estimate(with_changes(JOB, {"target.gpu": "h1000"}))
 
 
-def test_a_card_by_target_needs_no_gpu_here() -> None:
+def test_a_target_gpu_need_not_be_present() -> None:
     job = Job(model=JOB.model, training=JOB.training, target=Target(gpu="rtx-4090"))
     assert any("RTX 4090" in sentence for sentence in estimate(job).assumptions)
 
@@ -76,7 +76,7 @@ def test_the_package_is_a_library() -> None:
         _ = library.nothing_there
 
 
-def test_variants_of_a_job_are_what_estimate_says_of_each() -> None:
+def test_quick_estimates_equal_full_estimates() -> None:
     quick = quick_estimator(JOB)
     for changes in ({}, {"training.micro_batch": 4}, {"model.attention": "eager"}, {"lora.rank": 8}):
         changed = with_changes(JOB, changes)

@@ -12,7 +12,7 @@ import vramtop.estimator as library
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_the_examples_of_the_package_give_what_they_say() -> None:
+def test_the_examples_of_the_package_run() -> None:
     found = doctest.testmod(library)
     assert found.failed == 0
     assert found.attempted >= 5
@@ -31,7 +31,7 @@ def test_the_readmes_snippet_runs_and_prints_a_table() -> None:
     assert "optimizer" in said.getvalue()
 
 
-def test_help_shows_the_public_names_with_their_words() -> None:
+def test_help_shows_the_public_names_with_their_docstrings() -> None:
     text = pydoc.plain(pydoc.render_doc(library))
     assert dir(library) == sorted(library.__all__)
     assert all(name in text for name in library.__all__)

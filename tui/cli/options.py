@@ -1,4 +1,4 @@
-"""What the options that describe a machine and a method mean; shared by ``estimate``, ``fit`` and ``preflight``."""
+"""Values of the options for machine and method, which ``estimate``, ``fit`` and ``preflight`` share."""
 
 import argparse
 
@@ -24,7 +24,7 @@ def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, in
     return gpu, parse_size(options.gpu_memory) if options.gpu_memory else gpu.total_bytes if gpu else None
 
 
-def described_rooms(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
+def described_devices(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
     """Return this number of empty GPUs of a machine that is described rather than read."""
     reserved = gpu.reserved_bytes or 0 if gpu and memory_bytes == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"

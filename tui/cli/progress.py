@@ -1,4 +1,4 @@
-"""A line on the terminal that tells what takes longer than a second, and for how long; it is removed at the end."""
+"""A line on the terminal about work that takes longer than a second; it is removed at the end."""
 
 import shutil
 import sys

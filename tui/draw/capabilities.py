@@ -1,4 +1,4 @@
-"""What a terminal can show according to the environment: colours, characters, cursor movement."""
+"""The abilities of the terminal according to the environment: colours, characters, cursor movement."""
 
 import contextlib
 import os

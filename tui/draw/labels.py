@@ -50,18 +50,18 @@ def shorten(text: str, width: int) -> str:
 
 def process_name(process: GpuProcess) -> str:
     """Return the name that a person would use: the script or module that Python runs, otherwise the program."""
-    words = (process.command or "").split()
+    arguments = (process.command or "").split()
     name = printable(process.name or "") or "?"
-    if not words:
+    if not arguments:
         return name
-    program = PurePosixPath(words[0]).name
+    program = PurePosixPath(arguments[0]).name
     if not program.startswith("python"):
         return printable(program)
-    for at, word in enumerate(words[1:], start=1):
-        if word == "-m" and at + 1 < len(words):
-            return printable(words[at + 1])
-        if not word.startswith("-"):
-            return printable(PurePosixPath(word).name)
+    for at, argument in enumerate(arguments[1:], start=1):
+        if argument == "-m" and at + 1 < len(arguments):
+            return printable(arguments[at + 1])
+        if not argument.startswith("-"):
+            return printable(PurePosixPath(argument).name)
     return printable(program)
 
 
@@ -87,10 +87,10 @@ def high_water_label(comparison: Comparison) -> str:
 
 def badge(mark: Mark, name: str) -> Content:
     """Return sign and word of a status or verdict between spaces; one that needs attention stands on its colour."""
-    words = f" {mark.letter} {mark.word} "
+    text = f" {mark.letter} {mark.word} "
     if mark.word in _BADGE_WORDS and name != "fits":
-        return Content.styled(words, f"bold #0b1220 on {mark.colour}")
-    return Content.styled(words, _CALM_STYLES.get(name, MUTED))
+        return Content.styled(text, f"bold #0b1220 on {mark.colour}")
+    return Content.styled(text, _CALM_STYLES.get(name, MUTED))
 
 
 def worst_row(rows: Iterable[ProcessRow]) -> ProcessRow | None:

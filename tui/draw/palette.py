@@ -18,7 +18,7 @@ MemoryKind = Literal["held", "committed", "slack", "unattributed", "reserved"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How one thing is shown: by a letter or sign, also without colour, a word, and a colour."""
+    """The letter or sign, the word and the colour of one thing."""
 
     letter: str
     word: str

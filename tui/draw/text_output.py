@@ -22,7 +22,7 @@ _GROUNDS_FOR_WHITE_TEXT = (1, 4, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOutput:
-    """What an output stream can show."""
+    """The abilities of an output stream, and text made for it."""
 
     colour_depth: ColourDepth
     ascii_only: bool

@@ -42,13 +42,13 @@ class LoadedJob:
     file: Path | None = None
     """The job file; None for anything else."""
     reading: "JobReading | None" = None
-    """What was read from another tool's launch line or file."""
+    """The settings read from another tool's launch line or file; None for other jobs."""
     tool: str | None = None
     """Name of that tool; None where it is not known."""
     place: str | None = None
     """``command line``, or the name of that tool's file."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each value was read, by dotted key."""
+    """The place where each value was read, by dotted key."""
     missing: tuple[str, ...] = ()
     """Required keys that were not found."""
 

@@ -66,66 +66,66 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
             yield from output.wrapped(f"{title}: {sentence}", further="  ")
 
 
-def fit_lines(found: FitResult, budget: Budget, output: TextOutput) -> Iterator[str]:
+def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator[str]:
     """Yield a verdict: its sentence, a bar for each GPU, and the host."""
-    mark = VERDICTS[found.verdict]
-    yield output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {found.sentence}")
+    mark = VERDICTS[result.verdict]
+    yield output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {result.sentence}")
     yield ""
-    for gpu in found.gpus:
-        yield from _gpu_lines(gpu, budget, found, output)
-    if found.host is not None:
-        yield output.text(f"  host: {found.host.sentence}")
+    for gpu in result.gpus:
+        yield from _gpu_lines(gpu, budget, result, output)
+    if result.host is not None:
+        yield output.text(f"  host: {result.host.sentence}")
 
 
-def _gpu_lines(gpu: DeviceVerdict, budget: Budget, found: FitResult, output: TextOutput) -> Iterator[str]:
-    room, mark = gpu.device, VERDICTS[gpu.verdict]
-    chosen = "*" if room in found.rank_devices else " "
+def _gpu_lines(gpu: DeviceVerdict, budget: Budget, result: FitResult, output: TextOutput) -> Iterator[str]:
+    device, mark = gpu.device, VERDICTS[gpu.verdict]
+    chosen = "*" if device in result.rank_devices else " "
     short = f", short of {format_gib(gpu.shortfall_bytes)} GiB" if gpu.shortfall_bytes else ""
-    if room.unusable_reason:
-        yield output.text(f"{chosen}{_gpu_name(room)} {room.unusable_reason}")
+    if device.unusable_reason:
+        yield output.text(f"{chosen}{_gpu_name(device)} {device.unusable_reason}")
         return
-    size = f"{format_gib(room.available_bytes)} GiB available of {format_gib(room.total_bytes)}"
+    size = f"{format_gib(device.available_bytes)} GiB available of {format_gib(device.total_bytes)}"
     verdict = output.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
-    yield output.text(f"{chosen}{_gpu_name(room)}: {size}: ") + verdict + short
-    if room.unread_reason:
-        yield from output.wrapped(room.unread_reason, indent="  ", further="  ")
-    if room.total_bytes is None or room.free_bytes is None:
+    yield output.text(f"{chosen}{_gpu_name(device)}: {size}: ") + verdict + short
+    if device.unread_reason:
+        yield from output.wrapped(device.unread_reason, indent="  ", further="  ")
+    if device.total_bytes is None or device.free_bytes is None:
         return
-    held = BarSegment(room.total_bytes - room.free_bytes, "#", "#788497")
-    committed = BarSegment(room.committed_bytes, "c", "#788497")
+    held = BarSegment(device.total_bytes - device.free_bytes, "#", "#788497")
+    committed = BarSegment(device.committed_bytes, "c", "#788497")
     parts = [held, committed, *component_segments(budget.peak.components)]
-    cells = draw_bar(parts, scale_bytes=room.total_bytes, width=output.width - 2, empty=".")
+    cells = draw_bar(parts, scale_bytes=device.total_bytes, width=output.width - 2, empty=".")
     taken = held.size_bytes + committed.size_bytes
-    if taken + budget.peak.low_bytes < room.total_bytes:
+    if taken + budget.peak.low_bytes < device.total_bytes:
         cells = mark_range(
             cells,
             low_bytes=taken + budget.peak.low_bytes,
             high_bytes=taken + budget.peak.high_bytes,
-            scale_bytes=room.total_bytes,
+            scale_bytes=device.total_bytes,
             ascii_only=output.ascii_only,
         )
     yield "  " + output.bar(cells)
 
 
-def _gpu_name(room: DeviceCapacity) -> str:
-    return room.label if room.mig else f"{room.label} {room.name or 'unknown GPU'}"
+def _gpu_name(device: DeviceCapacity) -> str:
+    return device.label if device.mig else f"{device.label} {device.name or 'unknown GPU'}"
 
 
 def _job_line(budget: Budget) -> str:
     job = budget.job
     training, parallel = job.training, job.parallel
-    what = "inference" if training.mode == "inference" else "full fine-tuning"
+    tuning = "inference" if training.mode == "inference" else "full fine-tuning"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
-        what = f"LoRA rank {job.lora.rank}{quantized}"
-    words = [what, training.precision, f"{training.micro_batch} x {training.sequence_length} tokens"]
+        tuning = f"LoRA rank {job.lora.rank}{quantized}"
+    parts = [tuning, training.precision, f"{training.micro_batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
-        words.append(training.optimizer)
+        parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
-        words.append(f"checkpointing {training.activation_checkpointing}")
+        parts.append(f"checkpointing {training.activation_checkpointing}")
     if parallel.world_size > 1:
-        words.append(f"{parallel.strategy} over {parallel.world_size} GPUs, each")
-    return ", ".join(words)
+        parts.append(f"{parallel.strategy} over {parallel.world_size} GPUs, each")
+    return ", ".join(parts)
 
 
 def _model_line(budget: Budget) -> str:

@@ -111,8 +111,8 @@ def _gpu(gpu: GpuFacts) -> Iterator[tuple[str, str]]:
         yield "", _joined([supported, *map(_spaced, other)])
     if gpu.processes is not None:
         noun = "process" if gpu.processes == 1 else "processes"
-        words = f"{gpu.processes} {noun}: {gpu.processes_seen} visible from here, {gpu.processes_of_others} of others"
-        yield "", words
+        counts = f"{gpu.processes} {noun}: {gpu.processes_seen} visible from here, {gpu.processes_of_others} of others"
+        yield "", counts
     if gpu.slowest_call:
         yield "", f"slowest call {gpu.slowest_call}, {(gpu.slowest_seconds or 0) * 1000:.1f} ms"
 

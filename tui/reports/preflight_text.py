@@ -70,5 +70,5 @@ def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] =
     """Return the number of outcomes by status: ``1 failure, 2 warnings, 7 passed``; empty if there is none."""
     counts = Counter(outcome.status for outcome in outcomes if outcome.status in of)
     return ", ".join(
-        f"{counts[status]} {words[counts[status] != 1]}" for status, words in _STATUS_NOUNS.items() if counts[status]
+        f"{counts[status]} {nouns[counts[status] != 1]}" for status, nouns in _STATUS_NOUNS.items() if counts[status]
     )

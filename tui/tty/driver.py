@@ -30,7 +30,7 @@ _MAX_END_SECONDS = 0.8
 _HANG_UP_CHECK_SECONDS = 1.0
 """Time between two checks that the terminal is still there."""
 _TERMS_THAT_SHOW_QUERIES = ("linux", "vt", "cons", "sun")
-"""How the names of terminals begin that show the end of a query they do not know on the screen."""
+"""Prefixes of TERM for terminals that show the end of an unknown query on the screen."""
 _RESTORE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?1004h\x1b[?2004h\x1b[?7l"
 """Alternate screen, no cursor, focus events, bracketed paste, no line wrap: as Textual sets them at its start."""
 _RESTORE_MOUSE = "\x1b[?1000h\x1b[?1003h\x1b[?1015h\x1b[?1006h"

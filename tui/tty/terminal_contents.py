@@ -1,4 +1,4 @@
-"""What the terminal shows, so that only changed cells are sent to it.
+"""The contents of the terminal, compared with each update so that only changed cells are sent.
 
 Textual sends every line of a repainted widget with its colours: some 100 bytes for each changed figure, every second,
 over every connection. Here lines are compared with those that were sent last.

@@ -31,7 +31,7 @@ class TerminalFacts:
     ascii_only: bool
     """vramtop draws with ASCII characters only."""
     within: tuple[str, ...]
-    """What it runs in, such as tmux or ssh."""
+    """Programs that it runs in, such as tmux or ssh."""
     term: str | None
 
 

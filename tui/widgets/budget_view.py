@@ -140,8 +140,8 @@ def short_gpu_name(name: str | None) -> str:
 
 
 def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
-    room = gpu.device
-    label = f"{'▶' if placed else ' '}{room.index:>2} {_gpu_label(room)}"[: _LABEL_WIDTH - 1]
+    device = gpu.device
+    label = f"{'▶' if placed else ' '}{device.index:>2} {_gpu_label(device)}"[: _LABEL_WIDTH - 1]
     room_for_bar = max(8, width - _LABEL_WIDTH - _TAIL_WIDTH - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(
@@ -149,36 +149,36 @@ def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool) -
     )
 
 
-def _gpu_label(room: DeviceCapacity) -> str:
+def _gpu_label(device: DeviceCapacity) -> str:
     """``H100 80GB HBM3``, ``MIG 1g.10gb gi 3``, or if that is too long ``1c.3g.40gb gi 3/1``."""
-    if room.mig is None:
-        return short_gpu_name(room.name)
-    part = f"/{room.mig.compute_instance}" if room.mig.compute_instance else ""
-    words = f"{room.mig.profile or ''} gi {room.mig.gpu_instance}{part}".strip()
-    return f"MIG {words}" if len(words) <= _LABEL_WIDTH - 9 else words
+    if device.mig is None:
+        return short_gpu_name(device.name)
+    part = f"/{device.mig.compute_instance}" if device.mig.compute_instance else ""
+    name = f"{device.mig.profile or ''} gi {device.mig.gpu_instance}{part}".strip()
+    return f"MIG {name}" if len(name) <= _LABEL_WIDTH - 9 else name
 
 
 def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) -> list[Cell]:
-    room = gpu.device
-    if room.total_bytes is None or room.free_bytes is None:
+    device = gpu.device
+    if device.total_bytes is None or device.free_bytes is None:
         return [Cell("?") for _ in range(width)]
-    held = room.total_bytes - room.free_bytes
+    held = device.total_bytes - device.free_bytes
     taken: Sequence[BarSegment] = (
         memory_segment("held", held),
-        memory_segment("committed", room.committed_bytes),
+        memory_segment("committed", device.committed_bytes),
     )
     job = budget_segments(budget) if placed else []
-    cells = draw_bar([*taken, *job], scale_bytes=room.total_bytes, width=width)
+    cells = draw_bar([*taken, *job], scale_bytes=device.total_bytes, width=width)
     if not placed:
         return cells
-    before = held + room.committed_bytes
+    before = held + device.committed_bytes
     low, high = before + budget.peak.low_bytes, before + budget.peak.high_bytes
-    return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=room.total_bytes)
+    return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=device.total_bytes)
 
 
 def _gpu_tail(gpu: DeviceVerdict) -> Content:
     mark = VERDICTS[gpu.verdict]
-    words = {
+    texts = {
         "fits": f"{format_gib(gpu.margin_bytes)} left",
         "tight": f"{format_gib(gpu.margin_bytes)} left, tight",
         "does_not_fit": "closed to programs"
@@ -186,4 +186,4 @@ def _gpu_tail(gpu: DeviceVerdict) -> Content:
         else f"short {format_gib(gpu.shortfall_bytes)}",
         "unknown": "cannot tell",
     }
-    return Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), words[gpu.verdict])
+    return Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), texts[gpu.verdict])

@@ -63,8 +63,8 @@ class Choice(Widget, can_focus=True):
 
     def render(self) -> Content:
         """Return the word, and a sign that there are others."""
-        room = max(0, self.size.width - 2)
-        return Content.assemble(f"{self.value[:room]:<{room}}", ("▼", "dim"))
+        width = max(0, self.size.width - 2)
+        return Content.assemble(f"{self.value[:width]:<{width}}", ("▼", "dim"))
 
     def watch_value(self, value: str) -> None:
         """Post the new word."""

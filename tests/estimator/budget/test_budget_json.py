@@ -38,7 +38,7 @@ def test_a_budget_comes_back_from_its_json(name: str) -> None:
     assert Budget.from_json(json.loads(json.dumps(budget.to_json()))) == budget
 
 
-def test_so_does_a_traced_one_with_its_timeline_and_tensors() -> None:
+def test_a_traced_budget_comes_back_with_its_timeline_and_tensors() -> None:
     budget = replace(estimate(JOBS["full"]), method="traced", largest=(TENSOR,), timeline=LINE)
     written = budget.to_json()
     assert written["timeline"]["components"] == {
@@ -51,7 +51,7 @@ def test_so_does_a_traced_one_with_its_timeline_and_tensors() -> None:
     assert LINE.peak == 1
 
 
-def test_what_is_no_budget_is_said() -> None:
+def test_other_json_is_an_input_error() -> None:
     written = estimate(JOBS["full"]).to_json()
     with pytest.raises(InputError, match=r"no budget as vramtop writes it.*peak"):
         Budget.from_json({key: value for key, value in written.items() if key != "peak"})

@@ -16,7 +16,7 @@ def sleeper(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_waiting_request_is_given_up_and_its_worker_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_a_pending_request_ends_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cancel, pids, raised = CancelToken(), [], []
 
@@ -39,7 +39,7 @@ def test_a_waiting_request_is_given_up_and_its_worker_ended(tmp_path: Path, monk
     assert not Path(f"/proc/{pids[0]}").exists()
 
 
-def test_what_begins_in_a_cancelled_scope_is_given_up_at_once(tmp_path: Path) -> None:
+def test_a_cancelled_scope_refuses_new_requests(tmp_path: Path) -> None:
     cancel = CancelToken()
     cancel.cancel()
     with (
@@ -50,13 +50,13 @@ def test_what_begins_in_a_cancelled_scope_is_given_up_at_once(tmp_path: Path) ->
         worker.request({}, 50)
 
 
-def test_a_failure_of_its_own_stays_what_it_is() -> None:
+def test_an_error_without_cancellation_is_unchanged() -> None:
     cancel = CancelToken()
     with pytest.raises(CannotTellError, match="too old"), cancel.on_cancel(lambda: None):
         raise CannotTellError("too old")
 
 
-def test_only_what_still_runs_is_ended() -> None:
+def test_only_running_requests_are_cancelled() -> None:
     cancel, ended = CancelToken(), []
     with cancel.on_cancel(lambda: ended.append("first")):
         pass
@@ -72,7 +72,7 @@ def test_only_what_still_runs_is_ended() -> None:
     assert ended == ["second"]
 
 
-def test_outside_of_any_scope_nobody_cancels() -> None:
+def test_outside_of_a_scope_nothing_is_cancelled() -> None:
     cancel = CancelToken()
     with cancel.scope():
         assert current_token() is cancel

@@ -13,7 +13,7 @@ from vramtop.estimator.trace.interpreters import find_interpreters
 LONG = "x" * 5_000
 
 
-def test_what_cannot_be_a_path_is_none() -> None:
+def test_an_impossible_path_is_not_a_file() -> None:
     for text in (LONG, "a\0b"):
         assert not is_file(Path(text))
         assert not is_folder(Path(text))
@@ -44,7 +44,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub_cache({}) == Path("~/.cache/huggingface/hub")
 
 
-def test_names_too_long_for_a_path_are_sentences(tmp_path: Path) -> None:
+def test_a_name_too_long_for_a_path_is_an_input_error(tmp_path: Path) -> None:
     for name in (LONG, "x:y" * 2_000):
         with pytest.raises(InputError, match="no model"):
             resolve_model(ModelSpec(id=name), environ={})

@@ -23,17 +23,17 @@ def test_sizes_as_people_write_them(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "80 GiBs", "-3GiB", "0", "1.2.3GiB", "GiB"])
-def test_what_is_no_size_is_said_to_be_none(text: str) -> None:
+def test_an_invalid_size_is_an_input_error(text: str) -> None:
     with pytest.raises(InputError, match="size"):
         parse_size(text)
 
 
 @given(st.integers(1, 2**50))
-def test_bytes_come_back_as_they_went_in(size: int) -> None:
+def test_bytes_round_trip(size: int) -> None:
     assert parse_size(str(size)) == size
 
 
-def test_people_see_gib_and_unknown_is_not_zero() -> None:
+def test_sizes_are_shown_in_gib_and_unknown_is_not_zero() -> None:
     assert format_gib(3 * GIB // 2) == "1.5"
     assert format_gib(-3 * GIB, signed=True) == "−3.0"
     assert format_gib(3 * GIB, signed=True) == "+3.0"

@@ -17,7 +17,7 @@ from vramtop.estimator.common.untrusted_files import (
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "link to a device"])
-def test_what_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+def test_pipes_and_devices_are_not_opened(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
     match kind:
         case "pipe":
@@ -35,7 +35,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
             read(path)
 
 
-def test_a_file_is_read_up_to_its_size(tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_its_maximum_size(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"0123456789")
     assert read_file(path, 10) == b"0123456789"
@@ -57,7 +57,7 @@ def test_files_of_the_kernel_are_empty() -> None:
     assert read_file(Path("/proc/self/status")) == b""  # it has no size; others of its kind never end
 
 
-def test_data_has_an_end() -> None:
+def test_deep_large_and_cyclic_data_is_refused() -> None:
     deep: list[object] = []
     for _ in range(63):
         deep = [deep]
@@ -91,12 +91,12 @@ def deep_of(levels: int) -> list[object]:
     ],
     ids=range(6),
 )
-def test_toml_that_is_none(text: str) -> None:
+def test_invalid_toml_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_toml(text)
 
 
-def test_an_error_quotes_no_endless_value() -> None:
+def test_an_error_cuts_a_long_value() -> None:
     message = InputError(f"begin {'x' * 1_000_000} end").message
     assert message.startswith("begin")
     assert message.endswith("end")

@@ -103,7 +103,7 @@ def test_quantized_weights_are_the_blocks_linear_layers(
     assert expected < components(budget, "loading").weights < 1.01 * expected  # tables and whole blocks besides
 
 
-def test_adapters_that_fit_nothing_are_an_error_that_names_what_there_is(
+def test_targets_that_match_nothing_are_an_error_that_lists_the_layers(
     budget_of: Estimate, tiny_llama: dict[str, Any]
 ) -> None:
     with pytest.raises(InputError, match=r"q_projj.*q_proj"):
@@ -121,7 +121,7 @@ def test_adapters_that_fit_nothing_are_an_error_that_names_what_there_is(
         ("zero3", 2 / 8, 2 / 8, 12 / 8),
     ],
 )
-def test_states_are_sharded_as_the_strategy_has_it(
+def test_states_are_sharded_by_the_strategy(
     budget_of: Estimate, tiny_llama: dict[str, Any], strategy: str, weights: float, gradients: float, states: float
 ) -> None:
     ranks = "parallel.data_replicate" if strategy == "ddp" else "parallel.data_shard"
@@ -195,7 +195,7 @@ def test_gradient_accumulation_keeps_gradients_through_the_forward_pass(
     assert components(accumulated, "forward").gradients == 4 * PARAMETERS
 
 
-def test_fsdp_under_the_trainer_accumulates_unsharded_and_says_so(
+def test_fsdp_under_the_trainer_accumulates_unsharded_with_a_warning(
     budget_of: Estimate, tiny_llama: dict[str, Any]
 ) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "training.gradient_accumulation": 2}
@@ -220,7 +220,7 @@ def test_inference_has_no_backward_and_a_key_value_cache(budget_of: Estimate, ti
     assert budget.model.trainable_parameters == 0
 
 
-def test_what_a_large_vocabulary_costs(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+def test_bytes_of_a_large_vocabulary(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
     budget = budget_of(tiny_llama, {"training.precision": "bf16", "training.sequence_length": 1024})
     logits = 1024 * 2000
     assert components(budget, "forward").logits == (2 + 4 + 4) * logits
@@ -293,7 +293,7 @@ def test_a_longer_sequence_never_takes_less(chosen: dict[str, Any]) -> None:
     assert long.peak.device_bytes >= short.peak.device_bytes
 
 
-def test_every_pipeline_stage_has_its_own_need_and_all_layers_are_somewhere(tiny_llama: dict[str, Any]) -> None:
+def test_every_pipeline_stage_has_its_own_peak_and_all_layers_are_counted(tiny_llama: dict[str, Any]) -> None:
     arch = read_architecture({**tiny_llama, "num_hidden_layers": 8})
     tables = {"model": {"config": {}}, "training": {"gradient_accumulation": 8, "sequence_length": 4096}}
     spread = {"pipeline": 5, "data_shard": 2, "strategy": "fsdp2"}

@@ -78,7 +78,7 @@ def test_models_made_on_the_gpu_load_nothing() -> None:
     assert (need.loaded, need.mapped) == (0, 0)
 
 
-def test_offloaded_activations_and_paged_states_are_somewhere() -> None:
+def test_offloaded_activations_and_paged_states_are_host_memory() -> None:
     backward = estimate(JOB).phase("backward")
     assert backward is not None
     here = backward.components.activations

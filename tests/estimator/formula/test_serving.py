@@ -82,7 +82,7 @@ def of_config(config: dict[str, Any], **tables: Any) -> Budget:
     return closed_form(job, arch, count_parameters(arch))
 
 
-def test_one_sequence_of_full_length_needs_what_vllm_says() -> None:
+def test_one_sequence_of_full_length_needs_what_vllm_reports() -> None:
     """MiniMax M2's attention over two ranks: 23.25 GiB for 196,608 tokens (eugr/spark-vllm-docker#396)."""
     config = {
         "model_type": "llama",
@@ -99,7 +99,7 @@ def test_one_sequence_of_full_length_needs_what_vllm_says() -> None:
     assert need.sequence_bytes == 23.25 * GIB
 
 
-def test_what_is_left_over_is_cache() -> None:
+def test_remaining_memory_is_cache() -> None:
     """Llama-3.1-8B on 23.58 GiB at 0.9: 3.81 GiB and 1952 blocks were left (vllm-project/vllm#10517)."""
     need = serving(f"{LLAMA} --max-model-len 20000 --max-num-batched-tokens 20000")
     total = round(23.58 * GIB)
@@ -134,7 +134,7 @@ def test_caches_by_kind_of_attention() -> None:
         assert sequence(latent, parallel={"tensor": ranks}) == 4096 * 4 * (128 + 32) * 2
 
 
-def test_transformers_keeps_what_a_window_sees_and_latent_keys_made_out() -> None:
+def test_transformers_caches_a_window_and_expanded_latent_keys() -> None:
     config = {"model_type": "mistral", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
     config |= {"num_key_value_heads": 2, "intermediate_size": 1024, "vocab_size": 1000, "sliding_window": 1024}
     job = Job(training=Training(mode="inference", precision="bf16"))

@@ -22,7 +22,7 @@ def test_inference_has_no_step() -> None:
     assert effective_batch(Job(training=Training(mode="inference"))) is None
 
 
-def test_what_keeps_one_gpus_batch_on_many() -> None:
+def test_settings_that_keep_one_gpus_batch_on_many() -> None:
     def advice(micro_batch: int, accumulation: int, ranks: int) -> str | None:
         return EffectiveBatch(
             micro_batch=micro_batch, gradient_accumulation=accumulation, data_ranks=ranks, sequence_length=1
@@ -35,7 +35,7 @@ def test_what_keeps_one_gpus_batch_on_many() -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 64))
-def test_the_accumulation_that_is_named_keeps_the_batch(a: int, b: int, c: int, micro: int, ranks: int) -> None:
+def test_the_suggested_accumulation_keeps_the_batch(a: int, b: int, c: int, micro: int, ranks: int) -> None:
     batch = EffectiveBatch(micro_batch=a, gradient_accumulation=b, data_ranks=c, sequence_length=8)
     steps = batch.accumulation_for(micro_batch=micro, data_ranks=ranks)
     assert steps is None or micro * steps * ranks == batch.sequences

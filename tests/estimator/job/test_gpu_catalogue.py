@@ -37,7 +37,7 @@ def test_unknown_name_gives_the_nearest() -> None:
         find_gpu("voodoo")
 
 
-def test_every_name_leads_to_its_own_card() -> None:
+def test_every_name_finds_its_own_gpu() -> None:
     for gpu in catalogue():
         for name in (gpu.name, gpu.label, *gpu.aliases, *gpu.nvml_names):
             assert find_gpu(name) is gpu, name
@@ -58,19 +58,19 @@ def test_figures_are_sane(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize("gpu", catalogue(), ids=lambda gpu: gpu.name)
-def test_live_card_is_matched_by_its_nvml_name(gpu: Gpu) -> None:
+def test_live_gpu_is_matched_by_its_nvml_name(gpu: Gpu) -> None:
     for name in gpu.nvml_names:
         assert match_nvml_name(name, gpu.total_bytes) is gpu
         assert match_nvml_name(name) is gpu
 
 
-def test_older_drivers_total_is_the_same_card() -> None:
+def test_another_drivers_total_is_the_same_gpu() -> None:
     matched = match_nvml_name("Tesla T4", 15109 * MIB)
 
     assert matched is not None
     assert matched.name == "t4"
 
 
-def test_slices_and_other_cards_are_not_matched() -> None:
+def test_slices_and_unknown_gpus_are_not_matched() -> None:
     assert match_nvml_name("NVIDIA H100 80GB HBM3", 20 * GIB) is None
     assert match_nvml_name("NVIDIA GeForce RTX 4090 Laptop GPU", 16376 * MIB) is None

@@ -64,7 +64,7 @@ def test_errors_name_the_file_the_key_the_value_and_the_nearest_key(
     assert "\n" not in caught.value.message
 
 
-def test_a_file_that_is_not_there_or_not_text_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.toml: no such file"):
         load_job(tmp_path / "absent.toml")
     (tmp_path / "job.toml").write_bytes(b"\xff\xfe\x00")
@@ -111,7 +111,7 @@ def test_keys_are_those_of_the_job_file() -> None:
     assert {"name", "model.id", "training.micro_batch", "lora.rank", "parallel.tensor", "target.gpu"} <= set(job_keys())
 
 
-def test_what_a_run_touches_is_a_table_of_its_own(tmp_path: Path) -> None:
+def test_the_run_table_is_read(tmp_path: Path) -> None:
     text = '[run]\noutput_dir = "out"\nreport_to = ["wandb"]\nsave_total_limit = 2\n'
     job = load_job(write(tmp_path, GOOD + text))
     assert (job.run.output_dir, job.run.report_to, job.run.inference_key) == ("out", ["wandb"], "NSS_INFERENCE_KEY")
@@ -138,7 +138,7 @@ def test_world_size_and_global_batch() -> None:
     assert job.global_batch == 3 * 5 * 8
 
 
-def test_code_of_the_users_own_is_looked_for_beside_the_job_file(tmp_path: Path) -> None:
+def test_user_code_is_looked_up_beside_the_job_file(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('[model]\nid = "gpt2"\n[parallel]\ntensor = 2\ntensor_plan = "plans:attention"\n')
     assert load_job(file).model.code_folder == str(tmp_path.resolve())

@@ -28,7 +28,7 @@ rank = 8
 """
 
 
-def test_keys_change_where_they_stand_and_comments_stay() -> None:
+def test_keys_change_in_place_and_comments_stay() -> None:
     after = edit_job_file(TEXT, {"training.micro_batch": 2, "training.optimizer": "adamw-8bit"})
     assert after == TEXT.replace("micro_batch = 4 ", "micro_batch = 2 ").replace('"adamw"', '"adamw-8bit"')
 
@@ -63,7 +63,7 @@ def test_tables_may_be_written_in_any_way(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["not toml", "training = 4\n", "[[training]]\nmicro_batch = 4\n"])
-def test_what_cannot_be_edited_is_left_alone(text: str) -> None:
+def test_a_text_that_cannot_be_edited_gives_none(text: str) -> None:
     assert edit_job_file(text, {"training.micro_batch": 2}) is None
 
 

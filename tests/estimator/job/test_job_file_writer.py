@@ -32,7 +32,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_what_is_written_reads_back_as_the_same_job(job, tmp_path):
+def test_a_written_job_reads_back_as_the_same_job(job, tmp_path):
     save_job(job, tmp_path / "job.toml")
     assert load_job(tmp_path / "job.toml") == job
 
@@ -44,7 +44,7 @@ def test_defaults_are_written_out_so_that_later_ones_change_nothing():
     assert "[software]" not in text
 
 
-def test_a_folder_beside_us_is_found_from_anywhere(tmp_path, monkeypatch):
+def test_a_relative_folder_is_written_as_an_absolute_one(tmp_path, monkeypatch):
     (tmp_path / "models" / "mine").mkdir(parents=True)
     (tmp_path / "models" / "mine" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
@@ -58,7 +58,7 @@ def test_nulls_of_a_model_config_are_left_out():
     assert "gone" not in job_to_toml(Job(model=ModelSpec(config={"model_type": "llama", "gone": None})))
 
 
-def test_a_file_that_is_there_is_replaced_only_where_that_is_asked_for(tmp_path):
+def test_an_existing_file_is_replaced_only_on_request(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text("mine")
     with pytest.raises(InputError, match="is there already"):
@@ -69,7 +69,7 @@ def test_a_file_that_is_there_is_replaced_only_where_that_is_asked_for(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["job.toml"]
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path):
+def test_a_missing_folder_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="No such file or directory"):
         save_job(Job(model=LLAMA), tmp_path / "none" / "job.toml")
 
@@ -93,7 +93,7 @@ def test_a_job_file_that_is_replaced_keeps_its_comments(tmp_path):
     assert load_job(path) == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=2), lora=Lora(rank=8))
 
 
-def test_what_cannot_be_edited_is_written_anew(tmp_path):
+def test_a_file_that_cannot_be_edited_is_rewritten(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('[model]\nid = "gpt2"\n[lora]\nrank = 4\n')
     save_job(Job(model=ModelSpec(id="gpt2")), path, overwrite=True)

@@ -49,7 +49,7 @@ def test_versions_compare_by_number(version: str | None, than: tuple[int, ...], 
     assert older(version, *than) is expected
 
 
-def test_a_version_survives_the_way_to_a_job_file_and_back() -> None:
+def test_a_version_round_trips_through_a_job_file() -> None:
     stated = job({"torch": "1.10", "module_loading": "eager"})
     assert job_from_mapping(job_to_mapping(stated), where="test") == stated
     assert with_changes(stated, {"software.torch": "2.4"}).software.torch == "2.4"
@@ -57,7 +57,7 @@ def test_a_version_survives_the_way_to_a_job_file_and_back() -> None:
 
 
 @pytest.mark.parametrize("software", [{"torch": "new"}, {"tourch": "1.10"}, {"module_loading": "never"}])
-def test_what_is_no_version_is_refused(software: dict[str, str]) -> None:
+def test_an_invalid_version_is_refused(software: dict[str, str]) -> None:
     with pytest.raises(InputError, match="software"):
         job(software)
 
@@ -97,7 +97,7 @@ def test_bytes_per_logit_by_version_of_transformers(version: str | None, per_log
         ("a100-80gb", {"torch": "2.1"}, 480),
     ],
 )
-def test_context_before_a_step_by_version_and_card(gpu: str, software: dict[str, str], mib: int) -> None:
+def test_context_before_a_step_by_version_and_gpu(gpu: str, software: dict[str, str], mib: int) -> None:
     assert context_bytes(version_rules(job(software)), generation_of(find_gpu(gpu)), kernels=False) == mib * MIB
 
 
@@ -111,7 +111,7 @@ def test_lazily_loaded_kernels_come_with_the_first_step() -> None:
     assert {phase.components.context for phase in eager.phases} == {eager.phases[0].components.context}
 
 
-def test_each_stated_version_that_changes_something_is_said() -> None:
+def test_each_stated_version_with_an_effect_is_an_assumption() -> None:
     lora = {"rank": 8, "quantization": "nf4"}
     software = {"torch": "1.10", "bitsandbytes": "0.41", "transformers": "4.30"}
     said = " ".join(estimate(job(software, lora=lora)).assumptions)
@@ -139,7 +139,7 @@ def test_a_step_of_older_versions_is_not_traced() -> None:
         ({"torch": "1.12"}, ("2.4", "5.2.0"), False),
     ],
 )
-def test_whose_step_can_be_traced_with_which_versions(
+def test_versions_whose_steps_take_the_same_memory(
     software: dict[str, str], here: tuple[str, str], alike: bool
 ) -> None:
     assert steps_take_same_memory(job(software), torch=here[0], transformers=here[1]) == alike

@@ -38,7 +38,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-def test_exact_inventory_is_kept_and_a_broken_cache_is_only_a_miss(tmp_path: Path, requests: list[Any]) -> None:
+def test_exact_inventory_is_cached_and_a_broken_cache_is_a_miss(tmp_path: Path, requests: list[Any]) -> None:
     python, cache = sys.executable, tmp_path / "cache"
 
     first = exact_inventory(MODEL, "causal-lm", python=python, cache=cache)

@@ -34,7 +34,7 @@ def test_versions_and_modules_without_importing_any(tmp_path: Path) -> None:
     assert found.python == ".".join(map(str, sys.version_info[:3]))
 
 
-def test_a_torch_for_cuda_tells_its_architectures_though_no_card_is_visible(tmp_path: Path) -> None:
+def test_a_cuda_build_lists_its_architectures_without_a_visible_gpu(tmp_path: Path) -> None:
     environ = stand_in(
         tmp_path,
         "import os\n"
@@ -61,13 +61,13 @@ def test_the_installed_torch_answers() -> None:
 @pytest.mark.parametrize(
     "text", ["import no_such_module\n", "raise OSError('libcudart.so.12: cannot open')\n", "raise ValueError('odd')\n"]
 )
-def test_a_torch_that_cannot_be_imported_says_why(tmp_path: Path, text: str) -> None:
+def test_a_torch_that_cannot_be_imported_has_a_problem(tmp_path: Path, text: str) -> None:
     found = torch_build(PYTHON, environ=stand_in(tmp_path, text))
     assert found.version is None
     assert (found.problem or "").startswith(("ModuleNotFoundError", "OSError: libcudart.so.12", "ValueError: odd"))
 
 
-def test_an_interpreter_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_an_interpreter_that_hangs_times_out(tmp_path: Path) -> None:
     with pytest.raises(CannotTellError, match="no answer within"):
         torch_build(PYTHON, environ=stand_in(tmp_path, "import time\ntime.sleep(60)\n"), timeout=0.2)
     with pytest.raises(CannotTellError, match="cannot be started"):

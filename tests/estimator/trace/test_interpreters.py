@@ -48,7 +48,7 @@ def test_named_python_that_is_missing_is_wrong_input(tmp_path: Path) -> None:
         find_interpreters(str(tmp_path / "python9"), {})
 
 
-def test_probe_tells_versions_without_importing() -> None:
+def test_a_probe_reads_versions_without_importing() -> None:
     found = probe_interpreter(Path(sys.executable))
 
     assert found is not None

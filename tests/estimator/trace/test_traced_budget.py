@@ -113,7 +113,7 @@ def test_the_second_time_the_answer_comes_from_the_cache(tmp_path: Path, monkeyp
         estimate(job(BF16 | {"micro_batch": 3}), method="traced", python=sys.executable)
 
 
-def test_what_cannot_be_traced_is_said_and_auto_answers_by_rule() -> None:
+def test_an_unsupported_job_is_an_error_and_auto_uses_the_formula() -> None:
     zero = job(BF16, parallel={"strategy": "zero3", "data_shard": 8})
     with pytest.raises(CannotTellError, match=r"zero3 cannot be traced.*exact"):
         estimate(zero, method="traced", python=sys.executable)
@@ -139,7 +139,7 @@ def test_the_timeline_is_the_budget_over_the_step_and_comes_from_the_cache_too()
     assert Budget.from_json(budget.to_json()) == budget
 
 
-def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_one_memory_runs_out() -> None:
+def test_on_a_gpu_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_one_memory_runs_out() -> None:
     which = JOBS["lora, mixed, checkpointed"]
     anywhere = estimate(which, method="traced", python=sys.executable)
     assert not anywhere.warnings
@@ -159,7 +159,7 @@ def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_
     assert any("out of memory" in sentence for sentence in small.warnings)
 
 
-def test_the_allocators_settings_are_those_of_the_environment_asked_about() -> None:
+def test_the_allocators_settings_are_those_of_the_given_environment() -> None:
     usual = estimate(JOBS["mixed"], method="traced", python=sys.executable, environ={})
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,no_such_thing:1"}
     growing = estimate(JOBS["mixed"], method="traced", python=sys.executable, environ=conf)
@@ -171,7 +171,7 @@ def test_the_allocators_settings_are_those_of_the_environment_asked_about() -> N
     assert any("only traced steps apply PYTORCH_CUDA_ALLOC_CONF" in text for text in formula.assumptions)
 
 
-def test_auto_says_why_nothing_was_traced() -> None:
+def test_auto_states_why_nothing_was_traced() -> None:
     zero = job(BF16, parallel={"strategy": "zero3", "data_shard": 8})
     budget = estimate(zero, method="auto", python=sys.executable)
     assert budget.timeline is None

@@ -103,7 +103,7 @@ def budget_of(name: str, folder: Path, method: MethodChoice, **changes: Any) -> 
     return estimate(job_of(name, folder, **changes), method=method, python=PYTHON)
 
 
-def test_a_plain_module_is_traced(folder: Path) -> None:
+def test_a_plain_module_is_traced(folder: Path, share_user_code: None) -> None:
     budget = budget_of("own_models:Tiny", folder, "auto", training__precision="fp32")
 
     assert (budget.method, budget.model.parameters, budget.model.count) == ("traced", TINY, "exact")

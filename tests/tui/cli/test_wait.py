@@ -42,7 +42,7 @@ def asked(
         return WaitRequest(
             budget=make_budget(),
             read=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
-            rooms=lambda snapshot: device_capacities(snapshot, {}),
+            devices=lambda snapshot: device_capacities(snapshot, {}),
             interval=2.0,
             timeout=timeout,
             program=program,
@@ -104,8 +104,8 @@ free = budget.peak.high_bytes * 3 // 2
 gpu = GpuReading(index=0, uuid="GPU-0", name="card", total_bytes=80 * GIB, free_bytes=free, processes=())
 snapshot = Snapshot(time=time.time(), source=Source(kind="nvml"), gpus=(gpu,))
 promises = Reservations(Path(sys.argv[1]))
-rooms = lambda now: device_capacities(now, promises.committed(now))
-asked = WaitRequest(budget=budget, read=lambda: snapshot, rooms=rooms, interval=0.05, timeout=2.0, program=("x",))
+devices = lambda now: device_capacities(now, promises.committed(now))
+asked = WaitRequest(budget=budget, read=lambda: snapshot, devices=devices, interval=0.05, timeout=2.0, program=("x",))
 found = wait_until_it_fits(asked, reservations=promises, report=lambda _: None)
 print(found.verdict, flush=True)
 sys.stdin.readline()

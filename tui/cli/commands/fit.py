@@ -28,7 +28,7 @@ from ...job.load_job import LoadedJob, load_from_options
 from ...reports.budget_text import budget_lines, fit_lines
 from ..arguments import add_estimate_arguments, add_host_memory_argument
 from ..json_text import json_text
-from ..options import described_gpu, described_host, described_rooms, estimate_method, gpu_indices
+from ..options import described_devices, described_gpu, described_host, estimate_method, gpu_indices
 from ..progress import Progress
 from .fit_advice import Advice, Machine, advice_json, advice_lines, advise
 from .wait import WaitRequest, add_wait_arguments, exec_program, program_to_start, wait_until_it_fits
@@ -38,7 +38,7 @@ DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""
 Judge = Callable[[Budget], FitResult]
 _GPUS_PER_DESCRIBED_HOST = 8
-"""How many ranks share the RAM of a machine that is described: most servers have eight GPUs."""
+"""Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,18 +63,18 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     gpu, memory_bytes = described_gpu(options, job)
     here = not memory_bytes
     if memory_bytes:
-        rooms = described_rooms(gpu, memory_bytes, options.gpus or job.parallel.world_size)
+        devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
     else:
         with _open_source() as source:
             snapshot = _read_gpus(source)
         selection, selection_notes = _select_devices(options.gpu, snapshot)
         committed, job_notes = _committed_bytes(snapshot, selection)
-        rooms = device_capacities(snapshot, committed, selection)
+        devices = device_capacities(snapshot, committed, selection)
         loaded = replace(loaded, notes=(*loaded.notes, *selection_notes, *job_notes))
-        gpu, memory_bytes = _gpu_and_memory(rooms)
+        gpu, memory_bytes = _gpu_and_memory(devices)
     budget = _estimate(options, job, gpu, memory_bytes)
-    judge = _judge(rooms, _host(options, here=here), here=here)
-    return _report(options, loaded, budget, judge, Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(rooms)))
+    judge = _judge(devices, _host(options, here=here), here=here)
+    return _report(options, loaded, budget, judge, Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(devices)))
 
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
@@ -91,18 +91,18 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         request = WaitRequest(
             budget=_estimate(options, job, gpu, memory_bytes),
             read=lambda: _read_gpus(source),
-            rooms=lambda now: device_capacities(now, _committed_bytes(now, selection)[0], selection),
+            devices=lambda now: device_capacities(now, _committed_bytes(now, selection)[0], selection),
             interval=options.interval,
             timeout=options.timeout,
             program=program,
-            judge=lambda budget, rooms: _judge(rooms, _host(options, here=True), here=True)(budget),
+            judge=lambda budget, devices: _judge(devices, _host(options, here=True), here=True)(budget),
         )
         verdict = wait_until_it_fits(request)
     if program and verdict.verdict == "fits":
         exec_program(program, verdict)
-    rooms = [each.device for each in verdict.gpus]
-    judge = _judge(rooms, _host(options, here=True), here=True)
-    machine = Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(rooms))
+    devices = [each.device for each in verdict.gpus]
+    judge = _judge(devices, _host(options, here=True), here=True)
+    machine = Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(devices))
     return _report(options, loaded, request.budget, judge, machine)
 
 
@@ -118,10 +118,10 @@ def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_byt
         )
 
 
-def _gpu_and_memory(rooms: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
+def _gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
     """Return the catalogue entry and the total bytes of the GPUs that are considered."""
-    gpu = next((room.gpu_type for room in rooms if room.name), None)
-    return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+    gpu = next((device.gpu_type for device in devices if device.name), None)
+    return gpu, max((device.total_bytes for device in devices if device.total_bytes), default=None)
 
 
 def _report(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, judge: Judge, machine: Machine) -> int:
@@ -168,14 +168,14 @@ def _to_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJ
     return found | advice_json(advice, loaded) | ({"notes": list(loaded.notes)} if loaded.notes else {})
 
 
-def _judge(rooms: Sequence[DeviceCapacity], host: HostRam | None, *, here: bool) -> Judge:
+def _judge(devices: Sequence[DeviceCapacity], host: HostRam | None, *, here: bool) -> Judge:
     """Return a function that judges whether a budget fits these GPUs, and their host if its RAM is known."""
 
     def judge(budget: Budget) -> FitResult:
-        verdict = check_fit(budget, rooms)
+        verdict = check_fit(budget, devices)
         if host is None:
             return verdict
-        ranks = min(len(budget.ranks), len(rooms)) if here else min(len(budget.ranks), _GPUS_PER_DESCRIBED_HOST)
+        ranks = min(len(budget.ranks), len(devices)) if here else min(len(budget.ranks), _GPUS_PER_DESCRIBED_HOST)
         return with_host_memory(verdict, budget, host, ranks=max(1, ranks))
 
     return judge
@@ -212,7 +212,7 @@ def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[di
     reservations = Reservations()
     committed = reservations.committed(snapshot)
     reserved_pids = reservations.reserved_pids(snapshot)
-    gpus = {room.index for room in device_capacities(snapshot, {}, selection)}
+    gpus = {device.index for device in device_capacities(snapshot, {}, selection)}
     growing = find_starting_processes(snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids)
     for place, size in remaining_bytes_by_device(growing).items():
         committed[place] = committed.get(place, 0) + size
@@ -247,7 +247,7 @@ def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ..
     return indices, (note, f"They may be others: {uncertainty}.") if uncertainty else (note,)
 
 
-def _scale_bytes(rooms: Sequence[DeviceCapacity], budget: Budget) -> int | None:
+def _scale_bytes(devices: Sequence[DeviceCapacity], budget: Budget) -> int | None:
     """Return what the full width of the budget's bar stands for; None: the budget itself."""
-    total = max((room.total_bytes or 0 for room in rooms), default=0)
+    total = max((device.total_bytes or 0 for device in devices), default=0)
     return total if total > budget.peak.device_bytes else None

@@ -1,4 +1,4 @@
-"""What ``vramtop fit`` advises: changes with which a job fits, and the largest batch and sequence that fit."""
+"""The advice of ``vramtop fit``: changes with which a job fits, and the largest batch and sequence that fit."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -29,12 +29,12 @@ _HEADINGS: dict[Verdict, str] = {
     "does_not_fit": "no change makes it fit; the changes that come closest:",
     "unknown": "changes that make it smaller:",
 }
-"""By the verdict of the best suggestion."""
+"""Heading of the suggestions, by the verdict of the best one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to change."""
+    """Suggested changes, and the largest batch and sequence."""
 
     suggestions: tuple[Suggestion, ...] = ()
     """The best first; empty for a job that fits."""

@@ -21,7 +21,7 @@ from ...job.load_job import job_from_options
 from ...reports.preflight_text import preflight_lines
 from ..arguments import add_estimate_arguments, add_host_memory_argument, positive_seconds
 from ..json_text import json_text
-from ..options import described_gpu, described_host, described_rooms, gpu_indices
+from ..options import described_devices, described_gpu, described_host, gpu_indices
 from ..progress import Progress
 
 _EPILOG = """\
@@ -81,8 +81,8 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
     gpu, memory_bytes = described_gpu(options, job)
     host = described_host(options)
     if memory_bytes:
-        rooms = described_rooms(gpu, memory_bytes, options.gpus or job.parallel.world_size)
-        return described_machine(rooms, gpu, host)
+        devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
+        return described_machine(devices, gpu, host)
     seconds = min(DRIVER_TIMEOUT_SECONDS, options.timeout or DRIVER_TIMEOUT_SECONDS)
     machine = this_machine(
         lambda snapshot: gpu_indices(options.gpu, snapshot) if options.gpu else None, timeout_seconds=seconds

@@ -21,17 +21,17 @@ from ...draw.text_output import printable
 from ..arguments import positive_seconds
 
 RESERVATION_SECONDS = 120.0
-"""How long memory stays reserved after vramtop ends for a caller that starts the job itself."""
+"""Time for which memory stays reserved after vramtop has ended, for a caller that starts the job itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitRequest:
-    """What to wait for.
+    """A job that waits for GPUs, and how it waits.
 
     Args:
         budget: of the job.
         read: reads this machine's GPUs.
-        rooms: what the GPUs of a snapshot can give, without what is reserved and committed.
+        devices: what the GPUs of a snapshot can give, without what is reserved and committed.
         interval: seconds between two readings.
         timeout: seconds after which to give up; None: never.
         program: the command to start; empty: report and end.
@@ -40,7 +40,7 @@ class WaitRequest:
 
     budget: Budget
     read: Callable[[], Snapshot]
-    rooms: Callable[[Snapshot], Sequence[DeviceCapacity]]
+    devices: Callable[[Snapshot], Sequence[DeviceCapacity]]
     interval: float
     timeout: float | None
     program: Sequence[str]
@@ -100,7 +100,7 @@ def wait_until_it_fits(
     while True:
         with reservations.locked():
             snapshot = request.read()
-            verdict = request.judge(request.budget, request.rooms(snapshot))
+            verdict = request.judge(request.budget, request.devices(snapshot))
             if verdict.verdict == "fits":
                 reservations.add(_reservation(request, verdict))
                 return verdict
@@ -137,6 +137,6 @@ def _reservation(request: WaitRequest, verdict: FitResult) -> Reservation:
         pid=pid,
         start_time=started,
         job=request.budget.job.label,
-        gpus={room.cuda_device: size for room, size in verdict.bytes_by_device},
+        gpus={device.cuda_device: size for device, size in verdict.bytes_by_device},
         until=None if request.program else time.time() + RESERVATION_SECONDS,
     )

@@ -37,13 +37,13 @@ def test_packed_allocations_come_back() -> None:
             unpack_allocations(broken)
 
 
-def test_with_room_nothing_is_freed() -> None:
+def test_with_enough_memory_nothing_is_freed() -> None:
     held = on(200)
     assert (held.peak, held.retries, held.out_of_memory) == (120 * MIB, 0, None)
     assert held.at([3, 4, 7, 8, 9, 99]) == (0, 40 * MIB, 40 * MIB, 100 * MIB, 120 * MIB, 120 * MIB)
 
 
-def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_it_is_said() -> None:
+def test_on_a_gpu_that_is_nearly_too_small_the_cache_is_freed_with_a_warning() -> None:
     held = on(90)
     assert (held.peak, held.retries, held.out_of_memory) == (80 * MIB, 1, None)
     (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(None, 90 * MIB, 0))
@@ -51,7 +51,7 @@ def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_it_is_said() 
     assert "0.1 GiB would be reserved" in sentence
 
 
-def test_on_one_that_is_too_small_it_runs_out_of_memory() -> None:
+def test_on_a_gpu_that_is_too_small_it_runs_out_of_memory() -> None:
     held = on(50)
     assert held.out_of_memory is not None
     (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(find_gpu("l4"), 50 * MIB, 0))
@@ -59,7 +59,7 @@ def test_on_one_that_is_too_small_it_runs_out_of_memory() -> None:
     assert "out of memory: 62,914,560 bytes asked for" in sentence
 
 
-def test_settings_are_followed_named_and_doubted() -> None:
+def test_settings_are_applied_and_unknown_ones_reported() -> None:
     held = on(200, "expandable_segments:True,backend:native,wonder:7")
     assert held.peak < 120 * MIB
     assert list(allocator_assumptions("PYTORCH_ALLOC_CONF", held)) == [
@@ -70,7 +70,7 @@ def test_settings_are_followed_named_and_doubted() -> None:
     assert list(allocator_assumptions(None, on(200))) == []
 
 
-def test_a_share_of_the_card_is_a_share_of_all_of_it() -> None:
+def test_a_share_of_the_gpu_is_a_share_of_its_total() -> None:
     assert on(100, "per_process_memory_fraction:0.5").out_of_memory is not None
 
 
@@ -83,7 +83,7 @@ def test_the_older_variable_comes_first_even_when_it_is_empty() -> None:
     assert allocator_settings({"HOME": "/root"}) is None
 
 
-def test_torchs_room_is_the_card_without_the_drivers_part_and_what_lies_outside() -> None:
+def test_capacity_excludes_the_driver_and_memory_outside_of_torch() -> None:
     card = find_gpu("h100-80gb")
     assert card.reserved_bytes
     room = capacity_on(card, None, GIB)
@@ -95,7 +95,7 @@ def test_torchs_room_is_the_card_without_the_drivers_part_and_what_lies_outside(
     assert other.capacity_bytes == 9 * GIB
 
 
-def test_the_worker_says_the_same() -> None:
+def test_the_worker_agrees() -> None:
     answer = replay_reserved(ALLOCATIONS, [8], {"capacity_bytes": 90 * MIB})
     assert (answer["peak"], answer["retries"]) == (80 * MIB, 1)
     assert [8, 60 * MIB] in answer["timeline"]
