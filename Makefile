@@ -10,6 +10,7 @@
 # make soak    whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make explanations  how often the true cause of a divergence is found, in simulation
 # make picture draw the pictures in docs/ anew, from the demo recording
+# make architecture  draw the rooms and arrows in docs/architecture.md anew, from the imports
 # make demo    make the demo recording anew
 
 PYTHON ?= python3
@@ -21,7 +22,7 @@ AREA ?=
 # One thread of torch in each process: the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture demo clean
+.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture demo clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -61,6 +62,9 @@ soak: $(VENV)/installed-for-tests
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/make_pictures.py
+
+architecture: $(VENV)/installed-for-tests $(TYPING)
+	PYTHONPATH=build/typing $(BIN)/python docs/make_architecture.py
 
 demo: $(VENV)/installed
 	$(BIN)/python docs/make_demo.py

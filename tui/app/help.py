@@ -23,16 +23,16 @@ _OTHER_KEYS = (
 """Keys of Textual, or without a binding on the dashboard."""
 _ATTACH_GRAPH = (
     ("colours", "the budget by component: faint is still to come, full is held (without colour: capitals)"),
-    ("━ ┄ ═", "the budget, its lower and upper bound, the card"),
+    ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
     ("S C L F =", "start, CUDA context, loading weights, first step, steady"),
     ("KNOWN BY", "the source of the peak: the probe, the driver, or readings this far apart"),
 )
 _BARS = (
-    ("held", "what is on the card now: each process, ▓ unattributed, ░ reserved by the driver"),
-    ("budget", "what its jobs should hold, by component; the scale is the whole card, as for held"),
+    ("held", "what is on the GPU now: each process, ▓ unattributed, ░ reserved by the driver"),
+    ("budget", "what its jobs should hold, by component; the scale is the whole GPU, as for held"),
     ("├──┤", "the range of that budget: a job outside it is over or under"),
     ("·", "what the allocator's cache keeps beyond the components"),
-    ("┈", "the budget in the graph, whose height is the card's memory"),
+    ("┈", "the budget in the graph, whose height is the memory of the GPU"),
     ("┃", "where the budget ends, on the one-line bars"),
     ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; bars are scaled to its memory"),
     ("n/a", "not known; details say why"),

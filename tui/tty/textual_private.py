@@ -107,11 +107,7 @@ def write_to_terminal(app: App[Any], text: str) -> None:
 
 
 class AppHooks(App[None]):
-    """Private methods of ``App`` that are overridden, under public names.
-
-    Args:
-        **settings: those of ``App``.
-    """
+    """Private methods of ``App`` that are overridden, under public names."""
 
     def reduce_update(self, update: RenderableType | None) -> RenderableType | None:
         """Return what is sent to the terminal for an update; it may be less than the update."""

@@ -46,7 +46,7 @@ class CellRows(Widget):
     def _draw(self) -> None:
         raise NotImplementedError
 
-    def _keep(self, rows: list[list[Cell]]) -> None:
+    def _show_rows(self, rows: list[list[Cell]]) -> None:
         """Show these rows."""
         if rows != self._rows:
             self._rows = rows

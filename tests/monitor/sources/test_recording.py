@@ -91,7 +91,7 @@ def test_a_recording_ends_at_damage(recorded, snapshots, tmp_path):
     lines = gzip.decompress(recorded.read_bytes()).split(b"\n")
     lines[3] = b'{"time": "noon"}'
     damaged = tmp_path / "damaged.jsonl.gz"
-    damaged.write_bytes(gzip.compress(b"\n".join(lines)))
+    damaged.write_bytes(gzip.compress(b"\n".join(lines), mtime=0))
     read = list(read_recording(damaged))
     assert [snapshot.gpus for snapshot in read] == [snapshot.gpus for snapshot in snapshots[:2]]
     assert read[-1].faults[-1].code == TRUNCATED_CODE
@@ -102,18 +102,18 @@ def test_a_recording_ends_at_damage(recorded, snapshots, tmp_path):
     [
         (b"", "the file is empty"),
         (b"hello, world", "not a vramtop recording"),
-        (gzip.compress(b"hello, world\n"), "not a vramtop recording"),
-        (gzip.compress(b"[1, 2]\n"), "not a vramtop recording"),
-        (gzip.compress(b'{"other": 1}\n'), "not a vramtop recording"),
-        (gzip.compress(b'{"other": "\xff"}\n'), "not a vramtop recording"),
-        (gzip.compress(b"[" * 100_000 + b"\n"), "not a vramtop recording"),
-        (gzip.compress(b'{"vramtop_recording": true}\n'), "not a vramtop recording"),
-        (gzip.compress(b'{"vramtop_recording": 1}\n{"time": "\xff"}\n'), "no whole snapshot"),
-        (gzip.compress(b'{"vramtop_recording": 1}\n' + b'{"a":' * 100_000 + b"\n"), "no whole snapshot"),
-        (gzip.compress(b""), "not a vramtop recording"),
-        (gzip.compress(b'{"vramtop_recording": 7}\n{}\n'), r"newer vramtop \(recording version 7"),
-        (gzip.compress(b'{"vramtop_recording": 1}\n'), "no whole snapshot"),
-        (gzip.compress(b'{"vramtop_recording": 1}\n{"time": 1}\n'), "no whole snapshot"),
+        (gzip.compress(b"hello, world\n", mtime=0), "not a vramtop recording"),
+        (gzip.compress(b"[1, 2]\n", mtime=0), "not a vramtop recording"),
+        (gzip.compress(b'{"other": 1}\n', mtime=0), "not a vramtop recording"),
+        (gzip.compress(b'{"other": "\xff"}\n', mtime=0), "not a vramtop recording"),
+        (gzip.compress(b"[" * 100_000 + b"\n", mtime=0), "not a vramtop recording"),
+        (gzip.compress(b'{"vramtop_recording": true}\n', mtime=0), "not a vramtop recording"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n{"time": "\xff"}\n', mtime=0), "no whole snapshot"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n' + b'{"a":' * 100_000 + b"\n", mtime=0), "no whole snapshot"),
+        (gzip.compress(b"", mtime=0), "not a vramtop recording"),
+        (gzip.compress(b'{"vramtop_recording": 7}\n{}\n', mtime=0), r"newer vramtop \(recording version 7"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n', mtime=0), "no whole snapshot"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n{"time": 1}\n', mtime=0), "no whole snapshot"),
     ],
 )
 def test_a_file_that_is_no_recording_is_named_in_one_sentence(tmp_path, content, sentence):

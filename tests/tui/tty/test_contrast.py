@@ -9,6 +9,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import BUILTIN_THEMES
+from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
@@ -78,10 +79,7 @@ async def look_around(pilot, themes: Sequence[str]) -> dict[str, Listener]:
             app.theme = theme
             await pilot.pause()
 
-    for _ in range(200):
-        await pilot.pause(0.02)
-        if app.board is not None:
-            break
+    await until_shown(pilot, lambda: app.board is not None)
     app.notify("A sentence", severity="error")
     for keys in (["tab", "down", "slash", "x"], ["escape", "question_mark"], ["escape", "f", "enter", "tab", "f6"]):
         await pilot.press(*keys)

@@ -1,6 +1,7 @@
 """Sizes: one sentence where there is no room, the right layout after any resizing, and no garbage in between."""
 
 import pytest
+from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_source
@@ -17,18 +18,10 @@ def lines(app: VramtopApp) -> list[str]:
     return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
-async def until(pilot, condition) -> None:
-    for _ in range(200):
-        await pilot.pause(0.02)
-        if condition():
-            return
-    raise AssertionError(lines(pilot.app))
-
-
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), (39, 24), (80, 9)])
 async def test_without_room_there_is_one_sentence_and_q_quits(app, size) -> None:
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, TooSmallScreen) and lines(app)[0].strip())
+        await until_shown(pilot, lambda: isinstance(app.screen, TooSmallScreen) and lines(app)[0].strip())
         words = " ".join(" ".join(lines(app)).split())
         whole = f"too small: {size[0]} x {size[1]} here, vramtop needs 40 x 10; q quits"
         assert words == (whole if size != (1, 1) else "t")
@@ -39,15 +32,15 @@ async def test_without_room_there_is_one_sentence_and_q_quits(app, size) -> None
 @pytest.mark.parametrize("keys", [[], ["question_mark"], ["f"], ["ctrl+p"], ["slash", "x"]])
 async def test_what_was_open_is_there_again_when_there_is_room(app, keys) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: app.board)
+        await until_shown(pilot, lambda: app.board)
         await pilot.press(*keys)
         await pilot.pause(0.3)
         opened = type(app.screen)
         for size in [(20, 5), (100, 30), (1, 1), (40, 2), (200, 60), (12, 3)]:
             await pilot.resize_terminal(*size)
-        await until(pilot, lambda: isinstance(app.screen, TooSmallScreen))
+        await until_shown(pilot, lambda: isinstance(app.screen, TooSmallScreen))
         await pilot.resize_terminal(100, 30)
-        await until(pilot, lambda: type(app.screen) is opened)
+        await until_shown(pilot, lambda: type(app.screen) is opened)
         await pilot.pause(0.1)
         assert {len(line) for line in map(str.rstrip, lines(app))} - set(range(101)) == set()
         assert len(lines(app)) == 30
@@ -57,7 +50,7 @@ async def test_what_was_open_is_there_again_when_there_is_room(app, keys) -> Non
 @pytest.mark.parametrize("size", [tuple(MIN_SIZE), (80, 24), (400, 100)])
 async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.board and "Enter Open" in lines(app)[-1])
+        await until_shown(pilot, lambda: app.board and "Enter Open" in lines(app)[-1])
         assert "gpubox-3" in lines(app)[0]
         assert "79.6" in "\n".join(lines(app))
 

@@ -182,11 +182,11 @@ def _lines(board: Board, output: TextOutput) -> Iterator[str]:
         yield output.text(f"pending {row.job.label}: {word}: {row.fit.sentence if row.fit else row.problem or ''}")
     yield from (output.text(fault.message) for fault in board.snapshot.faults)
     for gpu in board.gpus:
-        places: dict[str, str] = {}
+        labels: dict[str, str] = {}
         for each in (gpu.reading, *(device.reading for device in gpu.devices)):
             for fault in each.faults:
-                places.setdefault(fault.message, each.label)
-        yield from (output.text(f"GPU {label}: {message}") for message, label in places.items())
+                labels.setdefault(fault.message, each.label)
+        yield from (output.text(f"GPU {label}: {message}") for message, label in labels.items())
 
 
 def _process_lines(board: Board, output: TextOutput) -> Iterator[str]:

@@ -66,7 +66,7 @@ def legend_content(row: ProcessRow, graph: RunGraphData, span_label: str) -> Con
     if row.budget:
         words.append(f"{EXPECTED} expected  {BOUND} low and high")
     if graph.lines and graph.lines[0].char == CARD:
-        words.append(f"{CARD} the card")
+        words.append(f"{CARD} the GPU")
     seen = {mark.letter for mark in graph.marks if mark.time >= graph.now - graph.span_seconds}
     marks = [f"{letter} {word}" for letter, word in PHASES.values() if letter in seen]
     return Content.styled("  ".join([*words, " · ".join(marks)] if marks else words), MUTED)

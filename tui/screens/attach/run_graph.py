@@ -46,4 +46,4 @@ class RunGraph(CellRows):
         for row, cell in zip(drawn, key, strict=False):
             row += [Cell(" "), cell]
         below = axis_rows(data, width=inner, end=self._end)
-        self._keep(with_axes(labels, drawn, below))
+        self._show_rows(with_axes(labels, drawn, below))

@@ -91,9 +91,8 @@ class AttachScreen(Screen[None]):
         self._edited_field = "model.id"
         self._delayed: Timer | None = None
         answers = answers or SavedAnswers()
-        self._answer_writer = AnswerWriter(
-            answers, self.call_later, partial(self.notify, severity="warning", markup=False)
-        )
+        warn = partial(self.notify, severity="warning", markup=False)
+        self._answer_writer = AnswerWriter(answers, self.call_later, warn)
         self._reader = RunReader(
             attach,
             answers,

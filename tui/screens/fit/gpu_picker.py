@@ -40,16 +40,16 @@ class GpuPicker(Horizontal):
 
     def __init__(self, *, chosen: str | None = None, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id)
-        self._cards = {card.name: card for card in catalogue()}
-        self._chosen = _card_name(chosen)
+        self._catalogue = {gpu.name: gpu for gpu in catalogue()}
+        self._chosen = _catalogue_name(chosen)
         self._count: int | None = None
         self._board: Board | None = None
 
     def compose(self) -> ComposeResult:
         """The model and the count."""
-        options = [("these GPUs", _HERE), *((card.label, card.name) for card in self._cards.values())]
+        options = [("these GPUs", _HERE), *((gpu.label, gpu.name) for gpu in self._catalogue.values())]
         yield Label("on")
-        yield Select(options, value=self._chosen, allow_blank=False, compact=True, id="card")
+        yield Select(options, value=self._chosen, allow_blank=False, compact=True, id="gpu-model")
         yield Label("×", id="times")
         yield Input(placeholder="as many as ranks", compact=True, type="integer", max_length=5, id="count")
 
@@ -74,12 +74,12 @@ class GpuPicker(Horizontal):
             pinned: the pending job: memory is kept for the jobs before it, not for those after it. None: memory is
                 kept for all pending jobs.
         """
-        card = self._cards.get(self._chosen)
-        if card is not None:
-            free_bytes = card.total_bytes - (card.reserved_bytes or 0)
+        gpu = self._catalogue.get(self._chosen)
+        if gpu is not None:
+            free_bytes = gpu.total_bytes - (gpu.reserved_bytes or 0)
             return tuple(
                 DeviceCapacity(
-                    index=index, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=free_bytes
+                    index=index, uuid=None, name=gpu.label, total_bytes=gpu.total_bytes, free_bytes=free_bytes
                 )
                 for index in range(self._count or ranks)
             )
@@ -87,16 +87,16 @@ class GpuPicker(Horizontal):
             return ()
         return device_capacities(self._board.snapshot, _committed(self._board, pinned))
 
-    def choose(self, card: str | None) -> None:
+    def choose(self, gpu: str | None) -> None:
         """Choose a model by a name in the catalogue; None: the GPUs of this machine."""
-        self.query_one("#card", Select).value = _card_name(card)
+        self.query_one("#gpu-model", Select).value = _catalogue_name(gpu)
 
     def with_target(self, job: Job) -> Job:
         """Return the job with the chosen model as its target."""
         return msgspec.structs.replace(job, target=Target(gpu=self._chosen or None))
 
-    @on(Select.Changed, "#card")
-    def card_chosen(self, event: Select.Changed) -> None:
+    @on(Select.Changed, "#gpu-model")
+    def model_chosen(self, event: Select.Changed) -> None:
         """Use the chosen model."""
         event.stop()
         if event.value != self._chosen:
@@ -118,7 +118,7 @@ class GpuPicker(Horizontal):
             widget.display = self._chosen != _HERE
 
 
-def _card_name(written: str | None) -> str:
+def _catalogue_name(written: str | None) -> str:
     try:
         return find_gpu(written).name if written else _HERE
     except InputError:

@@ -21,7 +21,7 @@ FIT_KEYS: list[BindingType] = [
     ),
     Binding("o", "open", show=False),
     Binding(
-        "f4", "choose_gpus", "Card", key_display="F4",
+        "f4", "choose_gpus", "GPUs", key_display="F4",
         tooltip="choose the GPUs: those of this machine, or a number of another model from the catalogue",
     ),
     Binding("g", "choose_gpus", show=False),

@@ -1,7 +1,6 @@
 """The fit check screen: a job's settings as a form, and beside it whether that job would fit."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -16,8 +15,6 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 
-from ...background.job_estimates import JobEstimates
-from ...background.latest_only_task import LatestOnlyTask
 from ...job.copy_dialog import CopiedTextScreen
 from ...job.form_inputs import ModelInput
 from ...job.job_form import JobForm
@@ -26,7 +23,8 @@ from ...job.save_dialog import open_save_dialog
 from ...widgets.keys_line import KeysLine
 from ..preflight.preflight_rows import PreflightMark
 from ..step.live_step import LiveStepScreen
-from .advice import Advice, EstimateJob, QuickEstimatorFor, find_advice
+from .advice import Advice, EstimateJob, QuickEstimatorFor
+from .estimates import FitEstimates
 from .gpu_picker import GpuPicker
 from .keys import FIT_KEYS, FIT_LAYOUT
 from .session import FitSession
@@ -36,14 +34,8 @@ from .verdict import VerdictView
 from .what_if_screen import WhatIfScreen
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
     from .sweep import Axis
 
-_ERROR_DELAY_SECONDS = 0.3
-"""Time after the last key until an error is shown: half a model name is no mistake."""
-_REFINE_DELAY_SECONDS = 0.8
-"""Time after the last key until the refined estimate starts."""
 _NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
 _NO_MODEL = "type a model: a name, hub id or folder; F3 opens a file"
 
@@ -80,19 +72,18 @@ class FitCheckScreen(Screen[None]):
         super().__init__()
         self._session = FitSession(watchlist, initial or Job(), pinned)
         self._on_close = on_close
-        self._quick_estimator = quick_estimator or (lambda _: estimate)
         self._step = LiveStepScreen(self)
-        self._estimates = JobEstimates(
+        self._estimates = FitEstimates(
+            self,
             estimate,
             refine,
-            self.call_later,
+            quick_estimator or (lambda _: estimate),
             on_budget=self._show_budget,
-            on_error=self._show_error_soon,
+            on_error=self._show_error,
             on_not_refined=self._show_not_refined,
+            on_advice=self._show_advice,
         )
-        self._advice_task = LatestOnlyTask("fit check, suggestions", self.call_later, self._show_advice)
         self._what_if_screen: WhatIfScreen | None = None
-        self._delayed: list[Timer] = []
 
     def compose(self) -> ComposeResult:
         """The form, the verdict, the GPUs, and the preflight mark."""
@@ -114,7 +105,7 @@ class FitCheckScreen(Screen[None]):
 
     def on_unmount(self) -> None:
         """Cancel all background work."""
-        self._cancel_estimates()
+        self._estimates.cancel()
         self._on_close(self._session.history.current)
 
     def show_board(self, board: Board) -> None:
@@ -242,7 +233,7 @@ class FitCheckScreen(Screen[None]):
 
     def _estimate(self) -> None:
         """Request a budget for the settings as they are now, or say why there is none."""
-        self._cancel_estimates()
+        self._estimates.cancel()
         job, view = self.job, self.query_one(VerdictView)
         self.query_one(PreflightMark).show_job(job)
         if job is None:
@@ -250,15 +241,7 @@ class FitCheckScreen(Screen[None]):
         elif not _has_model(job):
             view.show_problem(_NO_MODEL)
         else:
-            self._estimates.estimate(job)
-            self._delayed.append(self.set_timer(_REFINE_DELAY_SECONDS, partial(self._estimates.refine, job)))
-
-    def _cancel_estimates(self) -> None:
-        self._estimates.cancel()
-        self._advice_task.cancel()
-        for timer in self._delayed:
-            timer.stop()
-        self._delayed = []
+            self._estimates.start(job)
 
     def _show_budget(self, budget: Budget) -> None:
         self._pane.form.clear_errors()
@@ -271,12 +254,9 @@ class FitCheckScreen(Screen[None]):
         self.query_one(VerdictView).keep_quick_budget()
         self._step.show_not_refined(reason)
 
-    def _show_error_soon(self, sentence: str) -> None:
-        def show() -> None:
-            self.query_one(VerdictView).show_problem(sentence)
-            self._pane.show_error(sentence)
-
-        self._delayed.append(self.set_timer(_ERROR_DELAY_SECONDS, show))
+    def _show_error(self, sentence: str) -> None:
+        self.query_one(VerdictView).show_problem(sentence)
+        self._pane.show_error(sentence)
 
     def _show_advice(self, advice: Advice) -> None:
         self.query_one(VerdictView).set_advice(advice)
@@ -297,7 +277,7 @@ class FitCheckScreen(Screen[None]):
         """Search for advice once the verdict is drawn: Python threads share one processor."""
         budget = self.query_one(VerdictView).budget
         if budget is not None and budget.job == self.job:
-            self._advice_task.submit(partial(find_advice, budget, self._session.capacity, self._quick_estimator))
+            self._estimates.search_advice(budget, self._session.capacity)
 
     async def _show_opened(self, opened: OpenedJob | None) -> None:
         """Show an opened job in a new form, with the place where each value was read."""

@@ -37,4 +37,4 @@ class WhatIfPlot(CellRows):
             sweep, width=inner, height=height, top=top, cursor=self._cursor, ascii_only=self._ascii_only
         )
         below = axis_rows(sweep, width=inner, cursor=self._cursor, ascii_only=self._ascii_only)
-        self._keep(with_axes(labels, drawn, below))
+        self._show_rows(with_axes(labels, drawn, below))

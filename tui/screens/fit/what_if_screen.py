@@ -123,7 +123,7 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
 
     def _legend(self) -> Content:
         limit, card, high = ("=", "-", ".") if is_ascii_only(self) else ("━", "╌", "·")
-        words = f"{limit} available  {card} the card  {high} upper bound"
+        words = f"{limit} available  {card} the GPU  {high} upper bound"
         marks = (VERDICTS[name] for name in ("fits", "tight", "does_not_fit"))
         fills = dict(zip(("fits", "tight", "does not fit"), marks, strict=True))
         parts = [(f"  {mark.letter} {word}", mark.colour) for word, mark in fills.items()]

@@ -140,7 +140,7 @@ class StepScreen(Screen[None]):
             words.append(f"{RESERVED} {cache}, to {device} GiB")
         if self._card_bytes is not None:
             above = " (above)" if self._card_bytes > step_top_bytes(budget, self._card_bytes) else ""
-            words.append(f"{CARD} card {format_gib(self._card_bytes)}{above}")
+            words.append(f"{CARD} GPU {format_gib(self._card_bytes)}{above}")
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")
         return "  ".join(words)

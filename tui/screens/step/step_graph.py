@@ -46,4 +46,4 @@ class StepGraph(CellRows):
             step, width=inner, height=height, top=top, card_bytes=self._card_bytes, letters_only=colourless
         )
         below = axis_rows(step, width=max(1, inner))
-        self._keep(with_axes(labels, drawn, below))
+        self._show_rows(with_axes(labels, drawn, below))

@@ -426,7 +426,7 @@ async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
         step = pilot.app.screen
         await until_shown(pilot, lambda: "Not traced yet" in text_of(step, "#state"))
-        assert "card 80.0" in text_of(step, "#lines")
+        assert "GPU 80.0" in text_of(step, "#lines")
         go.set()
         await until_shown(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))
         await pilot.press("escape")

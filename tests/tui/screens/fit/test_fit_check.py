@@ -254,7 +254,7 @@ async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimat
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
-        screen.query_one("#card", Select).value = "t4"
+        screen.query_one("#gpu-model", Select).value = "t4"
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         assert "T4" in text_of(screen, "#answer")
         await pilot.press("f4", "tab", "3")

@@ -75,7 +75,7 @@ async def test_components_phases_lines_and_tensors_are_seen_at_every_size(traced
         assert any("─" * 10 in line for line in graph)
         assert "forward" in shown
         assert "optimizer step" in shown
-        assert "card 80.0" in shown
+        assert "GPU 80.0" in shown
         assert "to 55.0 GiB" in shown
         assert "down_proj.weight" in shown
         assert "4096 x 128256" in shown
@@ -161,7 +161,7 @@ async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_bett
         await until_shown(pilot, lambda: "llama-8b-sft" in screen_text(app) and "t Step" in screen_text(app))
         await pilot.press("t")
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "largest tensors" in screen_text(app))
-        assert "card 80.0" in screen_text(app)
+        assert "GPU 80.0" in screen_text(app)
         await pilot.press("escape")
         await until_shown(pilot, lambda: bool(app.board) and app.board.gpus[0].rows[0].budget.method == "traced")
 

@@ -1,0 +1,69 @@
+"""The table of commands: a new command is one row and one module, and no other command's module is imported."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import pytest
+
+from vramtop.tui.cli.main import COMMANDS, main
+
+PREFIX = "vramtop.tui.cli.commands."
+SHOW_IMPORTED = f"""
+import sys
+from vramtop.tui.cli.main import main
+main(sys.argv[1:])
+print(sorted(name.removeprefix({PREFIX!r}) for name in sys.modules if name.startswith({PREFIX!r})), file=sys.stderr)
+"""
+
+
+def test_a_command_is_added_by_a_row_and_a_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Count(ModuleType):
+        @staticmethod
+        def add_arguments(parser: argparse.ArgumentParser) -> None:
+            parser.add_argument("--times", type=int, default=1)
+
+        @staticmethod
+        def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+            sys.stdout.write(f"{options.times} {options.json} {launch}\n")
+            return 7
+
+    monkeypatch.setitem(COMMANDS, "count", "count to a number")
+    monkeypatch.setitem(sys.modules, f"{PREFIX}count", Count("count"))
+    assert main(["count", "--times", "3", "--json", "--", "a", "b"]) == 7
+    assert capsys.readouterr().out == "3 True ['a', 'b']\n"
+    assert main(["--help"]) == 0
+    assert "count to a number" in capsys.readouterr().out
+    assert main(["count", "--nope"]) == 2
+    assert "see vramtop count --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imported"),
+    [
+        (["--help"], []),
+        (["--version"], []),
+        (["--nope"], []),
+        (["doctor", "--help"], ["doctor"]),
+        (["estimate", "--help"], ["estimate"]),
+        (["--job", "fit", "estimate", "--help"], ["estimate"]),
+        (["--once"], ["once"]),
+    ],
+)
+def test_only_the_chosen_command_is_imported(arguments: list[str], imported: list[str]) -> None:
+    command = [sys.executable, "-c", SHOW_IMPORTED, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == str(imported)
+
+
+def test_each_command_has_its_two_functions() -> None:
+    from importlib import import_module
+
+    for name in COMMANDS:
+        module = import_module(f"{PREFIX}{name}")
+        assert callable(module.add_arguments)
+        assert callable(module.run)
