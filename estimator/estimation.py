@@ -10,9 +10,9 @@ from .budget.uncertainty import widen_for_uncertainty
 from .common.errors import CannotTellError, InputError
 from .formula.closed_form import closed_form
 from .formula.host_memory import host_need
-from .job.frameworks import FRAMEWORKS
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import Job
+from .job.rules.frameworks import FRAMEWORKS
 from .model.architecture import Architecture
 from .model.count_parameters import count_parameters
 from .model.find_config import ResolvedModel, resolve_model

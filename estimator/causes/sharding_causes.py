@@ -5,7 +5,7 @@ from typing import Any
 
 from ..job.job import StrategyName
 from ..job.resolved_job import ResolvedJob
-from ..job.strategies import STRATEGIES
+from ..job.rules.strategies import STRATEGIES
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _RANKS_PER_NODE = 8

@@ -6,8 +6,8 @@ Scripts, defaults and launchers get these wrong; the comments give the reasons f
 from collections.abc import Iterator
 
 from ..job.job import OptimizerName
-from ..job.optimizers import OPTIMIZERS
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.optimizers import OPTIMIZERS
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _OPTIMIZERS: dict[OptimizerName, float] = {

@@ -6,7 +6,7 @@ from ..common.sizes import KIB, MIB
 from ..job.gpu_catalogue import Generation
 from ..job.job import Parallel
 from ..job.resolved_job import ResolvedJob
-from ..job.version_rules import VersionRules
+from ..job.rules.version_rules import VersionRules
 from ..model.rank_share import Stage
 from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..job.dtype_widths import Widths
-from ..job.strategies import ZeroStage
+from ..job.rules.dtype_widths import Widths
+from ..job.rules.strategies import ZeroStage
 from ..model.rank_share import LocalParameters, Stage
 from .model_states import weight_width
 

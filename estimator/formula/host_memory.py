@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from ..budget.host_need import HostNeed
 from ..common.sizes import MIB
 from ..job.job import Job
-from ..job.optimizers import EIGHT_BIT_WIDTH
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.optimizers import EIGHT_BIT_WIDTH
 from ..model.architecture import Architecture
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage

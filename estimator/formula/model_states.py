@@ -5,9 +5,9 @@ from math import prod
 
 from msgspec import Struct
 
-from ..job.dtype_widths import Widths
-from ..job.optimizers import EIGHT_BIT_WIDTH, Optimizer
 from ..job.resolved_job import ResolvedJob
+from ..job.rules.dtype_widths import Widths
+from ..job.rules.optimizers import EIGHT_BIT_WIDTH, Optimizer
 from ..model.rank_share import LocalParameters, Stage
 
 _ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000

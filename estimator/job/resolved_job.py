@@ -5,13 +5,13 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 
 from msgspec import Struct
 
-from .dtype_widths import Widths, dtype_widths, uses_deepspeed, uses_megatron_precision
-from .frameworks import FRAMEWORKS, Framework
 from .job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
-from .optimizers import OPTIMIZERS, Optimizer
 from .quantization import BYTES_PER_ELEMENT, quantization
-from .strategies import PRECISIONS, STRATEGIES, Precision, Shards, Strategy, ZeroStage
-from .version_rules import VersionRules, version_rules
+from .rules.dtype_widths import Widths, dtype_widths, uses_deepspeed, uses_megatron_precision
+from .rules.frameworks import FRAMEWORKS, Framework
+from .rules.optimizers import OPTIMIZERS, Optimizer
+from .rules.strategies import PRECISIONS, STRATEGIES, Precision, Shards, Strategy, ZeroStage
+from .rules.version_rules import VersionRules, version_rules
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):

@@ -11,8 +11,8 @@ from ..budget.budget import LargeTensor, PhaseName
 from ..common.errors import CannotTellError
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from ..job.optimizers import OPTIMIZERS
-from ..job.version_rules import steps_take_same_memory
+from ..job.rules.optimizers import OPTIMIZERS
+from ..job.rules.version_rules import steps_take_same_memory
 from ..model.find_config import ResolvedModel
 from .allocator_report import ReservedMemory
 from .interpreters import Interpreter, choose_interpreter

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
     from ..anomalies.anomaly import Anomaly
-    from ..divergence.divergence_status import Comparison
-    from ..divergence.run_phases import PhaseStart
-    from ..fit.fit_result import FitResult
     from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
+    from .divergence.divergence_status import Comparison
+    from .divergence.run_phases import PhaseStart
+    from .fit.fit_result import FitResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

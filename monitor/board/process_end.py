@@ -14,10 +14,10 @@ from vramtop.estimator.common.sizes import MIB, format_gib
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
 
-    from ..divergence.divergence_status import Status
-    from ..divergence.peak_usage import PeakUsage
-    from ..divergence.run_phases import RunPhase
     from ..snapshot.snapshot import GpuReading, ProcessCounters
+    from .divergence.divergence_status import Status
+    from .divergence.peak_usage import PeakUsage
+    from .divergence.run_phases import RunPhase
 
 _OUT_OF_MEMORY_ERROR = "OutOfMemoryError"
 _MAX_SECONDS_AFTER_OUT_OF_MEMORY = 30.0

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget.budget import Budget
 
-    from ..divergence.divergence_status import Status
-    from ..divergence.run_phases import PhaseTracker
     from ..snapshot.history import History
     from ..snapshot.snapshot import FinalCounters, GpuKey, HistoryKey, ProcessKey, Snapshot, WatchedJob
+    from .divergence.divergence_status import Status
+    from .divergence.run_phases import PhaseTracker
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class RunTracker:
 
     def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
         """Return the row of a process of a known job, compared with its budget."""
-        from ..divergence.divergence_status import compare_with_budget  # not before there is a run
+        from .divergence.divergence_status import compare_with_budget  # not before there is a run
 
         known = self._tracked.get(row.key)
         phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
@@ -135,7 +135,7 @@ class RunTracker:
                 continue
             process, comparison = replace(row.process, counters=final.counters), row.comparison
             if comparison is not None:
-                from ..divergence.peak_usage import peak_usage
+                from .divergence.peak_usage import peak_usage
 
                 peak = peak_usage(tracked.phases.peak_bytes, (), process) or comparison.peak_usage
                 comparison = replace(comparison, peak_usage=peak)
@@ -191,7 +191,7 @@ class RunTracker:
 
     def _new_phases(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
         """Return a phase tracker that has seen the history of the process before this reading."""
-        from ..divergence.run_phases import PhaseTracker
+        from .divergence.run_phases import PhaseTracker
 
         lifetime = self._history.lifetime(row.key)
         from_start = bool(lifetime) and self._first_time is not None and lifetime[0][0] > self._first_time

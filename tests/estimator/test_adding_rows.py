@@ -10,10 +10,10 @@ from vramtop.estimator import Job, ModelSpec, Parallel, Target, Training, estima
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
 from vramtop.estimator.job import gpu_catalogue
-from vramtop.estimator.job.frameworks import FRAMEWORKS, Framework
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.optimizers import OPTIMIZERS, Optimizer
-from vramtop.estimator.job.strategies import STRATEGIES, Strategy
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, Framework
+from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer
+from vramtop.estimator.job.rules.strategies import STRATEGIES, Strategy
 
 GPT2 = ModelSpec(id="gpt2")
 PARAMETERS = 124_439_808

@@ -16,7 +16,7 @@ from fake_driver import FakeDriver, FakeGpu, FakeMig, FakeProcess
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
-from vramtop.monitor.fit.device_capacity import device_capacities
+from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.hub_access import HubAccess
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter

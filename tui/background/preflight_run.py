@@ -11,7 +11,7 @@ from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult
 from vramtop.monitor.preflight.context.check_context import CheckContext

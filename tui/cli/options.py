@@ -7,7 +7,7 @@ from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.estimation import MethodChoice
 from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.host.host_memory import HostRam
 from vramtop.monitor.snapshot.snapshot import Snapshot
 

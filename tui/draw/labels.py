@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vramtop.monitor.board.board import GpuRow, ProcessRow
-    from vramtop.monitor.divergence.divergence_status import Comparison, Status
+    from vramtop.monitor.board.divergence.divergence_status import Comparison, Status
     from vramtop.monitor.snapshot.snapshot import GpuProcess
 
 WORST_FIRST: tuple[Status, ...] = (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import ComponentName
-    from vramtop.monitor.divergence.divergence_status import Status
-    from vramtop.monitor.fit.fit_result import Verdict
+    from vramtop.monitor.board.divergence.divergence_status import Status
+    from vramtop.monitor.board.fit.fit_result import Verdict
     from vramtop.monitor.preflight.context.check import CheckStatus
     from vramtop.monitor.snapshot.snapshot import GpuReading
 

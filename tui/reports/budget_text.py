@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from vramtop.estimator.budget.budget import Budget, LargeTensor
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.fit.fit_result import DeviceVerdict, FitResult
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit.fit_result import DeviceVerdict, FitResult
 
 from ..draw.bars import BarSegment, component_segments, draw_bar, mark_range
 from ..draw.palette import COMPONENTS, VERDICTS

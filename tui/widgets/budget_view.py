@@ -7,8 +7,8 @@ from textual.content import Content
 from vramtop.estimator.budget.budget import Budget, Method
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.fit.fit_result import DeviceVerdict, FitResult
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit.fit_result import DeviceVerdict, FitResult
 
 from ..draw.bars import BarSegment, Cell, component_segments, draw_bar, mark_range, memory_segment
 from ..draw.gpu_bars import bar_content

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ...job.dtype_widths import Widths
-from ...job.frameworks import Framework
 from ...job.resolved_job import ResolvedJob
-from ...job.version_rules import VersionRules
+from ...job.rules.dtype_widths import Widths
+from ...job.rules.frameworks import Framework
+from ...job.rules.version_rules import VersionRules
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage
 from .linear_inputs import LinearInput, linear_input_of

@@ -5,8 +5,8 @@ Legend of widths: bytes per element; c in the compute type.
 
 from msgspec import Struct
 
-from ...job.frameworks import Framework
 from ...job.resolved_job import ResolvedJob
+from ...job.rules.frameworks import Framework
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage, unpacked_bytes
 from .litgpt import HEAD_CHUNK

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
-from ...job.optimizers import OPTIMIZERS
+from ...job.rules.optimizers import OPTIMIZERS
 from ..source.layered_settings import UNKNOWN_TABLE, Setting, default_setting
 from .script_values import Call, ScriptEvaluator
 

@@ -4,7 +4,7 @@ The settings have transformers' names, wherever they were read: flags, YAML or J
 """
 
 from ...common.errors import InputError
-from ...job.optimizers import OPTIMIZERS
+from ...job.rules.optimizers import OPTIMIZERS
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView

@@ -12,8 +12,8 @@ from vramtop.estimator.job.job import Job, Parallel
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR
 
-from ...fit.device_capacity import DeviceCapacity
-from ...fit.fit_check import check_fit
+from ...board.fit.device_capacity import DeviceCapacity
+from ...board.fit.fit_check import check_fit
 from ...host.host_memory import host_verdict
 from ..context.check import Check, CheckResult
 from ..context.check_context import CheckContext

@@ -3,7 +3,7 @@
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.paths import is_folder
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.frameworks import FRAMEWORKS
+from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.model.find_config import hub_cache
 
 from ..context.check import Check, CheckResult

@@ -2,7 +2,7 @@
 
 from ...attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
 from ...attach.gpu_environment import GpuEnvironment, nvml_mig_parent
-from ...fit.device_capacity import DeviceCapacity
+from ...board.fit.device_capacity import DeviceCapacity
 from .check_context import CheckContext
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.gpu_catalogue import Gpu
 
-from ...fit.device_capacity import DeviceCapacity, device_capacities
+from ...board.fit.device_capacity import DeviceCapacity, device_capacities
 from ...host.host_memory import HostRam, available_host_memory
 from ...snapshot.snapshot import Snapshot
 from ...sources.nvml.call_threads import shut_down

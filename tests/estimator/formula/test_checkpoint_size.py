@@ -4,7 +4,7 @@ import pytest
 
 from vramtop.estimator import Job, ModelSpec, Training, estimate
 from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
-from vramtop.estimator.job.optimizers import OPTIMIZERS
+from vramtop.estimator.job.rules.optimizers import OPTIMIZERS
 
 UNSHARDED = [name for name, rules in OPTIMIZERS.items() if rules.steps and not rules.paged and not rules.factored]
 

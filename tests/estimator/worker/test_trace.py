@@ -15,7 +15,7 @@ import transformers
 from accelerate.utils.operations import convert_outputs_to_fp32
 from storage_counter import StorageCounter
 
-from vramtop.estimator.job.optimizers import OPTIMIZERS, Optimizer
+from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer
 
 DROPLESS = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 LLAMA: dict[str, Any] = {

@@ -14,8 +14,8 @@ from vramtop.monitor.attach.gpu_assignment import GpuAssignment
 from vramtop.monitor.attach.gpu_environment import GpuEnvironment
 from vramtop.monitor.attach.starting_jobs import StartingProcess, find_starting_processes, remaining_bytes_by_device
 from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.divergence.divergence_status import Comparison
 from vramtop.monitor.board.gpu_rows import committed_bytes
-from vramtop.monitor.divergence.divergence_status import Comparison
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 NOW = 2_000.0

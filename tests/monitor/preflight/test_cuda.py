@@ -11,7 +11,7 @@ import pytest
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.trace.installed_packages import TorchBuild
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.preflight.checks.cuda import (
     ComputeCapabilityCheck,
     CudaRuntimeCheck,

@@ -8,8 +8,8 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.fit.fit_check import check_fit
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit.fit_check import check_fit
 from vramtop.tui.app.fit_events import FitEvents, desktop_sequence
 from vramtop.tui.screens.dashboard.pending_list import pending_line
 

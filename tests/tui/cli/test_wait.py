@@ -12,7 +12,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.fit.device_capacity import device_capacities
+from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.commands.wait import WaitRequest, exec_program, program_to_start, wait_until_it_fits

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.monitor.fit.device_capacity import device_capacities
-from vramtop.monitor.fit.fit_check import check_fit
+from vramtop.monitor.board.fit.device_capacity import device_capacities
+from vramtop.monitor.board.fit.fit_check import check_fit
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.widgets.budget_view import gpu_lines
 

@@ -19,9 +19,9 @@ from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run, require_running
 from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
-from vramtop.monitor.divergence.diagnose import diagnose
-from vramtop.monitor.divergence.divergence_status import Comparison, compare_with_budget
-from vramtop.monitor.divergence.run_phases import PhaseTracker
+from vramtop.monitor.board.divergence.diagnose import diagnose
+from vramtop.monitor.board.divergence.divergence_status import Comparison, compare_with_budget
+from vramtop.monitor.board.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 

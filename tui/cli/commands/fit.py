@@ -15,9 +15,9 @@ from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.gpu_assignment import visible_gpus, visible_mig_devices
 from vramtop.monitor.attach.gpu_environment import GpuEnvironment, nvml_mig_parent
 from vramtop.monitor.attach.starting_jobs import find_starting_processes, remaining_bytes_by_device
-from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.fit.fit_check import check_fit, with_host_memory
-from vramtop.monitor.fit.fit_result import FitResult, Verdict
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.fit.fit_check import check_fit, with_host_memory
+from vramtop.monitor.board.fit.fit_result import FitResult, Verdict
 from vramtop.monitor.host.host_memory import HostRam, available_host_memory
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource

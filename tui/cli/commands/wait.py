@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.fit.fit_check import check_fit
-from vramtop.monitor.fit.fit_result import FitResult
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit.fit_check import check_fit
+from vramtop.monitor.board.fit.fit_result import FitResult
 from vramtop.monitor.host.process_identity import start_time_of
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations

@@ -15,8 +15,9 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
-from vramtop.monitor.divergence.diagnose import diagnose
-from vramtop.monitor.divergence.divergence_status import Status
+from vramtop.monitor.board.divergence.diagnose import diagnose
+from vramtop.monitor.board.divergence.divergence_status import Status
+from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET, MissingReason, missing_reason
 from vramtop.monitor.snapshot.history import History
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey
 
@@ -25,7 +26,6 @@ from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED
 from ...reports.divergence_text import divergence_content
 from ...widgets.static_lines import StaticLines
-from .missing_reason import NOT_ON_GPU_YET, MissingReason, missing_reason
 from .rank_rows import RankPlacement
 from .rank_table import RankTable
 from .rank_view import RankView

@@ -6,13 +6,13 @@ from typing import Literal
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.divergence.peak_usage import PeakUsage
+from vramtop.monitor.board.divergence.peak_usage import PeakUsage
+from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from ...draw.cell_text import CellText, status_tone
 from ...draw.labels import signed_gib
 from ...draw.palette import STATUSES
-from .missing_reason import NOT_ON_GPU_YET
 from .rank_text import PHASES
 
 RankColumn = Literal[

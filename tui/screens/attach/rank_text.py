@@ -8,7 +8,7 @@ from textual.content import Content
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.divergence.run_phases import RunPhase
+from vramtop.monitor.board.divergence.run_phases import RunPhase
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw.bars import BarSegment, draw_bar

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from textual.containers import Container
 
 from ...draw.labels import severity_rank
+from ...widgets.content_lines import ContentLines
 from ...widgets.static_lines import StaticLines
-from .gpu_panel import GpuPanel
-from .gpu_panel_text import PanelShape, panel_height
+from .gpu_panel_text import PanelShape, panel_height, panel_lines
 from .gpu_row_text import gpu_name_width, gpu_row_titles
 from .gpu_rows import GpuRows
 from .header_text import STALE_INTERVALS
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.history import History
     from vramtop.monitor.snapshot.snapshot import GpuKey
 
+    from ...draw.memory_graph import Readings
     from ..base import FeedStatus
     from .layout import DashboardLayout
 
@@ -121,3 +122,19 @@ def _stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
         return None
     age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
     return age if reading.is_stale or age > STALE_INTERVALS * feed.interval else None
+
+
+class GpuPanel(ContentLines):
+    """A GPU's panel."""
+
+    def show_gpu(
+        self, gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None
+    ) -> None:
+        """Show this GPU; the arguments are those of ``panel_lines``."""
+        height = panel_height(shape.graph_height)
+        if self._height != height:
+            self.styles.height = self._height = height
+        self.set_class(stale_seconds is not None, "-stale")
+        self.show_lines(panel_lines(gpu, history, shape, now=now, stale_seconds=stale_seconds))
+
+    _height: int | None = None

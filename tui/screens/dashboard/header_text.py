@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramtop.monitor.board.board import Board, PendingRow, ProcessRow, RunRow
-    from vramtop.monitor.divergence.divergence_status import Status
-    from vramtop.monitor.fit.fit_result import Verdict
+    from vramtop.monitor.board.divergence.divergence_status import Status
+    from vramtop.monitor.board.fit.fit_result import Verdict
 
     from ..base import FeedStatus
 

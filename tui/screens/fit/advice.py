@@ -9,8 +9,8 @@ from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.job import Job
 
+from ..what_if.sweep import AXES, Axis, Sweep, sweep_setting
 from .capacity import Capacity
-from .sweep import AXES, Axis, Sweep, sweep_setting
 
 EstimateJob = Callable[[Job], Budget]
 QuickEstimatorFor = Callable[[Job], EstimateJob]

@@ -13,7 +13,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
 _HERE = ""

@@ -23,6 +23,7 @@ from ...job.save_dialog import open_save_dialog
 from ...widgets.keys_line import KeysLine
 from ..preflight.preflight_rows import PreflightMark
 from ..step.live_step import LiveStepScreen
+from ..what_if.screen import WhatIfScreen
 from .advice import Advice, EstimateJob, QuickEstimatorFor
 from .estimates import FitEstimates
 from .gpu_picker import GpuPicker
@@ -31,10 +32,9 @@ from .session import FitSession
 from .settings_pane import SettingsPane
 from .suggestions import Suggestions
 from .verdict import VerdictView
-from .what_if_screen import WhatIfScreen
 
 if TYPE_CHECKING:
-    from .sweep import Axis
+    from ..what_if.sweep import Axis
 
 _NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
 _NO_MODEL = "type a model: a name, hub id or folder; F3 opens a file"

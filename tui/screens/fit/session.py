@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
 
 from ...job.changed_settings import changed_settings_text
 from ...job.open_dialog import OpenedJob

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.fit.fit_result import FitResult
+from vramtop.monitor.board.fit.fit_result import FitResult
 
 from ...draw.labels import MUTED
 from ...widgets.budget_view import (
@@ -26,10 +26,10 @@ from ...widgets.budget_view import (
 )
 from ...widgets.static_lines import StaticLines
 from ..base import is_ascii_only
+from ..what_if.plot import WhatIfPlot
 from .advice import Advice
 from .capacity import Capacity
 from .suggestions import Suggestions
-from .what_if_plot import WhatIfPlot
 
 _NO_GPUS = "There is no GPU here to compare it with: choose one below (F4)."
 _STALE = "Below: the last valid settings."

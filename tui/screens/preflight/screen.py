@@ -15,7 +15,7 @@ from textual.screen import Screen
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.preflight.context.check import Check
 from vramtop.monitor.preflight.context.check_context import CheckContext
 

@@ -9,7 +9,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.screens.fit.capacity import Capacity
 from vramtop.tui.screens.fit.gpu_picker import GpuPicker
-from vramtop.tui.screens.fit.sweep import GpuLimits
+from vramtop.tui.screens.what_if.sweep import GpuLimits
 
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 

@@ -19,8 +19,8 @@ from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.context.check_context import CheckContext

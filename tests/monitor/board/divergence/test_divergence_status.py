@@ -5,8 +5,8 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.divergence.divergence_status import Comparison, Status, compare_with_budget
-from vramtop.monitor.divergence.run_phases import PhaseTracker
+from vramtop.monitor.board.divergence.divergence_status import Comparison, Status, compare_with_budget
+from vramtop.monitor.board.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 

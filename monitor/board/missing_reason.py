@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vramtop.monitor.board.board import Board
-    from vramtop.monitor.snapshot.snapshot import ProcessKey
+    from ..snapshot.snapshot import ProcessKey
+    from .board import Board
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.cuda_overhead import context_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job_file import job_from_mapping, job_to_mapping, with_changes
-from vramtop.estimator.job.version_rules import older, steps_take_same_memory, version_rules
+from vramtop.estimator.job.rules.version_rules import older, steps_take_same_memory, version_rules
 
 SIZES: dict[str, Any] = {
     "model_type": "llama",

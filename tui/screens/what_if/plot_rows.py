@@ -3,7 +3,7 @@
 This module needs no terminal library.
 """
 
-from vramtop.monitor.fit.fit_result import Verdict
+from vramtop.monitor.board.fit.fit_result import Verdict
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import EIGHTHS, level_of

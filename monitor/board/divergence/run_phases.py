@@ -6,7 +6,7 @@ from typing import Literal
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import MIB
 
-from ..snapshot.snapshot import ProcessCounters
+from ...snapshot.snapshot import ProcessCounters
 
 RunPhase = Literal["started", "context", "loading", "warming_up", "steady"]
 """Process started; CUDA context created; weights being loaded; first steps; memory at its final level."""

@@ -7,9 +7,9 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.monitor.divergence.diagnose import diagnose
-from vramtop.monitor.divergence.divergence_status import Comparison, compare_with_budget
-from vramtop.monitor.divergence.run_phases import PhaseTracker
+from vramtop.monitor.board.divergence.diagnose import diagnose
+from vramtop.monitor.board.divergence.divergence_status import Comparison, compare_with_budget
+from vramtop.monitor.board.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 TABLES = {

@@ -16,8 +16,8 @@ from ...draw.palette import VERDICTS
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
 from ..base import is_ascii_only
+from .plot import WhatIfPlot
 from .sweep import AXES, Axis, Sweep, point_words
-from .what_if_plot import WhatIfPlot
 
 
 class WhatIfScreen(Screen[tuple[Axis, int] | None]):

@@ -6,7 +6,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
 from vramtop.estimator.job.job import Job
 
-from ..snapshot.snapshot import GpuProcess
+from ...snapshot.snapshot import GpuProcess
 from .divergence_status import Comparison
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.divergence.run_phases import PhaseTracker
+from vramtop.monitor.board.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.fit.fit_check import check_fit
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.fit.fit_check import check_fit
 from vramtop.monitor.snapshot.snapshot import (
     NO_ANSWER,
     ComputeMode,

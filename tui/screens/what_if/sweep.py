@@ -9,7 +9,7 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import with_changes
-from vramtop.monitor.fit.fit_result import Verdict
+from vramtop.monitor.board.fit.fit_result import Verdict
 
 Axis = Literal["training.micro_batch", "training.sequence_length"]
 AXES: dict[Axis, str] = {"training.micro_batch": "micro-batch", "training.sequence_length": "sequence length"}

@@ -5,8 +5,8 @@ import pytest
 
 from vramtop.estimator.budget.serving_need import ServingNeed
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.fit.serving_fit import check_serving_fit
+from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.board.fit.serving_fit import check_serving_fit
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 
 NEED = ServingNeed(

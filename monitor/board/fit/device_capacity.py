@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..snapshot.mig_devices import mig_label
+from ...snapshot.mig_devices import mig_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from vramtop.estimator.job.gpu_catalogue import Gpu
 
-    from ..snapshot.snapshot import DeviceIndex, GpuReading, MigReading, Snapshot
+    from ...snapshot.snapshot import DeviceIndex, GpuReading, MigReading, Snapshot
 
 _NO_MIG_DEVICE = "is in MIG mode and has no MIG device (nvidia-smi mig -cgi PROFILE -C makes one)"
 _UNUSABLE_FAULTS = {

@@ -4,8 +4,8 @@ from vramtop.estimator.common.sizes import GIB
 
 from ...draw.memory_graph import axis_labels
 from ...widgets.cell_rows import CellRows, with_axes
+from .plot_rows import axis_rows, plot_top, what_if_rows
 from .sweep import Sweep
-from .what_if_rows import axis_rows, plot_top, what_if_rows
 
 _AXIS_ROWS = 2
 

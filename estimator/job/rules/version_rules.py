@@ -8,8 +8,8 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .job import Job, Software
-from .quantization import is_four_bit
+from ..job import Job, Software
+from ..quantization import is_four_bit
 
 
 class VersionRules(Struct, frozen=True, kw_only=True, eq=False):

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.budget.serving_need import ServingNeed
 
-    from ..host.host_memory import HostVerdict
-    from ..snapshot.snapshot import MigReading
+    from ...host.host_memory import HostVerdict
+    from ...snapshot.snapshot import MigReading
     from .device_capacity import DeviceCapacity
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
