@@ -12,8 +12,7 @@ In a training script::
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .probe.reporting import report as report
-    from .probe.reporting import step_ended as step_ended
+    from .probe.reporting import report as report, step_ended as step_ended
 
 
 def __getattr__(name: str) -> Any:

@@ -1,25 +1,23 @@
-"""A room's front door: names that are imported from the room, each loaded from its module on first use (PEP 562).
+"""A room's front door: names that other rooms import from the room, each loaded from its module on first use (PEP 562).
 
 Importing a room costs nothing until a name is used, so that ``vramtop --once`` loads only the modules it runs.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def lazy_exports(
-    package: str, modules: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for the package ``package``.
+def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], list[str]]:
+    """Return ``__getattr__`` and ``__all__`` for the package ``package``.
 
     Args:
         package: the package's ``__name__``.
-        modules: the exported names by the module of the package that defines them. A name must not be that of a module
-            of the package, since an imported module is an attribute of its package too.
+        modules: for each module of the package the names that it contributes, separated by spaces. A name must not be
+            that of a module of the package: an imported module becomes an attribute of its package.
     """
-    home = {name: module for module, names in modules.items() for name in names}
+    home = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name not in home:
@@ -28,4 +26,4 @@ def lazy_exports(
         setattr(sys.modules[package], name, value)  # later uses find it without this function
         return value
 
-    return get, lambda: sorted(home), sorted(home)
+    return get, sorted(home)

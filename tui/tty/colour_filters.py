@@ -7,8 +7,7 @@ import os
 import re
 from functools import lru_cache
 
-from rich.color import Color as RichColor
-from rich.color import ColorType
+from rich.color import Color as RichColor, ColorType
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color

@@ -1,8 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.advice.largest_batch import find_largest
 from vramtop.estimator.budget.budget import Peak

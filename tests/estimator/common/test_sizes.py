@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib, parse_size

@@ -5,8 +5,7 @@ from math import isclose
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import InputError

@@ -1,5 +1,4 @@
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from vramtop.estimator.job.effective_batch import EffectiveBatch, effective_batch
 from vramtop.estimator.job.job import Job, Parallel, Training

@@ -3,8 +3,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from vramtop.estimator.job.job_file import load_job
 from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff

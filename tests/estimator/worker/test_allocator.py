@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.worker.memory import allocator as allocator_module
 from vramtop.estimator.worker.memory.allocator import CachingAllocator, OutOfMemoryError

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pynvml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.readers.program.program import Program
 from vramtop.estimator.readers.program.run_logs import logged_trainer_settings

@@ -1,5 +1,4 @@
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget.budget import Components
 from vramtop.tui.draw.bars import BarSegment, colour_runs, component_segments, draw_bar, mark_range

@@ -1,8 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.memory_graph import Readings, axis_labels, column_of, graph_levels, level_rows
