@@ -31,11 +31,10 @@ module, and ``timeline``, memory by component over the step. ``load_job`` reads 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .budget.budget import Budget
-    from .common.errors import CannotTellError, InputError, VramtopError
+    from .budget import Budget
+    from .common import CannotTellError, InputError, VramtopError
     from .estimation import estimate
-    from .job.job import Job, Lora, ModelSpec, Parallel, Target, Training
-    from .job.job_file import load_job
+    from .job import Job, Lora, ModelSpec, Parallel, Target, Training, load_job
 
 _MODULES = {
     "Budget": "budget.budget",

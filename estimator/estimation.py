@@ -5,20 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .budget.budget import Budget
-from .budget.uncertainty import widen_for_uncertainty
-from .common.errors import CannotTellError, InputError
+from .budget import Budget, widen_for_uncertainty
+from .common import CannotTellError, InputError
+from .formula import host_need
 from .formula.closed_form import closed_form
-from .formula.host_memory import host_need
-from .job.gpu_catalogue import Gpu, find_gpu
-from .job.job import Job
-from .job.rules.frameworks import FRAMEWORKS
-from .model.architecture import Architecture
+from .job import Gpu, Job, find_gpu
+from .job.rules import FRAMEWORKS
+from .model import Architecture, Inventory, ResolvedModel, resolve_model
 from .model.count_parameters import count_parameters
-from .model.find_config import ResolvedModel, resolve_model
-from .model.parameters import Inventory
 from .model.read_architecture import read_architecture
-from .trace.allocator_report import allocator_settings
+from .trace import allocator_settings
 from .trace.exact_inventory import exact_inventory
 from .trace.traced_budget import traced_budget
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..job.resolved_job import ResolvedJob
+from ..job import ResolvedJob
 
 HOST_LOADING = "loading"
 """The kind of changes that lower host memory only."""

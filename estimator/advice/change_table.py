@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job import Job, ResolvedJob, resolve_job
 from .change import Change, Proposal
 from .inference_changes import INFERENCE_CHANGES, VLLM_CHANGES
 from .training_changes import TRAINING_CHANGES

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..job.job import Job
-from ..job.job_file import job_to_mapping
-from ..readers.tools.shared.tool import ToolKey
-from ..readers.tools.tool_registry import keys_of_tool
+from ..job import Job, job_to_mapping
+from ..readers.tools import keys_of_tool
+from ..readers.tools.shared import ToolKey
 
 if TYPE_CHECKING:
-    from ..readers.source.evidence import Finding, JobReading
+    from ..readers.source import Finding, JobReading
 
 _ON_COMMAND_LINE = re.compile(r"^(?P<setting>--?[\w.-]+|[\w.-]+=) on the command line$")
 _IN_FILE = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]+)$")

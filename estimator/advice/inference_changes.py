@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..job.job import Inference
-from ..job.resolved_job import ResolvedJob
+from ..job import Inference, ResolvedJob
 from .change import Change, ChangeRule, Proposal, shorter_sequences
 
 _UTILIZATIONS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.errors import VramtopError
+from ..common import VramtopError
+from ..job import Job, with_changes
 from ..job.effective_batch import effective_batch
-from ..job.job import Job
-from ..job.job_file import with_changes
 
 _MAX_MICRO_BATCH = 4096
 _MAX_SEQUENCE_LENGTH = 1 << 21

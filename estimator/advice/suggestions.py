@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
-from ..budget.budget import Budget
-from ..common.errors import CannotTellError, VramtopError
-from ..job.job import Job
-from ..job.job_file import with_changes
+from ..budget import Budget
+from ..common import CannotTellError, VramtopError
+from ..job import Job, with_changes
 from .change import HOST_LOADING, Change
 from .change_table import candidate_changes
 

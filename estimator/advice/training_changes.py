@@ -8,7 +8,7 @@ what is computed or moved once more; ``quality`` states on the same scale how mu
 from collections.abc import Iterator
 from typing import Any
 
-from ..job.resolved_job import ResolvedJob
+from ..job import ResolvedJob
 from .change import HOST_LOADING, Change, ChangeRule, Proposal, shorter_sequences
 
 _FORWARD_SHARE = 1 / 3

@@ -3,3 +3,39 @@
 Lives here: the result of every estimate, as plain data without arithmetic of its own.
 Callers: anyone. Budgets are built in ``formula`` and ``trace``.
 """
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .budget import (
+        Budget as Budget,
+        ComponentName as ComponentName,
+        Components as Components,
+        LargeTensor as LargeTensor,
+        Method as Method,
+        ModelFacts as ModelFacts,
+        Peak as Peak,
+        Phase as Phase,
+        PhaseMark as PhaseMark,
+        PhaseName as PhaseName,
+        RankPeak as RankPeak,
+        Timeline as Timeline,
+    )
+    from .host_need import HostNeed as HostNeed
+    from .serving_need import ServingNeed as ServingNeed
+    from .uncertainty import widen_for_uncertainty as widen_for_uncertainty
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "budget": (
+                "Budget ComponentName Components LargeTensor Method ModelFacts Peak Phase PhaseMark PhaseName "
+                "RankPeak Timeline"
+            ),
+            "host_need": "HostNeed",
+            "serving_need": "ServingNeed",
+            "uncertainty": "widen_for_uncertainty",
+        },
+    )

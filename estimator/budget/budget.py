@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..common.sizes import format_gib
+from ..common import format_gib
 
 if TYPE_CHECKING:  # screens that show budgets need not load the modules that make them
-    from ..job.job import Job
+    from ..job import Job
     from .host_need import HostNeed
     from .serving_need import ServingNeed
 

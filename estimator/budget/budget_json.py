@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ..common.errors import InputError
+from ..common import InputError
+from ..job import job_from_mapping, job_to_mapping
 from ..job.effective_batch import effective_batch
-from ..job.job_file import job_from_mapping, job_to_mapping
 from .budget import (
     Budget,
     ComponentName,

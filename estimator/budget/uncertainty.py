@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from ..job.job import Uncertainties
+from ..job import Uncertainties
 from .budget import Budget
 
 _ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}

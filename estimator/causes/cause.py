@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from ..job.job import Lora
-from ..job.resolved_job import ResolvedJob
+from ..job import Lora, ResolvedJob
 
 # How often something is the cause, among jobs that hold other memory than predicted: relative and judged, not
 # counted, by what frameworks do by default and what their users report. The comments beside the causes give reasons.

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from ..budget.budget import Budget
-from ..common.errors import VramtopError
-from ..common.sizes import MIB
-from ..job.job import Job
-from ..job.job_file import with_changes
+from ..budget import Budget
+from ..common import MIB, VramtopError
+from ..job import Job, with_changes
 from .cause import COMMON, Cause
 from .extra_memory import Estimate
 

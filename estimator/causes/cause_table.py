@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from ..job.job import Job
-from ..job.resolved_job import resolve_job
+from ..job import Job, resolve_job
 from .cause import Cause, CauseSource
 from .computation_causes import COMPUTATION_CAUSES, SOFTWARE_CAUSES
 from .sharding_causes import SHARDING_CAUSES

@@ -5,7 +5,7 @@ Scripts, defaults and launchers get these wrong; the comments give the reasons f
 
 from collections.abc import Iterator
 
-from ..job.resolved_job import ResolvedJob
+from ..job import ResolvedJob
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _TRAINER_BATCH = 8

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, Protocol
 
-from ..budget.budget import Budget
-from ..common.errors import VramtopError
-from ..common.sizes import MIB, format_gib
+from ..budget import Budget
+from ..common import MIB, VramtopError, format_gib
 from .cause_search import Measure
 from .explain import Explanation, explain
 from .extra_memory import Estimate

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..budget.budget import Budget
-from ..common.errors import VramtopError
-from ..job.job import Job
+from ..budget import Budget
+from ..common import VramtopError
+from ..job import Job
 from .cause_search import FALLBACK_MAX_Z_SCORE, MAX_Z_SCORE, SAME_BYTES_SHARE, CauseSearch, Measure, WeighedCauses
 from .cause_table import setting_causes
 from .extra_memory import Estimate, extra_memory_causes, whole_gpu_causes

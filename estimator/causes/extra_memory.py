@@ -6,12 +6,9 @@ Each figure is computed from the job's budget, or from that of a changed job, by
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..budget.budget import Budget, Components, Phase
-from ..common.errors import VramtopError
-from ..common.sizes import MIB
-from ..job.job import Job
-from ..job.job_file import with_changes
-from ..job.resolved_job import ResolvedJob, resolve_job
+from ..budget import Budget, Components, Phase
+from ..common import MIB, VramtopError
+from ..job import Job, ResolvedJob, resolve_job, with_changes
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
 
 Estimate = Callable[[Job], Budget]

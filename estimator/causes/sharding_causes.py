@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..job.job import StrategyName
-from ..job.resolved_job import ResolvedJob
-from ..job.rules.strategies import STRATEGIES
+from ..job import ResolvedJob, StrategyName
+from ..job.rules import STRATEGIES
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _RANKS_PER_NODE = 8

@@ -5,9 +5,8 @@ Scripts, defaults and launchers get these wrong; the comments give the reasons f
 
 from collections.abc import Iterator
 
-from ..job.job import OptimizerName
-from ..job.resolved_job import ResolvedJob
-from ..job.rules.optimizers import OPTIMIZERS
+from ..job import OptimizerName, ResolvedJob
+from ..job.rules import OPTIMIZERS
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _OPTIMIZERS: dict[OptimizerName, float] = {

@@ -3,3 +3,40 @@
 Lives here: code without a subject of its own that must work in one way everywhere.
 Callers: anyone. Imports nothing else of vramtop.
 """
+
+from typing import TYPE_CHECKING
+
+from .lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .cancellation import CancelToken as CancelToken, current_token as current_token
+    from .errors import (
+        CancelledError as CancelledError,
+        CannotTellError as CannotTellError,
+        InputError as InputError,
+        VramtopError as VramtopError,
+    )
+    from .paths import expand_user as expand_user, is_file as is_file, is_folder as is_folder
+    from .sizes import GIB as GIB, KIB as KIB, MIB as MIB, format_gib as format_gib, parse_size as parse_size
+    from .untrusted_files import (
+        MAX_CONFIG_BYTES as MAX_CONFIG_BYTES,
+        TooLargeError as TooLargeError,
+        check_nesting as check_nesting,
+        open_file as open_file,
+        parse_toml as parse_toml,
+        read_file as read_file,
+        read_start as read_start,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "cancellation": "CancelToken current_token",
+            "errors": "CancelledError CannotTellError InputError VramtopError",
+            "paths": "expand_user is_file is_folder",
+            "sizes": "format_gib GIB KIB MIB parse_size",
+            "untrusted_files": (
+                "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
+            ),
+        },
+    )

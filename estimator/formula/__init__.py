@@ -3,3 +3,27 @@
 Lives here: one module per component of a budget; ``plan`` holds their inputs, ``closed_form`` adds them up.
 Callers: ``estimation``; ``trace`` for what tracing cannot see (CUDA context, NCCL).
 """
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .assumptions import warnings as warnings
+    from .checkpoint_size import checkpoint_bytes as checkpoint_bytes
+    from .cuda_overhead import (
+        context_bytes as context_bytes,
+        nccl_bytes as nccl_bytes,
+        workspace_bytes as workspace_bytes,
+    )
+    from .host_memory import ASSUMPTION as ASSUMPTION, host_need as host_need
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "assumptions": "warnings",
+            "checkpoint_size": "checkpoint_bytes",
+            "cuda_overhead": "context_bytes nccl_bytes workspace_bytes",
+            "host_memory": "ASSUMPTION host_need",
+        },
+    )

@@ -2,15 +2,10 @@
 
 from collections.abc import Iterator
 
-from ..job.gpu_catalogue import Gpu
-from ..job.quantization import is_four_bit
-from ..job.resolved_job import ResolvedJob
-from ..model.architecture import Architecture
-from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.families.registry import FAMILIES
-from ..model.lora import adapter_groups
-from ..model.parameters import Inventory
-from .activations.layer_context import uses_eager_attention
+from ..job import Gpu, ResolvedJob, is_four_bit
+from ..model import UNKNOWN_FAMILY_ERROR, Architecture, Inventory, adapter_groups
+from ..model.families import FAMILIES
+from .activations import uses_eager_attention
 
 _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""

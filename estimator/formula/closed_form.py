@@ -4,12 +4,9 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
-from ..budget.budget import Budget, Method, ModelFacts, Peak, RankPeak
-from ..job.gpu_catalogue import Gpu
-from ..job.job import Job
-from ..model.architecture import Architecture
-from ..model.lora import adapter_elements, adapter_groups
-from ..model.parameters import Inventory
+from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
+from ..job import Gpu, Job
+from ..model import Architecture, Inventory, adapter_elements, adapter_groups
 from .assumptions import assumptions, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks

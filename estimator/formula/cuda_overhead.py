@@ -2,12 +2,10 @@
 
 import re
 
-from ..common.sizes import KIB, MIB
-from ..job.gpu_catalogue import Generation
-from ..job.job import Parallel
-from ..job.resolved_job import ResolvedJob
-from ..job.rules.version_rules import VersionRules
-from ..model.rank_share import Stage
+from ..common import KIB, MIB
+from ..job import Generation, Parallel, ResolvedJob
+from ..job.rules import VersionRules
+from ..model import Stage
 from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers
 
 _ZERO_BUCKET_ELEMENTS = 500_000_000

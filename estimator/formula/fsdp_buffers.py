@@ -13,9 +13,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..job.rules.dtype_widths import Widths
-from ..job.rules.strategies import ZeroStage
-from ..model.rank_share import LocalParameters, Stage
+from ..job.rules import Widths, ZeroStage
+from ..model import LocalParameters, Stage
 from .model_states import weight_width
 
 _MEGATRON_MIN_UNIT_ELEMENTS = 1_000_000_000

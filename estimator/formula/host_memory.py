@@ -14,14 +14,11 @@ Rules and their sources:
 
 from msgspec.structs import replace
 
-from ..budget.host_need import HostNeed
-from ..common.sizes import MIB
-from ..job.job import Job
-from ..job.resolved_job import ResolvedJob
-from ..job.rules.optimizers import EIGHT_BIT_WIDTH
-from ..model.architecture import Architecture
-from ..model.parameters import Inventory
-from ..model.rank_share import Stage
+from ..budget import HostNeed
+from ..common import MIB
+from ..job import Job, ResolvedJob
+from ..job.rules import EIGHT_BIT_WIDTH
+from ..model import Architecture, Inventory, Stage
 from .activations.saved_activations import saved_activations
 from .model_states import state_bytes, weight_width
 from .plan import Plan, make_plan

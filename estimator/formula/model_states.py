@@ -5,10 +5,9 @@ from math import prod
 
 from msgspec import Struct
 
-from ..job.resolved_job import ResolvedJob
-from ..job.rules.dtype_widths import Widths
-from ..job.rules.optimizers import EIGHT_BIT_WIDTH, Optimizer
-from ..model.rank_share import LocalParameters, Stage
+from ..job import ResolvedJob
+from ..job.rules import EIGHT_BIT_WIDTH, Optimizer, Widths
+from ..model import LocalParameters, Stage
 
 _ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000
 """DeepSpeed's stage 3 steps that many elements at a time, by default (``sub_group_size``)."""

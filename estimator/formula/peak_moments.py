@@ -7,7 +7,7 @@ pass, and the optimizer step - in the second step, when optimizer states exist.
 from collections.abc import Iterator
 from operator import itemgetter
 
-from ..budget.budget import Components, Phase, PhaseName
+from ..budget import Components, Phase, PhaseName
 from .rank_memory import RankMemory
 
 

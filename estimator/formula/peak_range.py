@@ -2,10 +2,9 @@
 
 from math import hypot
 
-from ..budget.budget import Peak, Phase
-from ..common.sizes import MIB
-from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.parameters import Inventory
+from ..budget import Peak, Phase
+from ..common import MIB
+from ..model import UNKNOWN_FAMILY_ERROR, Inventory
 from .rank_memory import RankMemory
 
 _SEGMENT_BYTES = 2 * MIB

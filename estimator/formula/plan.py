@@ -2,12 +2,8 @@
 
 from msgspec import Struct
 
-from ..job.gpu_catalogue import Generation, Gpu, generation_of
-from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
-from ..model.architecture import Architecture
-from ..model.parameters import Inventory
-from ..model.rank_share import Stage, stages
+from ..job import Generation, Gpu, Job, ResolvedJob, generation_of, resolve_job
+from ..model import Architecture, Inventory, Stage, stages
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ..job.resolved_job import ResolvedJob
-from ..model.rank_share import Stage
-from .activations.kv_cache import key_value_cache_bytes
-from .activations.litgpt import head_passes
-from .activations.logits_and_loss import LossBytes, loss_bytes
-from .activations.saved_activations import SavedActivations, saved_activations
+from ..job import ResolvedJob
+from ..model import Stage
+from .activations import LossBytes, SavedActivations, head_passes, key_value_cache_bytes, loss_bytes
+from .activations.saved_activations import saved_activations
 from .cuda_overhead import communication_buffers, context_bytes, nccl_bytes, workspace_bytes
 from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states

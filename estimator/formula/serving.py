@@ -3,14 +3,11 @@
 Checked against figures that vLLM itself logged (``tests/estimator/formula/test_serving.py`` names them).
 """
 
-from ..budget.budget import Budget, Components, Method, ModelFacts, Peak, Phase
-from ..budget.serving_need import ServingNeed
-from ..common.sizes import GIB, MIB
-from ..job.gpu_catalogue import Gpu
-from ..job.job import Inference
-from ..model.architecture import Architecture
-from ..model.rank_share import LocalParameters, Stage
-from .activations.kv_cache import layer_token_bytes, prefill_tokens, sequence_cache_bytes
+from ..budget import Budget, Components, Method, ModelFacts, Peak, Phase, ServingNeed
+from ..common import GIB, MIB
+from ..job import Gpu, Inference
+from ..model import Architecture, LocalParameters, Stage
+from .activations import layer_token_bytes, prefill_tokens, sequence_cache_bytes
 from .cuda_overhead import context_bytes
 from .host_memory import host_need_of_plan
 from .plan import Plan

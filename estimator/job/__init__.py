@@ -3,3 +3,68 @@
 Lives here: ``Job``, ``ResolvedJob``, and the tables of frameworks, optimizers, strategies, precisions and GPUs.
 Callers: anyone. Imports only ``common``.
 """
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .config_fields import ConfigFields as ConfigFields, MissingFieldError as MissingFieldError
+    from .gpu_catalogue import (
+        Generation as Generation,
+        Gpu as Gpu,
+        catalogue as catalogue,
+        find_gpu as find_gpu,
+        generation_of as generation_of,
+        match_nvml_name as match_nvml_name,
+    )
+    from .job import (
+        Inference as Inference,
+        Job as Job,
+        Lora as Lora,
+        ModelSpec as ModelSpec,
+        OptimizerName as OptimizerName,
+        Parallel as Parallel,
+        Software as Software,
+        StrategyName as StrategyName,
+        Target as Target,
+        Task as Task,
+        Training as Training,
+        Uncertainties as Uncertainties,
+        UncertaintyDirection as UncertaintyDirection,
+    )
+    from .job_file import (
+        job_differences as job_differences,
+        job_from_mapping as job_from_mapping,
+        job_keys as job_keys,
+        job_to_mapping as job_to_mapping,
+        load_job as load_job,
+        names_user_code as names_user_code,
+        parse_assignment as parse_assignment,
+        with_changes as with_changes,
+        written_keys as written_keys,
+    )
+    from .job_file_edit import edit_job_file as edit_job_file, toml_value as toml_value, unified_diff as unified_diff
+    from .job_file_writer import save_job as save_job
+    from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
+    from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "config_fields": "ConfigFields MissingFieldError",
+            "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
+            "job": (
+                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Task Training "
+                "Uncertainties UncertaintyDirection"
+            ),
+            "job_file": (
+                "job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
+                "parse_assignment with_changes written_keys"
+            ),
+            "job_file_edit": "edit_job_file toml_value unified_diff",
+            "job_file_writer": "save_job",
+            "quantization": "is_four_bit quantized_bytes",
+            "resolved_job": "resolve_job ResolvedJob",
+        },
+    )

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from .rules.frameworks import FRAMEWORKS
-from .rules.optimizers import OPTIMIZERS
-from .rules.strategies import PRECISIONS, STRATEGIES
+from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""

@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..common.errors import InputError
-from ..common.paths import is_file
-from ..common.untrusted_files import parse_toml, read_file
+from ..common import InputError, is_file, parse_toml, read_file
 from .config_fields import format_value
 from .job import Job, Run, Software, Uncertainties
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..common.errors import InputError
-from ..common.paths import expand_user, is_file
-from ..common.untrusted_files import read_file
+from ..common import InputError, expand_user, is_file, read_file
 from .job import Job, Parallel, Target
 from .job_file import job_differences, job_to_mapping, load_job, names_user_code, uses_user_code
 from .job_file_edit import edit_job_file

@@ -7,11 +7,24 @@ from msgspec import Struct
 
 from .job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
 from .quantization import BYTES_PER_ELEMENT, quantization
-from .rules.dtype_widths import Widths, dtype_widths, uses_deepspeed, uses_megatron_precision
-from .rules.frameworks import FRAMEWORKS, Framework
-from .rules.optimizers import OPTIMIZERS, Optimizer
-from .rules.strategies import PRECISIONS, STRATEGIES, Precision, Shards, Strategy, ZeroStage
-from .rules.version_rules import VersionRules, version_rules
+from .rules import (
+    FRAMEWORKS,
+    OPTIMIZERS,
+    PRECISIONS,
+    STRATEGIES,
+    Framework,
+    Optimizer,
+    Precision,
+    Shards,
+    Strategy,
+    VersionRules,
+    Widths,
+    ZeroStage,
+    uses_deepspeed,
+    uses_megatron_precision,
+)
+from .rules.dtype_widths import dtype_widths
+from .rules.version_rules import version_rules
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):

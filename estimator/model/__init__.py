@@ -3,3 +3,48 @@
 Lives here: everything that follows from a model's config; no training settings, no bytes of activations.
 Callers: ``formula``, ``trace``, ``causes``, and the readers and checks that look up a model.
 """
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .architecture import Architecture as Architecture
+    from .count_parameters import UNKNOWN_FAMILY_ERROR as UNKNOWN_FAMILY_ERROR
+    from .find_config import (
+        ResolvedModel as ResolvedModel,
+        built_in_models as built_in_models,
+        find_built_in as find_built_in,
+        hub_cache as hub_cache,
+        read_config as read_config,
+        resolve_model as resolve_model,
+    )
+    from .lora import adapter_elements as adapter_elements, adapter_groups as adapter_groups
+    from .parameter_roles import (
+        NamedShape as NamedShape,
+        ParameterKind as ParameterKind,
+        assign_roles as assign_roles,
+        with_role as with_role,
+    )
+    from .parameters import Buffer as Buffer, Inventory as Inventory, ParameterGroup as ParameterGroup
+    from .rank_share import (
+        LocalParameters as LocalParameters,
+        Stage as Stage,
+        stages as stages,
+        unpacked_bytes as unpacked_bytes,
+    )
+    from .read_architecture import complete_config as complete_config, usual_task as usual_task
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "architecture": "Architecture",
+            "count_parameters": "UNKNOWN_FAMILY_ERROR",
+            "find_config": "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel",
+            "lora": "adapter_elements adapter_groups",
+            "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
+            "parameters": "Buffer Inventory ParameterGroup",
+            "rank_share": "LocalParameters Stage stages unpacked_bytes",
+            "read_architecture": "complete_config usual_task",
+        },
+    )

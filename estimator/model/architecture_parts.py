@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..common.errors import InputError
-from ..job.config_fields import ConfigFields
-from ..job.job import Task
-from .families.family import Family
+from ..common import InputError
+from ..job import ConfigFields, Task
+from .families import Family
 
 
 def read_parts(fields: ConfigFields, family: Family, task: Task) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """Counts a model's parameters from its architecture alone, without torch: exact for the families of the registry."""
 
 from .architecture import Architecture
-from .families.family import Family
-from .families.registry import family_of
-from .families.task_heads import head_parameters
+from .families import Family, family_of, head_parameters
 from .parameter_roles import assign_roles
 from .parameters import Inventory
 

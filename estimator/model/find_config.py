@@ -11,11 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..common.errors import InputError
-from ..common.paths import expand_user, is_file
-from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
-from ..job.job import ModelSpec, Task
-from ..job.job_file import names_user_code
+from ..common import MAX_CONFIG_BYTES, InputError, check_nesting, expand_user, is_file, read_file
+from ..job import ModelSpec, Task, names_user_code
 from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")

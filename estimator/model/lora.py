@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from ..common.errors import InputError
-from ..job.job import Lora
-from ..job.resolved_job import ResolvedJob
-from .families.registry import family_of
+from ..common import InputError
+from ..job import Lora, ResolvedJob
+from .families import family_of
 from .parameters import Inventory, ParameterGroup
 
 _QKV_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})

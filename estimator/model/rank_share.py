@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
-from ..common.errors import InputError
-from ..job.job import Parallel
-from ..job.quantization import quantized_bytes
-from ..job.resolved_job import ResolvedJob
+from ..common import InputError
+from ..job import Parallel, ResolvedJob, quantized_bytes
 from .lora import adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
 

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, get_args
 
-from ..common.errors import CannotTellError, InputError
-from ..job.config_fields import ConfigFields, MissingFieldError
-from ..job.job import Task
+from ..common import CannotTellError, InputError
+from ..job import ConfigFields, MissingFieldError, Task
 from .architecture import Architecture
 from .architecture_parts import read_parts
-from .families.family import Family
-from .families.registry import FAMILIES, GENERIC, family_of
+from .families import FAMILIES, GENERIC, Family, family_of
 
 RULED_TASKS: tuple[Task, ...] = (
     "causal-lm",

@@ -5,19 +5,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..common.errors import InputError
-from .program.accelerate_env import yaml_layer
-from .program.deepspeed import deepspeed_layer
-from .program.launchers import Launch
-from .program.program import Program
-from .source.data_files import layer_from_table, read_table
-from .source.evidence import Finding, FindingCollector, JobReading
-from .source.filesystem_view import FilesystemView
-from .source.layered_settings import Setting
-from .source.versions import transformers_defaults, trl_defaults
-from .tools.shared.tool import ConfigTable, has_any
-from .tools.tool_registry import find_tool_by_config
-from .trainer.trainer_program import read_trainer
+from ..common import InputError
+from .program import Launch, Program, deepspeed_layer, yaml_layer
+from .source import (
+    FilesystemView,
+    Finding,
+    FindingCollector,
+    JobReading,
+    Setting,
+    layer_from_table,
+    read_table,
+    transformers_defaults,
+    trl_defaults,
+)
+from .tools import find_tool_by_config
+from .tools.shared import ConfigTable, has_any
+from .trainer import read_trainer
 
 _ACCELERATE_KEYS = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
 _DEEPSPEED_KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")

@@ -5,20 +5,24 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..common.errors import InputError
-from ..job.job import Software
-from .program.accelerate_env import accelerate_layers
-from .program.program import Program
-from .program.script_calls import SIZE_ARGUMENTS
-from .program.script_settings import ScriptSettings, read_script
-from .source.data_files import layer_from_table, read_table
-from .source.evidence import FindingCollector, JobReading
-from .source.filesystem_view import FilesystemView
-from .source.flags import parse_flags
-from .source.layered_settings import UNKNOWN_TABLE, Setting, SettingsLayer
-from .source.versions import transformers_defaults, trl_defaults
-from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer.trainer_program import read_trainer
+from ..common import InputError
+from ..job import Software
+from .program import SIZE_ARGUMENTS, Program, ScriptSettings, accelerate_layers, read_script
+from .source import (
+    UNKNOWN_TABLE,
+    FilesystemView,
+    FindingCollector,
+    JobReading,
+    Setting,
+    SettingsLayer,
+    layer_from_table,
+    parse_flags,
+    read_table,
+    transformers_defaults,
+    trl_defaults,
+)
+from .tools import find_tool_by_launch, parse_launch, split_launch_line
+from .trainer import read_trainer
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")

@@ -3,3 +3,27 @@
 Lives here: choosing an interpreter, talking to the worker, caching its answers, and turning them into budgets.
 Callers: ``estimation``; preflight and doctor for interpreters and installed packages.
 """
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .allocator_report import allocator_settings as allocator_settings
+    from .installed_packages import (
+        InstalledPackages as InstalledPackages,
+        TorchBuild as TorchBuild,
+        torch_build as torch_build,
+    )
+    from .interpreters import find_interpreters as find_interpreters, probe_interpreter as probe_interpreter
+    from .worker_pool import keep_idle_workers as keep_idle_workers
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "allocator_report": "allocator_settings",
+            "installed_packages": "InstalledPackages torch_build TorchBuild",
+            "interpreters": "find_interpreters probe_interpreter",
+            "worker_pool": "keep_idle_workers",
+        },
+    )

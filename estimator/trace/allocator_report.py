@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ..common.sizes import format_gib
-from ..job.gpu_catalogue import Gpu
+from ..common import format_gib
+from ..job import Gpu
 
 _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """In the order in which torch reads them (c10/cuda/CUDAAllocatorConfig.h, 2.13); the first one that is set counts."""

@@ -7,11 +7,18 @@ from typing import Any
 
 import msgspec
 
-from ..job.job import Lora, Task
-from ..model.find_config import ResolvedModel
-from ..model.parameter_roles import NamedShape, ParameterKind, assign_roles, with_role
-from ..model.parameters import Buffer, Inventory, ParameterGroup
-from ..model.read_architecture import complete_config
+from ..job import Lora, Task
+from ..model import (
+    Buffer,
+    Inventory,
+    NamedShape,
+    ParameterGroup,
+    ParameterKind,
+    ResolvedModel,
+    assign_roles,
+    complete_config,
+    with_role,
+)
 from .interpreters import choose_interpreter
 from .worker_cache import cache_file, cached_request
 

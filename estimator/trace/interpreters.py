@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..common.errors import CannotTellError, InputError
-from ..common.paths import expand_user, is_file, is_folder
+from ..common import CannotTellError, InputError, expand_user, is_file, is_folder
 
 PROBE_TIMEOUT_SECONDS = 20
 _PROBE = """

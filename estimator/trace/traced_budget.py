@@ -5,16 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import hypot
 
-from ..budget.budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Timeline
-from ..common.errors import CannotTellError
-from ..common.sizes import MIB
-from ..formula.assumptions import assumptions, warnings
-from ..formula.cuda_overhead import context_bytes, nccl_bytes, workspace_bytes
-from ..job.gpu_catalogue import Gpu, generation_of
-from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
-from ..model.architecture import Architecture
-from ..model.find_config import ResolvedModel
+from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Timeline
+from ..common import MIB, CannotTellError
+from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
+from ..formula.assumptions import assumptions
+from ..job import Gpu, Job, ResolvedJob, generation_of, resolve_job
+from ..model import Architecture, ResolvedModel
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,

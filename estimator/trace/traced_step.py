@@ -7,13 +7,11 @@ from typing import Any
 
 import msgspec
 
-from ..budget.budget import LargeTensor, PhaseName
-from ..common.errors import CannotTellError
-from ..job.job import Job
-from ..job.job_file import job_to_mapping
-from ..job.rules.optimizers import OPTIMIZERS
-from ..job.rules.version_rules import steps_take_same_memory
-from ..model.find_config import ResolvedModel
+from ..budget import LargeTensor, PhaseName
+from ..common import CannotTellError
+from ..job import Job, job_to_mapping
+from ..job.rules import OPTIMIZERS, steps_take_same_memory
+from ..model import ResolvedModel
 from .allocator_report import ReservedMemory
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import cache_file, cached_request

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from platformdirs import user_cache_dir
 
-from ..common.untrusted_files import read_file
+from ..common import read_file
 from .interpreters import Interpreter
 from .worker_pool import POOL
 from .worker_process import convert_answer

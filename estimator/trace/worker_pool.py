@@ -10,8 +10,7 @@ import threading
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from ..common.cancellation import current_token
-from ..common.errors import CannotTellError
+from ..common import CannotTellError, current_token
 from .interpreters import Interpreter
 from .worker_process import Worker
 

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..common.cancellation import current_token
-from ..common.errors import CannotTellError
+from ..common import CannotTellError, current_token
 
 WORKER_PROGRAM = Path(__file__).parents[1] / "worker" / "__main__.py"
 _STDERR_TAIL_BYTES = 4096

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..host.idleness import IdleTracker
-from ..host.process_origin import ProcessOrigin
-from ..snapshot.snapshot import GpuProcess, Snapshot
+from ..host import IdleTracker, ProcessOrigin
+from ..snapshot import GpuProcess, Snapshot
 
 AnomalyKind = Literal["helpers", "shared", "strays", "forgotten", "ended", "unseen"]
 

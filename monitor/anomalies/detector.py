@@ -4,9 +4,8 @@ import os
 import pwd
 from collections.abc import Callable
 
-from ..host.idleness import IdleTracker
-from ..host.process_origin import ProcessOrigin, read_origin
-from ..snapshot.snapshot import GpuProcess, Snapshot
+from ..host import IdleTracker, ProcessOrigin, read_origin
+from ..snapshot import GpuProcess, Snapshot
 from .anomaly import Anomaly, RuleContext
 from .job_rules import find_helpers, find_rank_conflicts
 from .leftover_rules import find_ended, find_forgotten, find_hidden_memory

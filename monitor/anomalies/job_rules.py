@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
-from vramtop.estimator.common.sizes import MIB, format_gib
+from vramtop.estimator.common import MIB, format_gib
 
-from ..snapshot.snapshot import GpuProcess
+from ..snapshot import GpuProcess
 from .anomaly import Anomaly, RuleContext, format_pids
 
 MAX_CONTEXT_BYTES = 1024 * MIB

@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Iterator
 
-from vramtop.estimator.common.sizes import MIB, format_gib
+from vramtop.estimator.common import MIB, format_gib
 
-from ..host.plain_text import duration_text
-from ..host.processes import ENDED_NOTE, ZOMBIE_NOTE
-from ..snapshot.snapshot import GpuProcess, GpuReading
+from ..host import ENDED_NOTE, ZOMBIE_NOTE, duration_text
+from ..snapshot import GpuProcess, GpuReading
 from .anomaly import Anomaly, RuleContext
 
 _MIN_IDLE_SECONDS = 1800.0

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.readers.source.evidence import JobReading
+from vramtop.estimator.readers.source import JobReading
 
 from ..probe.probe_reader import ProbeSample
-from ..snapshot.snapshot import GpuReading
+from ..snapshot import GpuReading
 from .gpu_assignment import GpuAssignment, assign_gpu
 from .gpu_environment import GpuEnvironment
 

@@ -7,7 +7,7 @@ leaves out, torch's ``_parse_visible_devices`` (torch/cuda/__init__.py).
 import re
 from collections.abc import Mapping, Sequence
 
-from ..snapshot.snapshot import GpuReading
+from ..snapshot import GpuReading
 
 DeviceOrder = Sequence[int | None] | None
 """NVML indices in the order in which CUDA numbers the GPUs; an entry None is unknown; None: the same order."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..snapshot.snapshot import GpuReading, MigReading
+from ..snapshot import GpuReading, MigReading
 from .cuda_visible_devices import DeviceOrder, entry_kind, find_device, parse_visible_devices
 from .gpu_environment import GpuEnvironment
 

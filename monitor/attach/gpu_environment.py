@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..sources.nvml.call_threads import CallThread, shut_down
-from ..sources.nvml.device_threads import FIRST_READ_TIMEOUT_SECONDS
+from ..sources.nvml import FIRST_READ_TIMEOUT_SECONDS, CallThread, shut_down
 
 MigParent = Callable[[str], str | None]
 """Maps the UUID of a MIG device to the UUID of its GPU; None: unknown."""

@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from vramtop.estimator.readers.source.filesystem_view import follow_links
+from vramtop.estimator.readers.source import follow_links
 
-from ..host.process_identity import namespace_pids
+from ..host import namespace_pids
 
 _ESTIMATE_VARIABLES = (
     *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME"),

@@ -9,18 +9,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.job.job import ModelSpec
-from vramtop.estimator.job.job_file import names_user_code
-from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.program.launchers import Launch
-from vramtop.estimator.readers.source.evidence import Finding, JobReading
+from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.job import ModelSpec, names_user_code
+from vramtop.estimator.model import resolve_model
+from vramtop.estimator.readers import read_launch
+from vramtop.estimator.readers.program import Launch
+from vramtop.estimator.readers.source import Finding, JobReading
 
+from ..host import (
+    ProcessInfo,
+    RunProcesses,
+    find_interpreter,
+    find_run_processes,
+    installed_versions,
+    parse_rank,
+    read_process,
+)
 from ..host.container_info import container_info
-from ..host.interpreter import find_interpreter, installed_versions
-from ..host.process_info import ProcessInfo, parse_rank, read_process
-from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.probe_reader import ProbeReader
 from ..probe.probe_settings import settings_from_probe
 from .attachment import Attachment, RankProcess

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.readers.source.evidence import Finding, JobReading
+from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.readers.source import Finding, JobReading
 
-from ..storage.user_file import UserFile, data_file
+from ..storage import UserFile, data_file
 from .attachment import Attachment
 
 _VERSION = 1

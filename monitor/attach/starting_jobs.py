@@ -3,11 +3,10 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import VramtopError, format_gib
 
-from ..snapshot.snapshot import DeviceIndex, GpuProcess, Snapshot
+from ..snapshot import DeviceIndex, GpuProcess, Snapshot
 from .attachment import Attachment
 from .read_run import read_run
 

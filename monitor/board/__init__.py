@@ -3,3 +3,27 @@
 Lives here: ``Watchlist`` keeps the known jobs and turns each snapshot into a ``Board``.
 Callers: the dashboard, ``--once``, ``attach`` and ``fit``.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .board import (
+        Board as Board,
+        GpuRow as GpuRow,
+        PendingRow as PendingRow,
+        ProcessRow as ProcessRow,
+        RunRow as RunRow,
+    )
+    from .missing_reason import NOT_ON_GPU_YET as NOT_ON_GPU_YET, MissingReason as MissingReason
+    from .watchlist import Watchlist as Watchlist
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "board": "Board GpuRow PendingRow ProcessRow RunRow",
+            "missing_reason": "MissingReason NOT_ON_GPU_YET",
+            "watchlist": "Watchlist",
+        },
+    )

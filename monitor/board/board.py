@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-from ..snapshot.mig_devices import MigDevice
+from ..snapshot import MigDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from vramtop.estimator.budget.budget import Budget, Components
-    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.budget import Budget, Components
+    from vramtop.estimator.job import Job
 
-    from ..anomalies.anomaly import Anomaly
-    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
-    from .divergence.divergence_status import Comparison
-    from .divergence.run_phases import PhaseStart
-    from .fit.fit_result import FitResult
+    from ..anomalies import Anomaly
+    from ..snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
+    from .divergence import Comparison, PhaseStart
+    from .fit import FitResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ class GpuRow:
         budgets = [row.budget for row in self.rows if row.budget]
         if not budgets:
             return None
-        from vramtop.estimator.budget.budget import Components  # not before there is a budget
+        from vramtop.estimator.budget import Components  # not before there is a budget
 
         names = [f.name for f in fields(Components)]
         return Components(**{name: sum(getattr(b.peak.components, name) for b in budgets) for name in names})

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common import VramtopError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vramtop.estimator.budget.budget import Budget, RankPeak
-    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.budget import Budget, RankPeak
+    from vramtop.estimator.job import Job
 
-    from ..snapshot.snapshot import WatchedJob
+    from ..snapshot import WatchedJob
 
 MAX_BUDGETS = 64
 """Budgets kept in total; those of running and pending jobs are kept even if there are more."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..snapshot.mig_devices import mig_devices, processes_by_device
+from ..snapshot import processes_by_device
+from ..snapshot.mig_devices import mig_devices
 from .board import GpuRow, ProcessRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ..snapshot.mig_devices import MigDevice
-    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, Snapshot
+    from ..snapshot import DeviceIndex, GpuProcess, GpuReading, MigDevice, Snapshot
 
 
 def gpu_rows(snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow]) -> tuple[GpuRow, ...]:

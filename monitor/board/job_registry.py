@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.job import Job
 
-    from ..snapshot.snapshot import ProcessKey, Snapshot, WatchedJob
+    from ..snapshot import ProcessKey, Snapshot, WatchedJob
 
 
 @dataclass(slots=True)

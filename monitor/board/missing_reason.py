@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..snapshot.snapshot import ProcessKey
+    from ..snapshot import ProcessKey
     from .board import Board
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common import format_gib
 
 from .board import PendingRow
 from .budget_cache import job_key
@@ -13,13 +13,12 @@ from .budget_cache import job_key
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
 
-    from ..host.host_memory import HostRam
-    from ..snapshot.snapshot import DeviceIndex, Snapshot
-    from .fit.device_capacity import DeviceCapacity
-    from .fit.fit_result import FitResult
+    from ..host import HostRam
+    from ..snapshot import DeviceIndex, Snapshot
+    from .fit import DeviceCapacity, FitResult
 
 _MIN_CONTRARY_READINGS = 3
 """Consecutive readings that change whether a pending job fits: processes come and go."""
@@ -49,7 +48,7 @@ class PendingFits:
         before, self._fits = self._fits, {}
         if not jobs:
             return ()
-        from .fit.device_capacity import commit, device_capacities  # not before there is a pending job
+        from .fit import commit, device_capacities  # not before there is a pending job
 
         devices = device_capacities(snapshot, committed)
         rows = []
@@ -101,7 +100,7 @@ def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | N
 
 
 def _check(job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None) -> FitResult:
-    from .fit.fit_check import check_fit, with_host_memory
+    from .fit import check_fit, with_host_memory
 
     result = check_fit(budget, devices)
     return result if host is None else with_host_memory(result, budget, host, ranks=job.parallel.world_size)

@@ -9,15 +9,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.sizes import MIB, format_gib
+from vramtop.estimator.common import MIB, format_gib
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget.budget import Budget
+    from vramtop.estimator.budget import Budget
 
-    from ..snapshot.snapshot import GpuReading, ProcessCounters
-    from .divergence.divergence_status import Status
-    from .divergence.peak_usage import PeakUsage
-    from .divergence.run_phases import RunPhase
+    from ..snapshot import GpuReading, ProcessCounters
+    from .divergence import PeakUsage, RunPhase, Status
 
 _OUT_OF_MEMORY_ERROR = "OutOfMemoryError"
 _MAX_SECONDS_AFTER_OUT_OF_MEMORY = 30.0

@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..host.process_identity import is_running
+from ..host import is_running
 from .board import GpuRow, ProcessRow, RunRow
 from .process_end import count_kernel_oom_kills, peak_sentence, process_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from vramtop.estimator.budget.budget import Budget
+    from vramtop.estimator.budget import Budget
 
-    from ..snapshot.history import History
-    from ..snapshot.snapshot import FinalCounters, GpuKey, HistoryKey, ProcessKey, Snapshot, WatchedJob
-    from .divergence.divergence_status import Status
-    from .divergence.run_phases import PhaseTracker
+    from ..snapshot import FinalCounters, GpuKey, History, HistoryKey, ProcessKey, Snapshot, WatchedJob
+    from .divergence import PhaseTracker, Status
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ class RunTracker:
 
     def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
         """Return the row of a process of a known job, compared with its budget."""
-        from .divergence.divergence_status import compare_with_budget  # not before there is a run
+        from .divergence import compare_with_budget  # not before there is a run
 
         known = self._tracked.get(row.key)
         phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
@@ -191,7 +189,7 @@ class RunTracker:
 
     def _new_phases(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
         """Return a phase tracker that has seen the history of the process before this reading."""
-        from .divergence.run_phases import PhaseTracker
+        from .divergence import PhaseTracker
 
         lifetime = self._history.lifetime(row.key)
         from_start = bool(lifetime) and self._first_time is not None and lifetime[0][0] > self._first_time

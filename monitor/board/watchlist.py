@@ -6,9 +6,9 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..anomalies.detector import AnomalyDetector
-from ..host.process_identity import is_running
-from ..snapshot.history import History
+from ..anomalies import AnomalyDetector
+from ..host import is_running
+from ..snapshot import History
 from .board import Board
 from .budget_cache import BudgetCache
 from .gpu_rows import committed_bytes, gpu_rows
@@ -19,12 +19,11 @@ from .run_tracker import RunTracker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.job.gpu_catalogue import Gpu
-    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Gpu, Job
 
-    from ..host.host_memory import HostRam
-    from ..snapshot.snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
+    from ..host import HostRam
+    from ..snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
     from .board import PendingRow, ProcessRow
 
 
@@ -66,7 +65,7 @@ class Watchlist:
     @property
     def gpu_type(self) -> Gpu | None:
         """Catalogue entry of the first GPU of the latest snapshot, for estimates meant for this machine."""
-        from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # not at start-up
+        from vramtop.estimator.job import match_nvml_name  # not at start-up
 
         latest = self._latest
         first = next((gpu for gpu in latest.gpus if gpu.name), None) if latest else None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.common.untrusted_files import read_file
+from vramtop.estimator.common import read_file
 
-from ..storage.user_file import data_folder
+from ..storage import data_folder
 
 _MAX_FILE_BYTES = 16 << 20
 """vramtop's own files stay far below this size; a larger one is not read."""

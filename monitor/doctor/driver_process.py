@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..sources.nvml.error_messages import DRIVER_VERSION_FILE
+from ..sources.nvml import DRIVER_VERSION_FILE
 from .driver_facts import DriverFacts, GpuFacts
 from .driver_query import query_driver
 

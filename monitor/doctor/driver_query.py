@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..sources.nvml.error_messages import no_driver_error
+from ..sources.nvml import no_driver_error
 from .gpu_query import GpuQuery, SendFacts
 
 _LIBRARY = "libnvidia-ml.so"

@@ -5,10 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..host.plain_text import sanitize_line
-from ..host.processes import ProcessDirectory
-from ..sources.nvml.device_calls import DeviceCalls, DeviceLostError, RefusedError
-from ..sources.nvml.memory import MemoryFigures, implausible
+from ..host import ProcessDirectory, sanitize_line
+from ..sources.nvml import DeviceCalls, DeviceLostError, MemoryFigures, RefusedError, implausible
 
 SendFacts = Callable[[dict[str, Any]], None]
 """Sends facts by their names to the process that collects them."""

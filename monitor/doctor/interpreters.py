@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vramtop.estimator.trace.interpreters import probe_interpreter
+from vramtop.estimator.trace import probe_interpreter
 
 from .redact import Redactor
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.trace.interpreters import find_interpreters
+from vramtop.estimator.common import InputError
+from vramtop.estimator.trace import find_interpreters
 
-from ..preflight.facts.machine import DRIVER_TIMEOUT_SECONDS
+from ..preflight.facts import DRIVER_TIMEOUT_SECONDS
 from .data_folder import DataFolderFacts, collect_data_folder_facts
 from .driver_facts import DriverFacts
 from .driver_process import DriverProcess

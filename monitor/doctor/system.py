@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from ..host.process_origin import ancestor_pids
+from ..host import ancestor_pids
 
 REPORTED_PACKAGES = (
     "vramtop-budget",

@@ -3,3 +3,64 @@
 Lives here: everything read from psutil and /proc.
 Callers: every other room of the monitor.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .host_memory import (
+        HostRam as HostRam,
+        HostVerdict as HostVerdict,
+        available_host_memory as available_host_memory,
+        host_total_bytes as host_total_bytes,
+        host_verdict as host_verdict,
+    )
+    from .idleness import IdleTracker as IdleTracker
+    from .interpreter import find_interpreter as find_interpreter, installed_versions as installed_versions
+    from .plain_text import (
+        INVISIBLE_CHARACTERS as INVISIBLE_CHARACTERS,
+        duration_text as duration_text,
+        sanitize_line as sanitize_line,
+        strip_invisible as strip_invisible,
+    )
+    from .process_identity import (
+        is_running as is_running,
+        namespace_pids as namespace_pids,
+        start_time_of as start_time_of,
+    )
+    from .process_info import ProcessInfo as ProcessInfo, parse_rank as parse_rank, read_process as read_process
+    from .process_origin import (
+        ProcessOrigin as ProcessOrigin,
+        ancestor_pids as ancestor_pids,
+        read_origin as read_origin,
+    )
+    from .processes import (
+        ENDED_NOTE as ENDED_NOTE,
+        ZOMBIE_NOTE as ZOMBIE_NOTE,
+        ProcessDirectory as ProcessDirectory,
+        ProcessFacts as ProcessFacts,
+    )
+    from .run_processes import RunProcesses as RunProcesses, find_run_processes as find_run_processes
+    from .terminate import (
+        GRACE_SECONDS as GRACE_SECONDS,
+        NotTerminatedError as NotTerminatedError,
+        ProcessTermination as ProcessTermination,
+        refusal_reason as refusal_reason,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "host_memory": "available_host_memory host_total_bytes host_verdict HostRam HostVerdict",
+            "idleness": "IdleTracker",
+            "interpreter": "find_interpreter installed_versions",
+            "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
+            "process_identity": "is_running namespace_pids start_time_of",
+            "process_info": "parse_rank ProcessInfo read_process",
+            "process_origin": "ancestor_pids ProcessOrigin read_origin",
+            "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
+            "run_processes": "find_run_processes RunProcesses",
+            "terminate": "GRACE_SECONDS NotTerminatedError ProcessTermination refusal_reason",
+        },
+    )

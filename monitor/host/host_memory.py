@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common import format_gib
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget.host_need import HostNeed
+    from vramtop.estimator.budget import HostNeed
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -32,7 +32,7 @@ class HostVerdict:
 
     def to_json(self) -> dict[str, Any]:
         """Return the contract's ``host``."""
-        from vramtop.estimator.formula.host_memory import ASSUMPTION  # not at start-up: it brings the estimator
+        from vramtop.estimator.formula import ASSUMPTION  # not at start-up: it brings the estimator
 
         return {
             "verdict": self.verdict,

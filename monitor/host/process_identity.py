@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..snapshot.snapshot import ProcessKey
+    from ..snapshot import ProcessKey
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MAX_START_DIFFERENCE_SECONDS = 0.5 / _TICKS_PER_SECOND

@@ -8,9 +8,9 @@ from pathlib import Path, PurePath
 
 import psutil
 
-from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.readers.program.launchers import Launch
-from vramtop.estimator.readers.tools.tool_registry import parse_launch
+from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.readers.program import Launch
+from vramtop.estimator.readers.tools import parse_launch
 
 from .process_identity import is_same_start
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.readers.tools.tool_registry import find_program_index, find_tool_by_launch
+from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.readers.tools import find_program_index, find_tool_by_launch
 
 from .open_files import open_files
 from .process_info import ProcessInfo, ancestors, descendants

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common import VramtopError
 
-from ..snapshot.snapshot import GpuProcess, Source
+from ..snapshot import GpuProcess, Source
 from .open_files import open_files
 from .process_identity import boot_time, is_same_start, load_stat, read_stat, real_uid
 from .process_origin import ancestor_pids

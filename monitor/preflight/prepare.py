@@ -5,21 +5,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.cancellation import CancelToken, current_token
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CancelToken, CannotTellError, InputError, current_token
 from vramtop.estimator.estimation import MethodChoice, estimate
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
+from vramtop.estimator.job import Job
+from vramtop.estimator.model import resolve_model
+from vramtop.estimator.trace import torch_build
+from vramtop.estimator.trace.installed_packages import installed_packages
 
-from .context.check_context import CheckContext, LazyValue
-from .facts.hub_access import HubAccess, query_hub_access
-from .facts.job_interpreter import JobInterpreter
-from .facts.launch_environment import count_local_ranks, job_environment
-from .facts.machine import Machine
-from .facts.model_location import find_model_location
-from .facts.required_packages import DISTRIBUTIONS, REPORTING_MODULES
+from .context import CheckContext, LazyValue
+from .facts import (
+    DISTRIBUTIONS,
+    REPORTING_MODULES,
+    HubAccess,
+    JobInterpreter,
+    Machine,
+    count_local_ranks,
+    find_model_location,
+    job_environment,
+    query_hub_access,
+)
 
 ESTIMATE_TIMEOUT_SECONDS = 90.0
 """After this time the closed form answers in place of a deeper estimate."""

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from vramtop.estimator.common.cancellation import CancelToken, current_token
-from vramtop.estimator.common.errors import CancelledError, VramtopError
+from vramtop.estimator.common import CancelledError, CancelToken, VramtopError, current_token
 
 from .checks import find_checks
-from .context.check import Check, CheckResult
-from .context.check_context import CheckContext
+from .context import Check, CheckContext, CheckResult
 
 _Results: TypeAlias = "queue.SimpleQueue[tuple[int, CheckResult] | None]"
 """Results by the position of their check; None: cancelled."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ..host import namespace_pids
 from ..host.open_files import open_files
-from ..host.process_identity import namespace_pids
-from ..snapshot.snapshot import MAX_UNIX_SECONDS, AllocatorCounters, ProcessCounters
+from ..snapshot import MAX_UNIX_SECONDS, AllocatorCounters, ProcessCounters
 
 _MAGIC = b"VRAMTOP1"
 _HEADER = struct.Struct("<8sQII")

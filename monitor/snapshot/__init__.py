@@ -3,3 +3,53 @@
 Lives here: the plain data that every source produces, and what follows from it alone.
 Callers: anyone above the estimator.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .field_types import ANNOTATION_NAMES as ANNOTATION_NAMES
+    from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
+    from .mig_devices import (
+        MigDevice as MigDevice,
+        device_of as device_of,
+        mig_label as mig_label,
+        processes_by_device as processes_by_device,
+    )
+    from .snapshot import (
+        HOST_MEMORY as HOST_MEMORY,
+        MAX_UNIX_SECONDS as MAX_UNIX_SECONDS,
+        NO_ANSWER as NO_ANSWER,
+        NO_DRIVER as NO_DRIVER,
+        AllocatorCounters as AllocatorCounters,
+        ComputeMode as ComputeMode,
+        DeviceIndex as DeviceIndex,
+        Fault as Fault,
+        FinalCounters as FinalCounters,
+        GpuKey as GpuKey,
+        GpuProcess as GpuProcess,
+        GpuReading as GpuReading,
+        HistoryKey as HistoryKey,
+        MigReading as MigReading,
+        ProcessCounters as ProcessCounters,
+        ProcessKey as ProcessKey,
+        ProcessKind as ProcessKind,
+        Snapshot as Snapshot,
+        Source as Source,
+        WatchedJob as WatchedJob,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "field_types": "ANNOTATION_NAMES",
+            "history": "History MemorySample usual_interval",
+            "mig_devices": "device_of mig_label MigDevice processes_by_device",
+            "snapshot": (
+                "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "
+                "HistoryKey HOST_MEMORY MAX_UNIX_SECONDS MigReading NO_ANSWER NO_DRIVER ProcessCounters "
+                "ProcessKey ProcessKind Snapshot Source WatchedJob"
+            ),
+        },
+    )

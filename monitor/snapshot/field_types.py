@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job import Job
 
 from .snapshot import MAX_UNIX_SECONDS
 

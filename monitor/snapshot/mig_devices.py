@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common import format_gib
 
 from .snapshot import Fault, GpuKey, GpuProcess, GpuReading, MigReading
 

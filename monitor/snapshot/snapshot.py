@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # see field_types
 
     from msgspec import Meta
 
-    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.job import Job
 
     from .field_types import Count, Degrees, DriverFigure, Seconds, Watts
 

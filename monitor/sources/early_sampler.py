@@ -10,10 +10,10 @@ from .sampler import Sampler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vramtop.estimator.common.errors import VramtopError
+    from vramtop.estimator.common import VramtopError
 
-    from ..board.board import Board
-    from ..snapshot.snapshot import Snapshot
+    from ..board import Board
+    from ..snapshot import Snapshot
     from .source import SnapshotSource
 
 

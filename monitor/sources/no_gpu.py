@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common import CannotTellError
 
-from ..snapshot.snapshot import NO_DRIVER, Fault, Snapshot, Source
+from ..snapshot import NO_DRIVER, Fault, Snapshot, Source
 from .sampler import RETRY_SECONDS
 from .source import SnapshotSource
 

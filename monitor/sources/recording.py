@@ -15,12 +15,9 @@ from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
-from vramtop.estimator.common.errors import InputError, VramtopError
-from vramtop.estimator.common.untrusted_files import open_file
+from vramtop.estimator.common import InputError, VramtopError, open_file
 
-from ..snapshot import snapshot as snapshots
-from ..snapshot.field_types import ANNOTATION_NAMES
-from ..snapshot.snapshot import Fault, Snapshot
+from ..snapshot import ANNOTATION_NAMES, Fault, Snapshot, snapshot as snapshots
 from .sanitize import sanitize_snapshot
 
 VERSION = 1

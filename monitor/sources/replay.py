@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from ..snapshot.snapshot import MAX_UNIX_SECONDS, GpuProcess, GpuReading, ProcessCounters, Snapshot
+from ..snapshot import MAX_UNIX_SECONDS, GpuProcess, GpuReading, ProcessCounters, Snapshot
 from .recording import read_recording
 from .source import EndOfRecording
 

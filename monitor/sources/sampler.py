@@ -4,9 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common import VramtopError
 
-from ..snapshot.snapshot import Snapshot
+from ..snapshot import Snapshot
 from .source import EndOfRecording, SnapshotSource
 
 RETRY_SECONDS = 5.0

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import msgspec
 
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import names_user_code
+from vramtop.estimator.job import Job, names_user_code
 
-from ..snapshot.snapshot import Snapshot
+from ..snapshot import Snapshot
 
 _MAX_PROCESSES = 20_000
 

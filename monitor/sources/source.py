@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common import VramtopError
 
-from ..snapshot.snapshot import Snapshot
+from ..snapshot import Snapshot
 
 
 class EndOfRecording(VramtopError):  # noqa: N818 - an end, not an error

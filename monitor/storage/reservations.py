@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common import CannotTellError
 
-from ..host.process_identity import is_running
-from ..host.process_origin import ancestor_pids
-from ..snapshot.snapshot import MAX_UNIX_SECONDS
+from ..host import ancestor_pids, is_running
+from ..snapshot import MAX_UNIX_SECONDS
 from .file_lock import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
+    from ..snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all users; see _shared_folder
 _MAX_FILE_BYTES = 2**16

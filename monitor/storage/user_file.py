@@ -13,9 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from platformdirs import user_data_dir
 
-from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.common.paths import is_file
-from vramtop.estimator.common.untrusted_files import read_file
+from vramtop.estimator.common import CannotTellError, is_file, read_file
 
 from .file_lock import lock_file
 

@@ -3,3 +3,19 @@
 Lives here: the app that owns the sampler thread and the latest board.
 Callers: the ``dashboard`` command.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .app import VramtopApp as VramtopApp
+    from .options import AppOptions as AppOptions
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "app": "VramtopApp",
+            "options": "AppOptions",
+        },
+    )

@@ -12,16 +12,13 @@ from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.host.terminate import refusal_reason
-from vramtop.monitor.sources.early_sampler import EarlySampler
-from vramtop.monitor.sources.sampler import Sampler
+from vramtop.estimator.common import VramtopError
+from vramtop.monitor.host import refusal_reason
+from vramtop.monitor.sources import EarlySampler, Sampler
 
-from ..screens.base import BoardApp, FeedStatus, ShowsBoard
-from ..screens.dashboard.header_text import STALE_INTERVALS
-from ..screens.dashboard.screen import DashboardScreen
-from ..screens.registry import SCREENS
-from ..tty.textual_private import write_to_terminal
+from ..screens import SCREENS, BoardApp, FeedStatus, ShowsBoard
+from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
+from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
 from .help import HelpScreen
 from .options import AppOptions
@@ -32,12 +29,11 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.theme import Theme
 
-    from vramtop.monitor.board.board import Board, ProcessRow
-    from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.snapshot import Snapshot
-    from vramtop.monitor.sources.source import SnapshotSource
+    from vramtop.monitor.board import Board, ProcessRow, Watchlist
+    from vramtop.monitor.snapshot import Snapshot
+    from vramtop.monitor.sources import SnapshotSource
 
-    from ..background.recorder import Recorder
+    from ..background import Recorder
 
 _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
@@ -150,7 +146,7 @@ class VramtopApp(BoardApp):
         for sentence in self._options.startup_notices:
             self.notify(sentence, severity="warning", markup=False)
         if self._options.pid is not None:
-            from ..screens.attach.entry import open_attach_on
+            from ..screens.attach import open_attach_on
 
             open_attach_on(self, self._options.pid)
 
@@ -183,7 +179,7 @@ class VramtopApp(BoardApp):
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process."""
-        from ..screens.attach.entry import open_attach_on
+        from ..screens.attach import open_attach_on
 
         open_attach_on(self, row.process.pid, row.process.start_time)
 
@@ -235,7 +231,7 @@ class VramtopApp(BoardApp):
             self.notify(f"recorded to {self._recorder.path}", markup=False)
             self._recorder = None
         else:
-            from ..background.recorder import Recorder
+            from ..background import Recorder
 
             path = Path(time.strftime("vramtop-%Y%m%d-%H%M%S.jsonl.gz")).absolute()
             self._recorder = Recorder(path, self._report_recording_failure)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vramtop.monitor.board.board import PendingRow
+from vramtop.monitor.board import PendingRow
 
-from ..draw.text_output import printable
+from ..draw import printable
 
 Signal = Literal["none", "bell", "desktop"]
 

@@ -10,10 +10,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..draw.palette import COMPONENTS, STATUSES, VERDICTS, Mark
-from ..screens.dashboard.process_table import ProcessTable
-from ..screens.dashboard.screen import DashboardScreen
-from ..screens.registry import SCREENS, ScreenSpec
+from ..draw import COMPONENTS, STATUSES, VERDICTS, Mark
+from ..screens import SCREENS, ScreenSpec
+from ..screens.dashboard import DashboardScreen, ProcessTable
 
 _OTHER_KEYS = (
     ("Tab", "to the GPUs and back; arrow keys choose a GPU where they are shown as rows"),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..background.job_estimates import EstimateFunction
-    from ..draw.capabilities import ColourDepth
+    from ..background import EstimateFunction
+    from ..draw import ColourDepth
     from .fit_events import Signal
 
 

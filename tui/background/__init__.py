@@ -3,3 +3,32 @@
 Lives here: threads that post messages; no widgets.
 Callers: ``screens`` and ``app``.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .answer_writer import AnswerWriter as AnswerWriter
+    from .job_estimates import EstimateFunction as EstimateFunction, JobEstimates as JobEstimates
+    from .latest_only_task import LatestOnlyTask as LatestOnlyTask
+    from .preflight_run import (
+        PreflightProgress as PreflightProgress,
+        PreflightRequest as PreflightRequest,
+        read_context as read_context,
+        run_preflight as run_preflight,
+    )
+    from .recorder import Recorder as Recorder
+    from .run_reader import AttachFunction as AttachFunction, RunReader as RunReader
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "answer_writer": "AnswerWriter",
+            "job_estimates": "EstimateFunction JobEstimates",
+            "latest_only_task": "LatestOnlyTask",
+            "preflight_run": "PreflightProgress PreflightRequest read_context run_preflight",
+            "recorder": "Recorder",
+            "run_reader": "AttachFunction RunReader",
+        },
+    )

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.attach.saved_answers import SavedAnswers
+from vramtop.estimator.common import VramtopError
+from vramtop.monitor.attach import SavedAnswers
 
 from .latest_only_task import CallLater, TaskThread
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
 
 from .latest_only_task import CallLater, LatestOnlyTask
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from vramtop.estimator.common.cancellation import CancelToken
-from vramtop.estimator.common.errors import CancelledError, VramtopError
+from vramtop.estimator.common import CancelledError, CancelToken, VramtopError
 
 Result = TypeVar("Result")
 CallLater = Callable[..., object]

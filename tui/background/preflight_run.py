@@ -6,19 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import CancelledError, VramtopError
-from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CancelledError, VramtopError
+from vramtop.estimator.job import Job, find_gpu
+from vramtop.monitor.board import Board
+from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight import validate_job
 from vramtop.monitor.preflight.checks import find_checks
-from vramtop.monitor.preflight.context.check import Check, CheckResult
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
-from vramtop.monitor.preflight.facts.launch_environment import job_environment
-from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import prepare, validate_job
+from vramtop.monitor.preflight.context import Check, CheckContext, CheckResult
+from vramtop.monitor.preflight.facts import (
+    Machine,
+    described_machine,
+    find_job_interpreter,
+    job_environment,
+    this_machine,
+)
+from vramtop.monitor.preflight.prepare import prepare
 from vramtop.monitor.preflight.run_checks import run_checks
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Protocol
 
-from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
-from vramtop.monitor.snapshot.snapshot import ProcessKey
+from vramtop.monitor.attach import Attachment, SavedAnswers, with_saved_answers
+from vramtop.monitor.snapshot import ProcessKey
 
 from .latest_only_task import CallLater, LatestOnlyTask
 

@@ -16,7 +16,7 @@ def report_crash(error: BaseException) -> int:
 
 def crash_sentence(error: BaseException) -> str:
     """Return what happened and how to report it; the traceback is written to a file."""
-    from ..draw.text_output import printable
+    from ..draw import printable
 
     what = printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     request = "please report it to vramtop's issue tracker"
@@ -30,8 +30,8 @@ def crash_sentence(error: BaseException) -> str:
 
 def _save_traceback(error: BaseException) -> Path | None:
     """Write the traceback to the user's data folder, readable by the user only; None if that is impossible."""
-    from vramtop.estimator.common.errors import CannotTellError
-    from vramtop.monitor.storage.user_file import data_file
+    from vramtop.estimator.common import CannotTellError
+    from vramtop.monitor.storage import data_file
 
     header = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
     try:

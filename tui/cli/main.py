@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common.errors import InputError, VramtopError
+from vramtop.estimator.common import InputError, VramtopError
 
-from ..draw.text_output import printable
+from ..draw import printable
 from .arguments import add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 

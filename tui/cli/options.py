@@ -2,14 +2,12 @@
 
 import argparse
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.sizes import parse_size
+from vramtop.estimator.common import InputError, parse_size
 from vramtop.estimator.estimation import MethodChoice
-from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.host.host_memory import HostRam
-from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.estimator.job import Gpu, Job, find_gpu
+from vramtop.monitor.board.fit import DeviceCapacity
+from vramtop.monitor.host import HostRam
+from vramtop.monitor.snapshot import Snapshot
 
 
 def estimate_method(options: argparse.Namespace) -> MethodChoice:

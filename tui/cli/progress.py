@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from ..draw.text_output import printable
+from ..draw import printable
 
 _FIRST_SECONDS, _STEP_SECONDS = 1.0, 1.0
 

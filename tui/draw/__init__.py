@@ -3,3 +3,124 @@
 Lives here: cells, colours and short texts without widgets; ``gpu_bars`` and ``labels`` make Textual's ``Content``.
 Callers: every other room.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .bars import (
+        BarSegment as BarSegment,
+        Cell as Cell,
+        component_segments as component_segments,
+        draw_bar as draw_bar,
+        mark_range as mark_range,
+        memory_segment as memory_segment,
+    )
+    from .capabilities import (
+        TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
+        ColourDepth as ColourDepth,
+        colour_depth as colour_depth,
+        is_dumb_terminal as is_dumb_terminal,
+    )
+    from .cell_text import CellText as CellText, Tone as Tone, status_tone as status_tone
+    from .contrast import (
+        BLACK as BLACK,
+        MIN_DRAWING_CONTRAST as MIN_DRAWING_CONTRAST,
+        MIN_TEXT_CONTRAST as MIN_TEXT_CONTRAST,
+        VGA as VGA,
+        WHITE as WHITE,
+        XTERM as XTERM,
+        Rgb as Rgb,
+        luminance as luminance,
+        nearest_of_16 as nearest_of_16,
+        nearest_of_256 as nearest_of_256,
+        readable as readable,
+        readable_of_16 as readable_of_16,
+        readable_of_256 as readable_of_256,
+        rgb_of_256 as rgb_of_256,
+    )
+    from .gpu_bars import (
+        BUDGET_LINE as BUDGET_LINE,
+        NO_JOB as NO_JOB,
+        bar_content as bar_content,
+        budget_cells as budget_cells,
+        held_cells as held_cells,
+        held_cells_with_budget_mark as held_cells_with_budget_mark,
+    )
+    from .labels import (
+        ALARM as ALARM,
+        FAINT as FAINT,
+        MUTED as MUTED,
+        SEPARATOR as SEPARATOR,
+        WORST_FIRST as WORST_FIRST,
+        badge as badge,
+        format_duration as format_duration,
+        gpu_labels as gpu_labels,
+        gpu_status as gpu_status,
+        high_water_label as high_water_label,
+        join_to_width as join_to_width,
+        left_and_right as left_and_right,
+        process_name as process_name,
+        severity_rank as severity_rank,
+        shorten as shorten,
+        signed_gib as signed_gib,
+        worst_row as worst_row,
+    )
+    from .memory_graph import (
+        EIGHTHS as EIGHTHS,
+        Readings as Readings,
+        axis_labels as axis_labels,
+        column_of as column_of,
+        column_sizes as column_sizes,
+        graph_levels as graph_levels,
+        level_of as level_of,
+        level_rows as level_rows,
+    )
+    from .palette import (
+        ASCII_SIGNS as ASCII_SIGNS,
+        CHECK_RUNNING as CHECK_RUNNING,
+        CHECK_UNKNOWN as CHECK_UNKNOWN,
+        CHECKS as CHECKS,
+        COMPONENTS as COMPONENTS,
+        OTHER_MEMORY as OTHER_MEMORY,
+        STATUSES as STATUSES,
+        VERDICTS as VERDICTS,
+        Mark as Mark,
+        MemoryKind as MemoryKind,
+        blend as blend,
+        darker as darker,
+        unattributed_label as unattributed_label,
+    )
+    from .text_output import (
+        TextOutput as TextOutput,
+        detect_output as detect_output,
+        format_table as format_table,
+        printable as printable,
+        truncate as truncate,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "bars": "BarSegment Cell component_segments draw_bar mark_range memory_segment",
+            "capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
+            "cell_text": "CellText status_tone Tone",
+            "contrast": (
+                "BLACK luminance MIN_DRAWING_CONTRAST MIN_TEXT_CONTRAST nearest_of_16 nearest_of_256 readable "
+                "readable_of_16 readable_of_256 Rgb rgb_of_256 VGA WHITE XTERM"
+            ),
+            "gpu_bars": "bar_content budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark NO_JOB",
+            "labels": (
+                "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
+                "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
+                "worst_row"
+            ),
+            "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
+            "palette": (
+                "ASCII_SIGNS blend CHECK_RUNNING CHECK_UNKNOWN CHECKS COMPONENTS darker Mark MemoryKind "
+                "OTHER_MEMORY STATUSES unattributed_label VERDICTS"
+            ),
+            "text_output": "detect_output format_table printable TextOutput truncate",
+        },
+    )

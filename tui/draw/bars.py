@@ -13,7 +13,7 @@ from .palette import COMPONENTS, OTHER_MEMORY, MemoryKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from vramtop.estimator.budget.budget import Components
+    from vramtop.estimator.budget import Components
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board import ProcessRow
 
 Tone = Literal["plain", "muted", "good", "over", "under"]
 

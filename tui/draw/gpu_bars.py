@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from textual.content import Content
 
-from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.snapshot.snapshot import GpuReading
+from vramtop.monitor.board import GpuRow, ProcessRow
+from vramtop.monitor.snapshot import GpuReading
 
 from .bars import BarSegment, Cell, component_segments, draw_bar, mark_range, memory_segment
 from .palette import STATUSES, darker

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.host.plain_text import duration_text
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.host import duration_text
 
 from .palette import STATUSES, VERDICTS, Mark
 from .text_output import printable
@@ -17,9 +17,9 @@ from .text_output import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vramtop.monitor.board.board import GpuRow, ProcessRow
-    from vramtop.monitor.board.divergence.divergence_status import Comparison, Status
-    from vramtop.monitor.snapshot.snapshot import GpuProcess
+    from vramtop.monitor.board import GpuRow, ProcessRow
+    from vramtop.monitor.board.divergence import Comparison, Status
+    from vramtop.monitor.snapshot import GpuProcess
 
 WORST_FIRST: tuple[Status, ...] = (
     *("out_of_memory", "over", "growing", "under", "unknown", "loading", "warming_up", "on_budget", "ended"),

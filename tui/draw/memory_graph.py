@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.common import GIB
 
 from .bars import Cell
 

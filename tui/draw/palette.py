@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget.budget import ComponentName
-    from vramtop.monitor.board.divergence.divergence_status import Status
-    from vramtop.monitor.board.fit.fit_result import Verdict
-    from vramtop.monitor.preflight.context.check import CheckStatus
-    from vramtop.monitor.snapshot.snapshot import GpuReading
+    from vramtop.estimator.budget import ComponentName
+    from vramtop.monitor.board.divergence import Status
+    from vramtop.monitor.board.fit import Verdict
+    from vramtop.monitor.preflight.context import CheckStatus
+    from vramtop.monitor.snapshot import GpuReading
 
 
 MemoryKind = Literal["held", "committed", "slack", "unattributed", "reserved"]

@@ -9,7 +9,7 @@ from functools import lru_cache
 from textwrap import wrap
 from typing import TextIO
 
-from vramtop.monitor.host.plain_text import strip_invisible
+from vramtop.monitor.host import strip_invisible
 
 from .bars import Cell, colour_runs
 from .capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour

@@ -4,10 +4,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vramtop.estimator.advice.config_edits import tool_edits
-from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec
-from vramtop.estimator.job.job_file import job_differences, job_to_mapping
-from vramtop.estimator.job.job_file_edit import toml_value
+from vramtop.estimator.advice import tool_edits
+from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, job_differences, job_to_mapping, toml_value
 
 from .job_flags import TRUST_KEY, flags_by_key
 from .load_job import LoadedJob

@@ -7,10 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
-from vramtop.estimator.job.job_file import with_changes
-from vramtop.estimator.model.find_config import built_in_models, hub_cache
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Parallel, Training, with_changes
+from vramtop.estimator.model import built_in_models, hub_cache
 
 FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
 """``share`` is a number above 0, at most 1; ``words`` is a list of words."""

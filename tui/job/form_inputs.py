@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from vramtop.estimator.common.paths import expand_user
+from vramtop.estimator.common import expand_user
 
 ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
 """The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""

@@ -2,7 +2,7 @@
 
 import argparse
 
-from vramtop.estimator.job.job_file import job_keys
+from vramtop.estimator.job import job_keys
 
 TRUST_KEY = "model.trust_remote_code"
 """The only key whose flag takes no value, as in transformers' own scripts."""

@@ -12,10 +12,10 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import Job
 
-from ..widgets.choice import Choice
+from ..widgets import Choice
 from .form_fields import (
     ENGINE,
     FIELDS_THAT_HIDE_OTHERS,

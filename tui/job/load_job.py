@@ -6,17 +6,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.paths import expand_user, is_file, is_folder
-from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.job.job_file import load_job, names_user_code, parse_assignment, with_changes, written_keys
-from vramtop.estimator.model.find_config import read_config, resolve_model
-from vramtop.estimator.model.read_architecture import usual_task
+from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
+from vramtop.estimator.job import (
+    Job,
+    ModelSpec,
+    load_job,
+    names_user_code,
+    parse_assignment,
+    with_changes,
+    written_keys,
+)
+from vramtop.estimator.model import read_config, resolve_model, usual_task
 
 from .job_flags import job_flags
 
 if TYPE_CHECKING:
-    from vramtop.estimator.readers.source.evidence import JobReading
+    from vramtop.estimator.readers.source import JobReading
 
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
@@ -123,15 +128,15 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     if _is_model_config(path):
         job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")
         return LoadedJob(job=job, origins={"model.id": path.name})
-    from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
+    from vramtop.estimator.readers import read_config_file, tool_of_file
 
     return _from_reading(read_config_file(path), changes, tool=tool_of_file(path), place=path.name)
 
 
 def _is_torchtitan_file(path: Path) -> bool:
     """Return True if the TOML file has torchtitan's tables, which no job file has."""
-    from vramtop.estimator.readers.source.data_files import read_table
-    from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
+    from vramtop.estimator.readers.source import read_table
+    from vramtop.estimator.readers.tools import find_tool_by_config
 
     try:
         return find_tool_by_config(read_table(path)) is not None
@@ -156,7 +161,7 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 
 
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
-    from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
+    from vramtop.estimator.readers import read_launch, tool_of_line
 
     return _from_reading(read_launch(launch), changes, tool=tool_of_line(launch), place="command line")
 

@@ -10,10 +10,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label, Static
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.paths import expand_user
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.common import InputError, expand_user
+from vramtop.estimator.job import Job, save_job
 
 
 class SaveJobScreen(ModalScreen[Path | None]):

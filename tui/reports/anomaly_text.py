@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies import Anomaly
 
-from ..draw.text_output import TextOutput
+from ..draw import TextOutput
 
 ANOMALY_COLOUR = "#c96c04"
 

@@ -2,15 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 
-from vramtop.estimator.budget.budget import Budget, LargeTensor
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.budget import Budget, LargeTensor
+from vramtop.estimator.common import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.board.fit.fit_result import DeviceVerdict, FitResult
+from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
 
-from ..draw.bars import BarSegment, component_segments, draw_bar, mark_range
-from ..draw.palette import COMPONENTS, VERDICTS
-from ..draw.text_output import TextOutput, format_table, printable
+from ..draw import (
+    COMPONENTS,
+    VERDICTS,
+    BarSegment,
+    TextOutput,
+    component_segments,
+    draw_bar,
+    format_table,
+    mark_range,
+    printable,
+)
 
 _MAX_TENSORS = 6
 _METHOD_TEXTS = {

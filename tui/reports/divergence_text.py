@@ -2,10 +2,9 @@
 
 from textual.content import Content
 
-from vramtop.estimator.causes.divergence import Divergence
+from vramtop.estimator.causes import Divergence
 
-from ..draw.labels import MUTED
-from ..draw.text_output import printable
+from ..draw import MUTED, printable
 
 
 def divergence_content(divergence: Divergence) -> Content:

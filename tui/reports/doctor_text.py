@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.doctor.data_folder import DataFolderFacts
-from vramtop.monitor.doctor.driver_facts import DriverFacts, GpuFacts
-from vramtop.monitor.doctor.interpreters import InterpreterFacts
-from vramtop.monitor.doctor.issues import Issue, Severity
-from vramtop.monitor.doctor.permissions import PermissionFacts
-from vramtop.monitor.doctor.report import DoctorReport
-from vramtop.monitor.doctor.system import SystemFacts
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.doctor import (
+    DataFolderFacts,
+    DoctorReport,
+    DriverFacts,
+    GpuFacts,
+    InterpreterFacts,
+    Issue,
+    PermissionFacts,
+    Severity,
+    SystemFacts,
+)
 
-from ..draw.palette import CHECKS, Mark
-from ..draw.text_output import TextOutput
-from ..tty.terminal_facts import TerminalFacts
+from ..draw import CHECKS, Mark, TextOutput
+from ..tty import TerminalFacts
 
 _LABEL_WIDTH = 10
 _SEPARATOR = " · "

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from textwrap import wrap
 
-from vramtop.monitor.preflight.context.check import CheckResult, CheckStatus
+from vramtop.monitor.preflight.context import CheckResult, CheckStatus
 
-from ..draw.palette import CHECK_UNKNOWN, CHECKS, Mark
-from ..draw.text_output import TextOutput
+from ..draw import CHECK_UNKNOWN, CHECKS, Mark, TextOutput
 
 _STATUS_NOUNS: dict[CheckStatus, tuple[str, str]] = {
     "failure": ("failure", "failures"),

@@ -5,18 +5,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Divergence
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.anomalies.anomaly import Anomaly
-from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.board.divergence.divergence_status import Comparison
-from vramtop.monitor.snapshot.mig_devices import device_of
-from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.causes import Divergence
+from vramtop.estimator.common import format_gib
+from vramtop.estimator.job import Job
+from vramtop.monitor.anomalies import Anomaly
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.board.divergence import Comparison
+from vramtop.monitor.snapshot import Snapshot, device_of
 
-from ..draw.palette import STATUSES
-from ..draw.text_output import TextOutput, format_table
+from ..draw import STATUSES, TextOutput, format_table
 from .anomaly_text import ANOMALY_COLOUR
 from .budget_text import budget_lines
 

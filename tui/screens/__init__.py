@@ -3,3 +3,19 @@
 Lives here: screens and the parts and text that only they use; ``base`` is the app as screens see it.
 Callers: ``app``.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .base import BoardApp as BoardApp, FeedStatus as FeedStatus, ShowsBoard as ShowsBoard
+    from .registry import SCREENS as SCREENS, ScreenSpec as ScreenSpec
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "base": "BoardApp FeedStatus ShowsBoard",
+            "registry": "SCREENS ScreenSpec",
+        },
+    )

@@ -6,10 +6,9 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from ..draw.labels import shorten
-from ..draw.text_output import printable
-from ..tty.terminal_app import TerminalApp
-from ..widgets.choice import ChoiceMenu
+from ..draw import printable, shorten
+from ..tty import TerminalApp
+from ..widgets import ChoiceMenu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.widget import Widget
 
-    from vramtop.estimator.job.job import Job
-    from vramtop.monitor.attach.attachment import Attachment
-    from vramtop.monitor.board.board import Board, ProcessRow
-    from vramtop.monitor.board.watchlist import Watchlist
-    from vramtop.monitor.snapshot.snapshot import ProcessKey
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.board import Board, ProcessRow, Watchlist
+    from vramtop.monitor.snapshot import ProcessKey
 
-    from ..background.job_estimates import EstimateFunction
+    from ..background import EstimateFunction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

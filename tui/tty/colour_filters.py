@@ -13,16 +13,15 @@ from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
-from ..draw.capabilities import ColourDepth
-from ..draw.contrast import (
+from ..draw import (
     BLACK,
     MIN_DRAWING_CONTRAST,
     MIN_TEXT_CONTRAST,
     VGA,
     WHITE,
     XTERM,
+    ColourDepth,
     Rgb,
-    contrast,
     luminance,
     nearest_of_16,
     nearest_of_256,
@@ -31,6 +30,7 @@ from ..draw.contrast import (
     readable_of_256,
     rgb_of_256,
 )
+from ..draw.contrast import contrast
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
 """A letter, digit or punctuation mark, not a line or block character."""

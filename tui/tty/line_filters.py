@@ -8,10 +8,9 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter, Monochrome, NoColor
 
-from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
+from vramtop.monitor.host import INVISIBLE_CHARACTERS
 
-from ..draw.capabilities import ColourDepth
-from ..draw.palette import ASCII_SIGNS
+from ..draw import ASCII_SIGNS, ColourDepth
 from .colour_filters import ColourlessFilter, ReadableFilter
 
 _LINES = {

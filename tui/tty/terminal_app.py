@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
-from ..draw.capabilities import ColourDepth
+from ..draw import ColourDepth
 from .changed_cells_app import ChangedCellsApp
 from .driver import TerminalDriver
 from .line_filters import OutputFilters

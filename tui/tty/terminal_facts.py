@@ -6,11 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vramtop.monitor.doctor.issues import Issue
-from vramtop.monitor.doctor.system import SystemFacts
+from vramtop.monitor.doctor import Issue, SystemFacts
 
-from ..draw.capabilities import ColourDepth, colour_depth, is_dumb_terminal
-from ..draw.text_output import TextOutput
+from ..draw import ColourDepth, TextOutput, colour_depth, is_dumb_terminal
 
 _MIN_COLUMNS, _MIN_LINES = 80, 24
 

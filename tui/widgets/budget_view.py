@@ -4,16 +4,25 @@ from collections.abc import Mapping, Sequence
 
 from textual.content import Content
 
-from vramtop.estimator.budget.budget import Budget, Method
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.budget import Budget, Method
+from vramtop.estimator.common import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.board.fit.fit_result import DeviceVerdict, FitResult
+from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
 
-from ..draw.bars import BarSegment, Cell, component_segments, draw_bar, mark_range, memory_segment
-from ..draw.gpu_bars import bar_content
-from ..draw.labels import badge
-from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind
+from ..draw import (
+    COMPONENTS,
+    OTHER_MEMORY,
+    VERDICTS,
+    BarSegment,
+    Cell,
+    MemoryKind,
+    badge,
+    bar_content,
+    component_segments,
+    draw_bar,
+    mark_range,
+    memory_segment,
+)
 
 METHOD_LABELS: Mapping[Method, str] = {
     "formula": "from the shape",

@@ -10,7 +10,7 @@ from textual.events import Resize
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ..draw.bars import Cell
+from ..draw import Cell
 
 
 class CellRows(Widget):

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from ..draw.labels import MUTED
-from ..draw.palette import COMPONENTS, OTHER_MEMORY, MemoryKind
+from ..draw import COMPONENTS, MUTED, OTHER_MEMORY, MemoryKind
 from .static_lines import StaticLines
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget.budget import ComponentName
+    from vramtop.estimator.budget import ComponentName
 
 _SHORT_WORDS: dict[ComponentName, str] = {
     "gradients": "grads",

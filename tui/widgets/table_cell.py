@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ..draw.cell_text import CellText, Tone
-from ..draw.labels import shorten
+from ..draw import CellText, Tone, shorten
 
 _TONE_STYLES: dict[Tone, tuple[str, str]] = {
     "plain": ("", ""),

@@ -3,3 +3,30 @@
 Lives here: formulas per token and per block, each with its source.
 Callers: ``formula`` only.
 """
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .kv_cache import (
+        key_value_cache_bytes as key_value_cache_bytes,
+        layer_token_bytes as layer_token_bytes,
+        prefill_tokens as prefill_tokens,
+        sequence_cache_bytes as sequence_cache_bytes,
+    )
+    from .layer_context import uses_eager_attention as uses_eager_attention
+    from .litgpt import head_passes as head_passes
+    from .logits_and_loss import LossBytes as LossBytes, loss_bytes as loss_bytes
+    from .saved_activations import SavedActivations as SavedActivations
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "kv_cache": "key_value_cache_bytes layer_token_bytes prefill_tokens sequence_cache_bytes",
+            "layer_context": "uses_eager_attention",
+            "litgpt": "head_passes",
+            "logits_and_loss": "loss_bytes LossBytes",
+            "saved_activations": "SavedActivations",
+        },
+    )

@@ -1,8 +1,7 @@
 """Bytes of the key-value cache of inference on one rank."""
 
-from ...job.resolved_job import ResolvedJob
-from ...model.architecture import Architecture
-from ...model.rank_share import Stage
+from ...job import ResolvedJob
+from ...model import Architecture, Stage
 
 _PREFILL_TOKENS = 2048
 _PREFILL_TOKENS_LARGE_GPU = 8192

@@ -8,12 +8,9 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ...job.resolved_job import ResolvedJob
-from ...job.rules.dtype_widths import Widths
-from ...job.rules.frameworks import Framework
-from ...job.rules.version_rules import VersionRules
-from ...model.architecture import Architecture
-from ...model.rank_share import Stage
+from ...job import ResolvedJob
+from ...job.rules import Framework, VersionRules, Widths
+from ...model import Architecture, Stage
 from .linear_inputs import LinearInput, linear_input_of
 
 

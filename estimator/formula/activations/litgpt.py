@@ -5,8 +5,8 @@ Read from litgpt 0.3 to 0.5 (``model.py``, ``lora.py``, ``finetune/*.py``) and L
 keep those of the last micro-batch until the next ones replace them. Legend: h hidden size, f MLP size.
 """
 
-from ...job.resolved_job import ResolvedJob
-from ...job.rules.dtype_widths import Widths
+from ...job import ResolvedJob
+from ...job.rules import Widths
 from .layer_context import LayerContext
 from .linear_inputs import LinearInput
 

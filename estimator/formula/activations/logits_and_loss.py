@@ -5,10 +5,9 @@ Legend of widths: bytes per element; c in the compute type.
 
 from msgspec import Struct
 
-from ...job.resolved_job import ResolvedJob
-from ...job.rules.frameworks import Framework
-from ...model.architecture import Architecture
-from ...model.rank_share import Stage, unpacked_bytes
+from ...job import ResolvedJob
+from ...job.rules import Framework
+from ...model import Architecture, Stage, unpacked_bytes
 from .litgpt import HEAD_CHUNK
 
 _LOSS_CHUNKS = 8

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from ...job.resolved_job import ResolvedJob
-from ...model.architecture import Architecture
-from ...model.rank_share import Stage, unpacked_bytes
+from ...job import ResolvedJob
+from ...model import Architecture, Stage, unpacked_bytes
 from . import litgpt
 from .attention import relative_bias_per_token
 from .block import (

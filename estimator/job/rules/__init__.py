@@ -3,3 +3,36 @@
 Lives here: one record per name that a job file may give; ``resolved_job`` looks them up once.
 Callers: ``job`` itself, and rooms that take a framework's or an optimizer's record.
 """
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .dtype_widths import (
+        Widths as Widths,
+        uses_deepspeed as uses_deepspeed,
+        uses_megatron_precision as uses_megatron_precision,
+    )
+    from .frameworks import FRAMEWORKS as FRAMEWORKS, Framework as Framework
+    from .optimizers import EIGHT_BIT_WIDTH as EIGHT_BIT_WIDTH, OPTIMIZERS as OPTIMIZERS, Optimizer as Optimizer
+    from .strategies import (
+        PRECISIONS as PRECISIONS,
+        STRATEGIES as STRATEGIES,
+        Precision as Precision,
+        Shards as Shards,
+        Strategy as Strategy,
+        ZeroStage as ZeroStage,
+    )
+    from .version_rules import VersionRules as VersionRules, steps_take_same_memory as steps_take_same_memory
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
+            "frameworks": "Framework FRAMEWORKS",
+            "optimizers": "EIGHT_BIT_WIDTH Optimizer OPTIMIZERS",
+            "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
+            "version_rules": "steps_take_same_memory VersionRules",
+        },
+    )

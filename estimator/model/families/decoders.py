@@ -7,7 +7,7 @@ that transformers builds.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...job.job import Task
+from ...job import Task
 from ..architecture import BlockRules
 from .decoder_blocks import gpt2_body, gpt_neox_body, llama_body, phi3_body, phi_body
 from .family import Family, TaskHeads

@@ -7,7 +7,7 @@ that transformers builds.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...job.job import Task
+from ...job import Task
 from ..architecture import BlockRules
 from .encoder_blocks import bert_body, distilbert_body, t5_body
 from .family import DECODER_TASKS, Family, MaskedLmHead, TaskHeads

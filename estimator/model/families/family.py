@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from ...job.job import Task
+from ...job import Task
 from ..architecture import Architecture, BlockRules
 from ..parameter_roles import NamedShape
 

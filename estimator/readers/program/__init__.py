@@ -3,3 +3,41 @@
 Lives here: what can be read before it is known which tool trains.
 Callers: ``trainer``, ``tools``, the two entry points of ``readers``; preflight and ``monitor.host`` for launch lines.
 """
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .accelerate_env import accelerate_layers as accelerate_layers, yaml_layer as yaml_layer
+    from .deepspeed import deepspeed_layer as deepspeed_layer
+    from .launchers import Launch as Launch, LaunchParser as LaunchParser, ToolCommand as ToolCommand
+    from .program import Program as Program
+    from .ranks import (
+        WorldSize as WorldSize,
+        processes_per_node as processes_per_node,
+        read_world_size as read_world_size,
+        visible_gpus as visible_gpus,
+    )
+    from .run_logs import (
+        latest_file as latest_file,
+        logged_trainer_settings as logged_trainer_settings,
+        table_in_file as table_in_file,
+        table_in_log as table_in_log,
+    )
+    from .script_calls import SIZE_ARGUMENTS as SIZE_ARGUMENTS
+    from .script_settings import ScriptSettings as ScriptSettings, read_script as read_script
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "accelerate_env": "accelerate_layers yaml_layer",
+            "deepspeed": "deepspeed_layer",
+            "launchers": "Launch LaunchParser ToolCommand",
+            "program": "Program",
+            "ranks": "processes_per_node read_world_size visible_gpus WorldSize",
+            "run_logs": "latest_file logged_trainer_settings table_in_file table_in_log",
+            "script_calls": "SIZE_ARGUMENTS",
+            "script_settings": "read_script ScriptSettings",
+        },
+    )

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...common.errors import InputError
-from ..source.data_files import layer_from_table, read_table
-from ..source.layered_settings import Setting, SettingsLayer
+from ...common import InputError
+from ..source import Setting, SettingsLayer, layer_from_table, read_table
 from .program import Program
 
 _NAME_BY_VARIABLE = {

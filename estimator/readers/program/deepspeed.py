@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..source.layered_settings import Setting
+from ..source import Setting
 
 _COPIED = {
     "zero_hpz_partition_size": "zero_optimization.zero_hpz_partition_size",

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from ..source.flags import flag_name, is_flag, parse_flags
-from ..source.layered_settings import Setting
+from ..source import Setting, flag_name, is_flag, parse_flags
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..source.evidence import FindingCollector
-from ..source.filesystem_view import FilesystemView
-from ..source.layered_settings import SettingsLayer
+from ..source import FilesystemView, FindingCollector, SettingsLayer
 from .launchers import Launch
 
 

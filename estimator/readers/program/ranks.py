@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_int, default_setting, parse_digits
+from ..source import LayeredSettings, Setting, SettingsLayer, as_int, default_setting, parse_digits
 from .accelerate_env import environment_layer
 from .launchers import Launch, count_world_info_ranks
 

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
-from ...job.rules.optimizers import OPTIMIZERS
-from ..source.layered_settings import UNKNOWN_TABLE, Setting, default_setting
+from ...job.rules import OPTIMIZERS
+from ..source import UNKNOWN_TABLE, Setting, default_setting
 from .script_values import Call, ScriptEvaluator
 
 TRAINING_CONFIG = re.compile(

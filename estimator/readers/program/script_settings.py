@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...common.errors import InputError
-from ...common.untrusted_files import TooLargeError, read_file
-from ..source.layered_settings import Setting, SettingsLayer
+from ...common import InputError, TooLargeError, read_file
+from ..source import Setting, SettingsLayer
 from .script_calls import LENGTH_ARGUMENTS, TRAINING_CONFIG, CallReader
 from .script_values import ScriptEvaluator, calls_in_order
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..source.layered_settings import Setting, parse_digits
+from ..source import Setting, parse_digits
 
 _UNKNOWN = object()
 """The value of an expression that only the running script could evaluate."""

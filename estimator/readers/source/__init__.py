@@ -3,3 +3,56 @@
 Lives here: reading bounded YAML, JSON and TOML; paths as the observed process sees them.
 Callers: all readers.
 """
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .data_files import (
+        layer_from_table as layer_from_table,
+        read_table as read_table,
+        table_of_setting as table_of_setting,
+    )
+    from .evidence import (
+        MODEL_STATES as MODEL_STATES,
+        Component as Component,
+        Finding as Finding,
+        FindingCollector as FindingCollector,
+        JobReading as JobReading,
+    )
+    from .filesystem_view import FilesystemView as FilesystemView, follow_links as follow_links
+    from .flags import flag_name as flag_name, is_flag as is_flag, parse_flags as parse_flags
+    from .layered_settings import (
+        UNKNOWN_TABLE as UNKNOWN_TABLE,
+        LayeredSettings as LayeredSettings,
+        Setting as Setting,
+        SettingsLayer as SettingsLayer,
+        as_bool as as_bool,
+        as_int as as_int,
+        as_word as as_word,
+        default_layer as default_layer,
+        default_setting as default_setting,
+        parse_digits as parse_digits,
+    )
+    from .versions import (
+        framework_with_version as framework_with_version,
+        is_at_least as is_at_least,
+        transformers_defaults as transformers_defaults,
+        trl_defaults as trl_defaults,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "data_files": "layer_from_table read_table table_of_setting",
+            "evidence": "Component Finding FindingCollector JobReading MODEL_STATES",
+            "filesystem_view": "FilesystemView follow_links",
+            "flags": "flag_name is_flag parse_flags",
+            "layered_settings": (
+                "as_bool as_int as_word default_layer default_setting LayeredSettings parse_digits "
+                "Setting SettingsLayer UNKNOWN_TABLE"
+            ),
+            "versions": "framework_with_version is_at_least transformers_defaults trl_defaults",
+        },
+    )

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...common.errors import InputError
-from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, read_file
+from ...common import InputError, TooLargeError, check_nesting, parse_toml, read_file
 from .filesystem_view import FilesystemView
 from .layered_settings import Setting
 

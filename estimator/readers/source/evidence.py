@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...job.job import Job, UncertaintyDirection
-from ...job.job_file import with_changes
+from ...job import Job, UncertaintyDirection, with_changes
 from .layered_settings import Setting
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")

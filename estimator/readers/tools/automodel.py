@@ -6,29 +6,28 @@ transformers' own; FSDP2 gathers in bf16 and reduces in fp32.
 
 import re
 
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..program.ranks import WorldSize, read_world_size
-from ..source.evidence import FindingCollector, JobReading
-from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
-from ..trainer.model_facts import known_config, stored_dtype
-from ..trainer.precision import WEIGHT_DTYPES
-from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import (
+from ..program import Program, ToolCommand, WorldSize, read_world_size
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..trainer import WEIGHT_DTYPES, known_config, stored_dtype, warn_of_unread
+from .shared import (
+    CHECKPOINTING_SWITCH,
+    Tool,
+    ToolKey,
+    ToolKeys,
     apply_rules,
     bool_rule,
+    folder_id,
+    has_any,
+    has_key,
     int_rule,
     known_optimizer,
     record_bool,
     record_int,
     record_ranks,
     record_word,
+    tool_settings,
     word_rule,
 )
-from .shared.known_models import folder_id
-from .shared.merged_settings import tool_settings
-from .shared.tool import Tool, ToolKey, ToolKeys, has_any, has_key
-from .shared.trainer_keys import CHECKPOINTING_SWITCH
 
 _STRATEGIES = {
     **dict.fromkeys(("fsdp2", "fsdp2manager", "fsdp2config"), "fsdp2"),

@@ -7,17 +7,30 @@ transformers' Trainer and accelerate.
 import re
 from collections.abc import Mapping
 
-from ..program.accelerate_env import accelerate_layers
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..source.evidence import JobReading
-from ..source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_setting
-from ..source.versions import transformers_defaults
-from ..trainer.trainer_program import read_trainer
-from .shared.merged_settings import tool_layers
-from .shared.tool import Tool, ToolKey, ToolKeys
-from .shared.trainer_keys import CHECKPOINTING_SWITCH, OPTIMIZER_NAMES, batch_keys
-from .shared.translation import Translation, uses_deepspeed
+from ..program import Program, ToolCommand, accelerate_layers
+from ..source import (
+    JobReading,
+    LayeredSettings,
+    Setting,
+    SettingsLayer,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    transformers_defaults,
+)
+from ..trainer import read_trainer
+from .shared import (
+    CHECKPOINTING_SWITCH,
+    OPTIMIZER_NAMES,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    Translation,
+    batch_keys,
+    tool_layers,
+    uses_deepspeed,
+)
 
 _TRAINER_NAMES = {
     "base_model": "model_name_or_path",

@@ -7,16 +7,23 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..program.ranks import read_world_size, visible_gpus
-from ..source.evidence import FindingCollector, JobReading
-from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
-from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import apply_rules, int_rule, known_optimizer, record_int, word_rule
-from .shared.known_models import folder_id
-from .shared.merged_settings import CONFIG_SUFFIXES, tool_settings
-from .shared.tool import Tool, ToolKey, ToolKeys, has_any
+from ..program import Program, ToolCommand, read_world_size, visible_gpus
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..trainer import warn_of_unread
+from .shared import (
+    CONFIG_SUFFIXES,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    apply_rules,
+    folder_id,
+    has_any,
+    int_rule,
+    known_optimizer,
+    record_int,
+    tool_settings,
+    word_rule,
+)
 
 _PRECISION = {
     "bf16-true": "bf16",

@@ -6,12 +6,11 @@ Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains
 import re
 from collections.abc import Mapping
 
-from ..program.accelerate_env import accelerate_layers
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..program.ranks import processes_per_node
-from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
-from ..source.layered_settings import (
+from ..program import Program, ToolCommand, accelerate_layers, processes_per_node
+from ..source import (
+    MODEL_STATES,
+    FindingCollector,
+    JobReading,
     LayeredSettings,
     Setting,
     SettingsLayer,
@@ -20,13 +19,20 @@ from ..source.layered_settings import (
     as_word,
     default_layer,
     default_setting,
+    transformers_defaults,
 )
-from ..source.versions import transformers_defaults
-from ..trainer.trainer_program import read_trainer
-from .shared.merged_settings import tool_layers
-from .shared.tool import Tool, ToolKey, ToolKeys, has_any
-from .shared.trainer_keys import OPTIMIZER_NAMES, batch_keys
-from .shared.translation import Translation, uses_deepspeed
+from ..trainer import read_trainer
+from .shared import (
+    OPTIMIZER_NAMES,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    Translation,
+    batch_keys,
+    has_any,
+    tool_layers,
+    uses_deepspeed,
+)
 
 _TRAINER_NAMES = {"enable_liger_kernel": "use_liger_kernel", "cutoff_len": "max_length", "lora_rank": "lora_r"}
 _SWITCHES: Mapping[str, tuple[str, object]] = {

@@ -7,14 +7,22 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..program.program import Program
-from ..program.ranks import WorldSize, read_world_size
-from ..source.evidence import FindingCollector, JobReading
-from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
-from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import apply_rules, bool_rule, int_rule, record_ranks, record_word, switch_rule, word_rule
-from .shared.merged_settings import tool_settings
-from .shared.tool import Tool, ToolKey, ToolKeys
+from ..program import Program, WorldSize, read_world_size
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
+from ..trainer import warn_of_unread
+from .shared import (
+    Tool,
+    ToolKey,
+    ToolKeys,
+    apply_rules,
+    bool_rule,
+    int_rule,
+    record_ranks,
+    record_word,
+    switch_rule,
+    tool_settings,
+    word_rule,
+)
 
 _SHARDING = {
     "no_shard": "none",

@@ -6,12 +6,12 @@ Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transforme
 import re
 from collections.abc import Mapping
 
-from ..program.accelerate_env import accelerate_layers
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..program.ranks import processes_per_node, visible_gpus
-from ..source.evidence import MODEL_STATES, Finding, FindingCollector, JobReading
-from ..source.layered_settings import (
+from ..program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
+from ..source import (
+    MODEL_STATES,
+    Finding,
+    FindingCollector,
+    JobReading,
     LayeredSettings,
     Setting,
     SettingsLayer,
@@ -20,15 +20,21 @@ from ..source.layered_settings import (
     as_word,
     default_layer,
     default_setting,
+    transformers_defaults,
 )
-from ..source.versions import transformers_defaults
-from ..trainer.model_facts import config_dtype, known_config
-from ..trainer.step_arguments import PREFERENCE_METHODS
-from ..trainer.trainer_program import read_trainer
-from .shared.merged_settings import tool_layers
-from .shared.tool import Tool, ToolKey, ToolKeys, has_any
-from .shared.trainer_keys import CHECKPOINTING_SWITCH, OPTIMIZER_NAMES, batch_keys
-from .shared.translation import Translation, uses_deepspeed
+from ..trainer import PREFERENCE_METHODS, config_dtype, known_config, read_trainer
+from .shared import (
+    CHECKPOINTING_SWITCH,
+    OPTIMIZER_NAMES,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    Translation,
+    batch_keys,
+    has_any,
+    tool_layers,
+    uses_deepspeed,
+)
 
 _TRAINER_NAMES = {"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"}
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (

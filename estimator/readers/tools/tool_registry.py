@@ -11,9 +11,8 @@ from importlib import import_module
 from pathlib import PurePath
 
 from .. import tools
-from ..program.launchers import Launch, LaunchParser
-from .shared.tool import ConfigTable, Tool, ToolKeys
-from .shared.trainer_keys import TRAINER_KEYS
+from ..program import Launch, LaunchParser
+from .shared import TRAINER_KEYS, ConfigTable, Tool, ToolKeys
 
 
 @cache

@@ -8,24 +8,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..program.program import Program
-from ..program.ranks import WorldSize, read_world_size
-from ..source.evidence import FindingCollector, JobReading
-from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
-from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import (
+from ..program import Program, WorldSize, read_world_size
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
+from ..trainer import warn_of_unread
+from .shared import (
+    Tool,
+    ToolKey,
+    ToolKeys,
     apply_rules,
     bool_rule,
+    folder_id,
+    has_any,
     known_optimizer,
     record_int,
     record_ranks,
     record_word,
+    section,
     switch_rule,
+    tool_settings,
+    torchtitan_id,
     word_rule,
 )
-from .shared.known_models import folder_id, torchtitan_id
-from .shared.merged_settings import tool_settings
-from .shared.tool import Tool, ToolKey, ToolKeys, has_any, section
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}

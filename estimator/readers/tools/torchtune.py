@@ -9,19 +9,28 @@ import re
 import shutil
 from pathlib import Path, PurePath
 
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..program.ranks import read_world_size
-from ..source.evidence import FindingCollector, JobReading
-from ..source.flags import parse_flags
-from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word
-from ..trainer.precision import WEIGHT_DTYPES
-from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import apply_rules, bool_rule, int_rule, known_optimizer, record_ranks, switch_rule, word_rule
-from .shared.known_models import folder_id, torchtune_id
-from .shared.merged_settings import overrides_first, tool_settings
-from .shared.tool import Tool, ToolKey, ToolKeys, has_key
-from .shared.trainer_keys import CHECKPOINTING_SWITCH, batch_keys
+from ..program import Program, ToolCommand, read_world_size
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, parse_flags
+from ..trainer import WEIGHT_DTYPES, warn_of_unread
+from .shared import (
+    CHECKPOINTING_SWITCH,
+    Tool,
+    ToolKey,
+    ToolKeys,
+    apply_rules,
+    batch_keys,
+    bool_rule,
+    folder_id,
+    has_key,
+    int_rule,
+    known_optimizer,
+    overrides_first,
+    record_ranks,
+    switch_rule,
+    tool_settings,
+    torchtune_id,
+    word_rule,
+)
 
 _OPTIMIZERS = {
     "adamw": "adamw",

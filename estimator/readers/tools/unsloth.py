@@ -5,14 +5,18 @@ Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with 
 
 import re
 
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..source.evidence import JobReading
-from ..source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_word, default_setting
-from ..source.versions import transformers_defaults
-from ..trainer.trainer_program import read_trainer
-from .shared.merged_settings import tool_layers
-from .shared.tool import Tool, ToolKeys, section
+from ..program import Program, ToolCommand
+from ..source import (
+    JobReading,
+    LayeredSettings,
+    Setting,
+    SettingsLayer,
+    as_word,
+    default_setting,
+    transformers_defaults,
+)
+from ..trainer import read_trainer
+from .shared import Tool, ToolKeys, section, tool_layers
 
 _DEFAULTS = {
     "per_device_train_batch_size": 2,

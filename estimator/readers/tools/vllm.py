@@ -7,14 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..program.launchers import ToolCommand
-from ..program.program import Program
-from ..source.evidence import FindingCollector, JobReading
-from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
-from ..trainer.model_facts import config_dtype, known_config
-from .shared.key_rules import apply_rules, int_rule, record_int, record_word
-from .shared.merged_settings import tool_layers
-from .shared.tool import Tool, ToolKey, ToolKeys, has_any
+from ..program import Program, ToolCommand
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
+from ..trainer import config_dtype, known_config
+from .shared import Tool, ToolKey, ToolKeys, apply_rules, has_any, int_rule, record_int, record_word, tool_layers
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _AUTO_DTYPE = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}

@@ -3,3 +3,25 @@
 Lives here: model, step, LoRA, precision, sharding and run settings as the Trainer decides them.
 Callers: ``tools`` and the two entry points of ``readers``.
 """
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .model_facts import config_dtype as config_dtype, known_config as known_config, stored_dtype as stored_dtype
+    from .precision import WEIGHT_DTYPES as WEIGHT_DTYPES
+    from .step_arguments import PREFERENCE_METHODS as PREFERENCE_METHODS
+    from .trainer_program import read_trainer as read_trainer
+    from .unread_settings import warn_of_unread as warn_of_unread
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "model_facts": "config_dtype known_config stored_dtype",
+            "precision": "WEIGHT_DTYPES",
+            "step_arguments": "PREFERENCE_METHODS",
+            "trainer_program": "read_trainer",
+            "unread_settings": "warn_of_unread",
+        },
+    )

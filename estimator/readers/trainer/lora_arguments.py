@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ..source.evidence import FindingCollector
-from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, default_setting
+from ..source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, default_setting
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")

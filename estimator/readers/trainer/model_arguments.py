@@ -2,11 +2,16 @@
 
 import os
 
-from ...common.errors import InputError
-from ..source.data_files import layer_from_table, table_of_setting
-from ..source.evidence import FindingCollector
-from ..source.filesystem_view import FilesystemView
-from ..source.layered_settings import LayeredSettings, Setting, as_word
+from ...common import InputError
+from ..source import (
+    FilesystemView,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_word,
+    layer_from_table,
+    table_of_setting,
+)
 from .trainer_inputs import TrainerInputs
 
 _MODEL_NAMES = ("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")

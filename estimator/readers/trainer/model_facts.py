@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...common.errors import VramtopError
-from ...job.job import ModelSpec
-from ..source.evidence import Finding
-from ..source.layered_settings import Setting, default_setting
+from ...common import VramtopError
+from ...job import ModelSpec
+from ..source import Finding, Setting, default_setting
 
 _PEFT_TARGETS = {
     **dict.fromkeys(
@@ -36,7 +35,7 @@ def known_config(
     """
     if model is None:
         return None
-    from ...model.find_config import resolve_model  # here: 20 ms that recognising a running program does not need
+    from ...model import resolve_model  # here: 20 ms that recognising a running program does not need
 
     name = str(model.value)
     try:

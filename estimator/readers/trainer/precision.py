@@ -1,7 +1,6 @@
 """Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set."""
 
-from ..source.evidence import FindingCollector
-from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_word, default_setting
+from ..source import FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
 from .trainer_inputs import TrainerInputs
 
 WEIGHT_DTYPES = {

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from ..source.evidence import FindingCollector
-from ..source.layered_settings import Setting, as_int
+from ..source import FindingCollector, Setting, as_int
 from .trainer_inputs import TrainerInputs
 
 _NO_TARGETS = ("none", "all")

@@ -3,12 +3,21 @@
 import re
 from typing import Any
 
-from ...common.errors import InputError
-from ..program.deepspeed import deepspeed_layer
-from ..program.ranks import WorldSize
-from ..source.data_files import layer_from_table, table_of_setting
-from ..source.evidence import MODEL_STATES, FindingCollector
-from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, parse_digits
+from ...common import InputError
+from ..program import WorldSize, deepspeed_layer
+from ..source import (
+    MODEL_STATES,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    layer_from_table,
+    parse_digits,
+    table_of_setting,
+)
 from .trainer_inputs import TrainerInputs
 
 _UNKNOWN_STAGE = "unknown"

@@ -3,13 +3,21 @@
 The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 """
 
-from ...common.errors import InputError
-from ...job.rules.optimizers import OPTIMIZERS
-from ..source.data_files import layer_from_table, table_of_setting
-from ..source.evidence import FindingCollector
-from ..source.filesystem_view import FilesystemView
-from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word
-from ..source.versions import framework_with_version, is_at_least
+from ...common import InputError
+from ...job.rules import OPTIMIZERS
+from ..source import (
+    FilesystemView,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_int,
+    as_word,
+    framework_with_version,
+    is_at_least,
+    layer_from_table,
+    table_of_setting,
+)
 from .trainer_inputs import TrainerInputs
 
 PREFERENCE_METHODS = ("dpo", "reward", "orpo", "cpo")

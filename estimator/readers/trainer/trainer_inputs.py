@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..program.ranks import WorldSize
-from ..source.filesystem_view import FilesystemView
-from ..source.layered_settings import LayeredSettings, as_int
+from ..program import WorldSize
+from ..source import FilesystemView, LayeredSettings, as_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..program.program import Program
-from ..program.ranks import read_world_size
-from ..program.run_logs import logged_trainer_settings
-from ..source.evidence import JobReading
-from ..source.layered_settings import LayeredSettings, SettingsLayer
+from ..program import Program, logged_trainer_settings, read_world_size
+from ..source import JobReading, LayeredSettings, SettingsLayer
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, known_config, stored_dtype

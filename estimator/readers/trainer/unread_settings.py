@@ -3,9 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from ...job.job import UncertaintyDirection
-from ..source.evidence import MODEL_STATES, Component, FindingCollector
-from ..source.layered_settings import UNKNOWN_TABLE, LayeredSettings, Setting, as_bool
+from ...job import UncertaintyDirection
+from ..source import MODEL_STATES, UNKNOWN_TABLE, Component, FindingCollector, LayeredSettings, Setting, as_bool
 
 _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"offload|on_cpu": ("less", (*MODEL_STATES, "activations")),

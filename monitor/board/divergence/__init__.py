@@ -3,3 +3,25 @@
 Lives here: the status (on budget, over, under, growing, ...), the phase of the run, and the likely causes.
 Callers: ``board``, the attach screen and the ``attach`` command.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .divergence_status import (
+        Comparison as Comparison,
+        Status as Status,
+        compare_with_budget as compare_with_budget,
+    )
+    from .peak_usage import PeakUsage as PeakUsage
+    from .run_phases import PhaseStart as PhaseStart, PhaseTracker as PhaseTracker, RunPhase as RunPhase
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "divergence_status": "compare_with_budget Comparison Status",
+            "peak_usage": "PeakUsage",
+            "run_phases": "PhaseStart PhaseTracker RunPhase",
+        },
+    )

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Collection
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.causes import Divergence, Observation, explain_divergence
+from vramtop.estimator.job import Job
 
-from ...snapshot.snapshot import GpuProcess
+from ...snapshot import GpuProcess
 from .divergence_status import Comparison
 
 

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.sizes import MIB, format_gib
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import MIB, format_gib
 
-from ...snapshot.history import MemorySample
-from ...snapshot.snapshot import GpuProcess
+from ...snapshot import GpuProcess, MemorySample
 from .memory_growth import MIN_DEVIATIONS, GrowthTrend, find_growth
 from .peak_usage import PeakUsage, peak_usage
 from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...snapshot.history import MemorySample, usual_interval
-from ...snapshot.snapshot import GpuProcess, ProcessCounters
+from ...snapshot import GpuProcess, MemorySample, ProcessCounters, usual_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

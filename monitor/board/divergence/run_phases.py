@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.sizes import MIB
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import MIB
 
-from ...snapshot.snapshot import ProcessCounters
+from ...snapshot import ProcessCounters
 
 RunPhase = Literal["started", "context", "loading", "warming_up", "steady"]
 """Process started; CUDA context created; weights being loaded; first steps; memory at its final level."""

@@ -3,3 +3,25 @@
 Lives here: ``check_fit`` (budget and available memory in, ``FitResult`` out) and the memory available on each device.
 Callers: ``board``, ``preflight``, the fit check screen and the ``fit`` command.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .device_capacity import (
+        DeviceCapacity as DeviceCapacity,
+        commit as commit,
+        device_capacities as device_capacities,
+    )
+    from .fit_check import check_fit as check_fit, with_host_memory as with_host_memory
+    from .fit_result import DeviceVerdict as DeviceVerdict, FitResult as FitResult, Verdict as Verdict
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "device_capacity": "commit device_capacities DeviceCapacity",
+            "fit_check": "check_fit with_host_memory",
+            "fit_result": "DeviceVerdict FitResult Verdict",
+        },
+    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...snapshot.mig_devices import mig_label
+from ...snapshot import mig_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from vramtop.estimator.job.gpu_catalogue import Gpu
+    from vramtop.estimator.job import Gpu
 
-    from ...snapshot.snapshot import DeviceIndex, GpuReading, MigReading, Snapshot
+    from ...snapshot import DeviceIndex, GpuReading, MigReading, Snapshot
 
 _NO_MIG_DEVICE = "is in MIG mode and has no MIG device (nvidia-smi mig -cgi PROFILE -C makes one)"
 _UNUSABLE_FAULTS = {
@@ -58,7 +58,7 @@ class DeviceCapacity:
     @property
     def gpu_type(self) -> Gpu | None:
         """Catalogue entry of the GPU; for a MIG device, of the GPU that it is a part of."""
-        from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # not at start-up
+        from vramtop.estimator.job import match_nvml_name  # not at start-up
 
         return match_nvml_name(self.name, None if self.mig else self.total_bytes) if self.name else None
 

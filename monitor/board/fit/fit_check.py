@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 
-from ...host.host_memory import HostRam, host_verdict
+from ...host import HostRam, host_verdict
 from .device_capacity import DeviceCapacity
 from .fit_result import MIG_NEEDS_ONE_RANK, FitResult
 from .serving_fit import check_serving_fit

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramtop.estimator.budget.serving_need import ServingNeed
+    from vramtop.estimator.budget import ServingNeed
 
-    from ...host.host_memory import HostVerdict
-    from ...snapshot.snapshot import MigReading
+    from ...host import HostVerdict
+    from ...snapshot import MigReading
     from .device_capacity import DeviceCapacity
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]

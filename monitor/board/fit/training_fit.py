@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from vramtop.estimator.budget.budget import RankPeak
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.budget import RankPeak
+from vramtop.estimator.common import format_gib
 
 from .device_capacity import DeviceCapacity
 from .fit_result import (

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 from importlib import import_module
 
-from ..context.check import Check
+from ..context import Check
 
 _MODULES_IN_ORDER = ("cuda", "memory", "model", "environment_keys", "output_folders", "libraries", "nccl")
 """Order of the report; other modules follow by name."""

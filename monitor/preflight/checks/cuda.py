@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ..context.check import Check, CheckResult
-from ..context.check_context import CheckContext
-from ..context.target_gpus import assign_gpus, assigned_gpu_indices, target_devices
+from ..context import Check, CheckContext, CheckResult, assign_gpus, assigned_gpu_indices, target_devices
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MIN_MINOR_COMPATIBLE_MAJOR = 11

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vramtop.estimator.common.paths import expand_user
+from vramtop.estimator.common import expand_user
 
-from ..context.check import Check, CheckResult
-from ..context.check_context import CheckContext
-from ..facts.hub_access import find_token, offline_variable, token_file
-from ..facts.model_location import find_model_location, is_downloaded
+from ..context import Check, CheckContext, CheckResult
+from ..facts import find_model_location, find_token, is_downloaded, offline_variable, token_file
 
 _REPORTING_KEYS = {
     "wandb": "WANDB_API_KEY",

@@ -11,12 +11,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import InstalledPackages
+from vramtop.estimator.job import Job
+from vramtop.estimator.trace import InstalledPackages
 
-from ..context.check import Check, CheckResult
-from ..context.check_context import CheckContext
-from ..facts.required_packages import RequiredLibrary, required_libraries
+from ..context import Check, CheckContext, CheckResult
+from ..facts import RequiredLibrary, required_libraries
 
 _JOB_VERSIONS = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
 """Libraries whose version a job may state."""

@@ -5,19 +5,14 @@ from dataclasses import replace
 
 import msgspec
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import CancelledError
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.job import Job, Parallel
-from vramtop.estimator.job.resolved_job import resolve_job
-from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CancelledError, format_gib
+from vramtop.estimator.job import Job, Parallel, resolve_job
+from vramtop.estimator.model import UNKNOWN_FAMILY_ERROR
 
-from ...board.fit.device_capacity import DeviceCapacity
-from ...board.fit.fit_check import check_fit
-from ...host.host_memory import host_verdict
-from ..context.check import Check, CheckResult
-from ..context.check_context import CheckContext
-from ..context.target_gpus import target_devices
+from ...board.fit import DeviceCapacity, check_fit
+from ...host import host_verdict
+from ..context import Check, CheckContext, CheckResult, target_devices
 
 _QUANTIZED_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
 _QUANTIZED_EXTRA_BYTES = 0.1

@@ -1,17 +1,20 @@
 """Checks of the model: whether all of its files are on the disk, and if not, whether they may be downloaded."""
 
-from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.common.paths import is_folder
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
-from vramtop.estimator.model.find_config import hub_cache
+from vramtop.estimator.common import VramtopError, format_gib, is_folder
+from vramtop.estimator.job.rules import FRAMEWORKS
+from vramtop.estimator.model import hub_cache
 
-from ..context.check import Check, CheckResult
-from ..context.check_context import CheckContext
-from ..facts.disk_space import free_bytes, nearest_existing_folder
-from ..facts.hub_access import offline_variable
-from ..facts.model_files import ModelFolder
-from ..facts.model_location import ModelLocation, find_model_location, inspect_model, is_downloaded
+from ..context import Check, CheckContext, CheckResult
+from ..facts import (
+    ModelFolder,
+    ModelLocation,
+    find_model_location,
+    free_bytes,
+    inspect_model,
+    is_downloaded,
+    nearest_existing_folder,
+    offline_variable,
+)
 
 _MAX_SHOWN_FILES = 3
 

@@ -11,10 +11,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vramtop.estimator.common.sizes import GIB, MIB, format_gib
+from vramtop.estimator.common import GIB, MIB, format_gib
 
-from ..context.check import Check, CheckResult
-from ..context.check_context import CheckContext
+from ..context import Check, CheckContext, CheckResult
 
 _MIN_SHARED_BYTES = GIB
 """NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""

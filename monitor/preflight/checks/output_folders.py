@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
+from vramtop.estimator.common import VramtopError, format_gib
+from vramtop.estimator.formula import checkpoint_bytes
 
-from ..context.check import Check, CheckResult
-from ..context.check_context import CheckContext
-from ..facts.disk_space import free_bytes, has_no_inodes, nearest_existing_folder, write_error
-from ..facts.required_packages import REPORTING_MODULES
+from ..context import Check, CheckContext, CheckResult
+from ..facts import REPORTING_MODULES, free_bytes, has_no_inodes, nearest_existing_folder, write_error
 
 
 class OutputFolderCheck(Check):

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import VramtopError
+from vramtop.estimator.job import Job
+from vramtop.estimator.trace import InstalledPackages, TorchBuild
 
-from ..facts.hub_access import HubAccess
-from ..facts.job_interpreter import JobInterpreter
-from ..facts.machine import Machine
+from ..facts import HubAccess, JobInterpreter, Machine
 
 _Value = TypeVar("_Value")
 

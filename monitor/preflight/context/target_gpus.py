@@ -1,8 +1,7 @@
 """The GPUs of this machine that a job's ranks will use if it is started with its environment."""
 
-from ...attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
-from ...attach.gpu_environment import GpuEnvironment, nvml_mig_parent
-from ...board.fit.device_capacity import DeviceCapacity
+from ...attach import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent, visible_mig_devices
+from ...board.fit import DeviceCapacity
 from .check_context import CheckContext
 
 

@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from vramtop.estimator.common.paths import is_folder
+from vramtop.estimator.common import is_folder
 
 
 def nearest_existing_folder(path: Path) -> Path:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from vramtop.estimator.common.paths import expand_user
-from vramtop.estimator.common.untrusted_files import read_file
+from vramtop.estimator.common import expand_user, read_file
 
 HubAnswer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
 HUB_TIMEOUT_SECONDS = 10.0

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from vramtop.estimator.common.untrusted_files import open_file
-from vramtop.estimator.readers.tools.tool_registry import find_program_index, split_launch_line
-from vramtop.estimator.trace.interpreters import find_interpreters
+from vramtop.estimator.common import open_file
+from vramtop.estimator.readers.tools import find_program_index, split_launch_line
+from vramtop.estimator.trace import find_interpreters
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _SCRIPT = re.compile(rb"""\A\#!(?:/bin/sh\n'''exec'\s+"?|\s*)(?P<path>/[^\s"]+)(?:[ \t]+(?P<name>[^\s"$]+))?""")

@@ -3,14 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.readers.program.accelerate_env import yaml_layer
-from vramtop.estimator.readers.program.launchers import Launch
-from vramtop.estimator.readers.program.ranks import read_world_size
-from vramtop.estimator.readers.source.data_files import read_table
-from vramtop.estimator.readers.source.layered_settings import LayeredSettings, SettingsLayer, as_int
-from vramtop.estimator.readers.tools.tool_registry import parse_launch, split_launch_line
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import Job
+from vramtop.estimator.readers.program import Launch, read_world_size, yaml_layer
+from vramtop.estimator.readers.source import LayeredSettings, SettingsLayer, as_int, read_table
+from vramtop.estimator.readers.tools import parse_launch, split_launch_line
 
 _ADDRESS_OPTIONS = ("master_addr", "main_process_ip", "rdzv_endpoint")
 _PORT_OPTIONS = ("master_port", "main_process_port")

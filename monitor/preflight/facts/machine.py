@@ -5,15 +5,14 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.job.gpu_catalogue import Gpu
+from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.job import Gpu
 
-from ...board.fit.device_capacity import DeviceCapacity, device_capacities
-from ...host.host_memory import HostRam, available_host_memory
-from ...snapshot.snapshot import Snapshot
-from ...sources.nvml.call_threads import shut_down
-from ...sources.nvml.nvml_source import NvmlSource
-from ...storage.reservations import Reservations
+from ...board.fit import DeviceCapacity, device_capacities
+from ...host import HostRam, available_host_memory
+from ...snapshot import Snapshot
+from ...sources.nvml import NvmlSource, shut_down
+from ...storage import Reservations
 
 DRIVER_TIMEOUT_SECONDS = 20.0
 """Without persistence mode the driver first initialises every GPU."""

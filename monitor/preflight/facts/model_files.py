@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from vramtop.estimator.common.paths import is_file
-from vramtop.estimator.common.untrusted_files import TooLargeError, open_file, read_file
+from vramtop.estimator.common import TooLargeError, is_file, open_file, read_file
 
 _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json"),

@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vramtop.estimator.common.paths import expand_user, is_folder
-from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import names_user_code
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
-from vramtop.estimator.model.find_config import find_built_in, hub_cache
+from vramtop.estimator.common import expand_user, is_folder, read_file
+from vramtop.estimator.job import Job, names_user_code
+from vramtop.estimator.job.rules import FRAMEWORKS
+from vramtop.estimator.model import find_built_in, hub_cache
 
 from .model_files import ModelFolder, inspect_model_folder
 

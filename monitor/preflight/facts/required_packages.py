@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
-from vramtop.estimator.job.rules.optimizers import OPTIMIZERS
-from vramtop.estimator.job.rules.strategies import STRATEGIES
+from vramtop.estimator.job import Job
+from vramtop.estimator.job.rules import FRAMEWORKS, OPTIMIZERS, STRATEGIES
 
 _ATTENTION_LIBRARIES = {
     "flash_attention_2": ("flash-attn", "kernels"),

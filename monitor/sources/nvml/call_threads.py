@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ...host.processes import ProcessDirectory
+from ...host import ProcessDirectory
 
 
 class CallThread:

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...host.plain_text import sanitize_line
-from ...host.processes import ProcessFacts
-from ...snapshot.snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
+from ...host import ProcessFacts, sanitize_line
+from ...snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
 from .device_calls import DeviceCalls, DeviceLostError, RefusedError
 from .error_messages import UNSUPPORTED_CODES, device_fault, field_fault
 from .gpu_sleep import can_suspend, is_suspended

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...snapshot.snapshot import NO_ANSWER, Fault, GpuReading
+from ...snapshot import NO_ANSWER, Fault, GpuReading
 from .call_threads import CallThread
 from .device import NvmlDevice
 

@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common import CannotTellError
 
-from ...snapshot.snapshot import Fault
+from ...snapshot import Fault
 
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 OWN_MAPS_FILE = Path("/proc/self/maps")

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common import format_gib
 
-from ...host.host_memory import available_host_memory, host_total_bytes
-from ...snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess
+from ...host import available_host_memory, host_total_bytes
+from ...snapshot import HOST_MEMORY, Fault, GpuProcess
 from .device_calls import DeviceCalls, RefusedError
 from .error_messages import field_fault
 from .processes import MAX_GPU_BYTES
@@ -112,7 +112,7 @@ class NvmlMemory:
 
     def _may_share_memory(self) -> bool:
         """True unless this GPU model is known to have memory of its own."""
-        from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # rarely needed, and reads the catalogue
+        from vramtop.estimator.job import match_nvml_name  # rarely needed, and reads the catalogue
 
         model = match_nvml_name(self._name, None) if self._name else None
         return model is None or model.unified

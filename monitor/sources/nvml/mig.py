@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...host.plain_text import sanitize_line
-from ...snapshot.snapshot import Fault, MigReading
+from ...host import sanitize_line
+from ...snapshot import Fault, MigReading
 from .device_calls import DeviceCalls, RefusedError
 from .error_messages import UNSUPPORTED_CODES, field_fault
 from .processes import MAX_GPU_BYTES

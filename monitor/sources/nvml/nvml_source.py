@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...probe.counters import ProbeDirectory
-from ...snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
+from ...snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
 from .call_threads import CallThread, shut_down
 from .device import NvmlDevice
 from .device_threads import FIRST_READ_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, DeviceThreads

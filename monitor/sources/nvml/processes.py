@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...host.processes import ProcessFacts
-from ...snapshot.snapshot import GpuProcess, ProcessKind
+from ...host import ProcessFacts
+from ...snapshot import GpuProcess, ProcessKind
 
 UNREPORTED_NOTE = "memory not reported by the driver"
 TOO_LARGE_NOTE = "reported memory exceeds the GPU's"

@@ -7,27 +7,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Divergence
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.causes import Divergence
+from vramtop.estimator.common import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.gpu_catalogue import match_nvml_name
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import job_to_mapping, parse_assignment
-from vramtop.monitor.anomalies.anomaly import Anomaly
-from vramtop.monitor.anomalies.detector import AnomalyDetector
-from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.attach.read_run import read_run, require_running
-from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
+from vramtop.estimator.job import Job, job_to_mapping, match_nvml_name, parse_assignment
+from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
+from vramtop.monitor.attach import Attachment, SavedAnswers, require_running, with_saved_answers
+from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.board.divergence import Comparison, PhaseTracker, compare_with_budget
 from vramtop.monitor.board.divergence.diagnose import diagnose
-from vramtop.monitor.board.divergence.divergence_status import Comparison, compare_with_budget
-from vramtop.monitor.board.divergence.run_phases import PhaseTracker
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.sources.nvml import NvmlSource
 
-from ...draw.text_output import detect_output
-from ...job.job_flags import TRUST_KEY
-from ...reports.run_text import RunReport, run_lines
+from ...draw import detect_output
+from ...job import TRUST_KEY
+from ...reports import RunReport, run_lines
 from ..arguments import add_method_argument, process_id
 from ..json_text import json_text
 from ..options import estimate_method

@@ -8,29 +8,24 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.host_memory import HostRam, available_host_memory
-from vramtop.monitor.sources.early_sampler import EarlySampler
-from vramtop.monitor.sources.no_gpu import OptionalGpuSource
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.monitor.storage.pending_jobs import PendingJobs
-from vramtop.monitor.storage.reservations import Reservations
-from vramtop.monitor.storage.settings import Settings
+from vramtop.estimator.common import InputError
+from vramtop.monitor.board import Watchlist
+from vramtop.monitor.host import HostRam, available_host_memory
+from vramtop.monitor.sources import EarlySampler, OptionalGpuSource
+from vramtop.monitor.sources.nvml import NvmlSource
+from vramtop.monitor.storage import PendingJobs, Reservations, Settings
 
-from ...draw.capabilities import TEXTUAL_COLOUR_SYSTEMS, colour_depth, is_dumb_terminal
-from ...draw.text_output import detect_output, printable
+from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
 from ..crash_report import crash_sentence
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.job.gpu_catalogue import Gpu
-    from vramtop.estimator.job.job import Job
-    from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
-    from vramtop.monitor.sources.source import SnapshotSource
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Gpu, Job
+    from vramtop.monitor.snapshot import DeviceIndex, Snapshot
+    from vramtop.monitor.sources import SnapshotSource
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
-    from ...app.app import VramtopApp
-    from ...app.options import AppOptions
+    from ...app import AppOptions, VramtopApp
 
     app_options = AppOptions(
         interval=options.interval,
@@ -106,7 +100,7 @@ class _Estimators:
     def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         """Estimate by the most accurate method that is available; this may take seconds."""
         from vramtop.estimator.estimation import estimate
-        from vramtop.estimator.trace.worker_pool import keep_idle_workers
+        from vramtop.estimator.trace import keep_idle_workers
 
         keep_idle_workers()
         gpu, python = self._gpu_type(job), self._python or python
@@ -133,7 +127,7 @@ def _print_once(options: argparse.Namespace) -> int:
 def _jobs(options: argparse.Namespace) -> list[Job]:
     if not options.job:
         return []
-    from vramtop.estimator.job.job_file import load_job  # only if there is a job
+    from vramtop.estimator.job import load_job  # only if there is a job
 
     return [load_job(Path(path)) for path in options.job]
 
@@ -151,14 +145,14 @@ def _host_memory(snapshot: Snapshot) -> HostRam | None:
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
     """Return the source of snapshots, and a banner if that is not this machine."""
     if options.replay:
-        from vramtop.monitor.sources.replay import ReplaySource
+        from vramtop.monitor.sources import ReplaySource
 
         path = Path(options.replay)
         source = ReplaySource(path, rebase=True)
         source.open()  # an error is reported before the screen opens
         return source, f"the recording {path.name}, not this machine now"
     if options.demo:
-        from vramtop.monitor.sources.demo import demo_source
+        from vramtop.monitor.sources import demo_source
 
         return demo_source(), "the demo recording, not this machine"
     return OptionalGpuSource(NvmlSource()), None

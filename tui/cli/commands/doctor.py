@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import msgspec
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.doctor.issues import Issue, find_issues
-from vramtop.monitor.doctor.report import DoctorReport, collect_report
+from vramtop.estimator.common import InputError
+from vramtop.monitor.doctor import DoctorReport, Issue, collect_report, find_issues
 
-from ...draw.text_output import detect_output
-from ...reports.doctor_text import doctor_lines
-from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_issues
+from ...draw import detect_output
+from ...reports import doctor_lines
+from ...tty import TerminalFacts, terminal_issues
+from ...tty.terminal_facts import terminal_facts
 from ..json_text import json_text
 from ..progress import Progress
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from vramtop.estimator.estimation import estimate
 
-from ...draw.text_output import detect_output
-from ...job.load_job import job_from_options
-from ...reports.budget_text import budget_lines
+from ...draw import detect_output
+from ...job import job_from_options
+from ...reports import budget_lines
 from ..arguments import add_estimate_arguments
 from ..json_text import json_text
 from ..options import described_gpu, estimate_method

@@ -6,26 +6,28 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.gpu_catalogue import Gpu
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.attach.gpu_assignment import visible_gpus, visible_mig_devices
-from vramtop.monitor.attach.gpu_environment import GpuEnvironment, nvml_mig_parent
-from vramtop.monitor.attach.starting_jobs import find_starting_processes, remaining_bytes_by_device
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.board.fit.fit_check import check_fit, with_host_memory
-from vramtop.monitor.board.fit.fit_result import FitResult, Verdict
-from vramtop.monitor.host.host_memory import HostRam, available_host_memory
-from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.monitor.storage.reservations import Reservations
+from vramtop.estimator.job import Gpu, Job
+from vramtop.monitor.attach import (
+    Attachment,
+    GpuEnvironment,
+    find_starting_processes,
+    nvml_mig_parent,
+    remaining_bytes_by_device,
+    visible_gpus,
+    visible_mig_devices,
+)
+from vramtop.monitor.board.fit import DeviceCapacity, FitResult, Verdict, check_fit, device_capacities, with_host_memory
+from vramtop.monitor.host import HostRam, available_host_memory
+from vramtop.monitor.snapshot import DeviceIndex, Snapshot
+from vramtop.monitor.sources.nvml import NvmlSource
+from vramtop.monitor.storage import Reservations
 
-from ...draw.text_output import detect_output
-from ...job.load_job import LoadedJob, load_from_options
-from ...reports.budget_text import budget_lines, fit_lines
+from ...draw import detect_output
+from ...job import LoadedJob, load_from_options
+from ...reports import budget_lines, fit_lines
 from ..arguments import add_estimate_arguments, add_host_memory_argument
 from ..json_text import json_text
 from ..options import described_devices, described_gpu, described_host, estimate_method, gpu_indices

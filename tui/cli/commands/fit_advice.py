@@ -5,22 +5,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.advice.config_edits import Edit, flag_edits, tool_edits
-from vramtop.estimator.advice.largest_batch import LargestFitting, find_largest
-from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, suggest
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.common.untrusted_files import read_file
+from vramtop.estimator.advice import (
+    Edit,
+    LargestFitting,
+    Suggestion,
+    Verdict,
+    calibrated,
+    confirm,
+    find_largest,
+    flag_edits,
+    suggest,
+    tool_edits,
+)
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError, format_gib, read_file
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
-from vramtop.estimator.job.gpu_catalogue import Gpu
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff
+from vramtop.estimator.job import Gpu, Job, edit_job_file, unified_diff
 
-from ...draw.palette import VERDICTS
-from ...draw.text_output import TextOutput
-from ...job.job_flags import flags_by_key
-from ...job.load_job import LoadedJob
+from ...draw import VERDICTS, TextOutput
+from ...job import LoadedJob, flags_by_key
 
 _MAX_SUGGESTIONS = 6
 _HEADINGS: dict[Verdict, str] = {

@@ -7,21 +7,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.anomalies.detector import AnomalyDetector
-from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
-from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
-from vramtop.monitor.snapshot.snapshot import GpuProcess, Snapshot, WatchedJob
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.anomalies import AnomalyDetector
+from vramtop.monitor.board import Board, GpuRow, ProcessRow, Watchlist
+from vramtop.monitor.snapshot import GpuProcess, MigDevice, Snapshot, WatchedJob
+from vramtop.monitor.snapshot.mig_devices import mig_devices
+from vramtop.monitor.sources.nvml import NvmlSource
 
-from ...draw.palette import STATUSES, VERDICTS, unattributed_label
-from ...draw.text_output import TextOutput, detect_output, format_table, truncate
-from ...reports.anomaly_text import anomaly_lines
+from ...draw import STATUSES, VERDICTS, TextOutput, detect_output, format_table, truncate, unattributed_label
+from ...reports import anomaly_lines
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.job.job import Job
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +44,7 @@ def _read(options: argparse.Namespace) -> Board:
 
     watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0))
     if options.job:
-        from vramtop.estimator.job.job_file import load_job
+        from vramtop.estimator.job import load_job
 
         for path in options.job:
             watchlist.add_pending(load_job(Path(path)))
@@ -63,7 +61,7 @@ def _read(options: argparse.Namespace) -> Board:
 
 def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
     from vramtop.estimator.estimation import estimate
-    from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+    from vramtop.estimator.job import match_nvml_name
 
     from .attach import largest_rank, read_job_of_run
 

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job import Job
+from vramtop.monitor.preflight import ESTIMATE_TIMEOUT_SECONDS, exit_code, validate_job
 from vramtop.monitor.preflight.checks import find_checks
-from vramtop.monitor.preflight.context.check import CheckResult
-from vramtop.monitor.preflight.context.check_context import CheckContext
-from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
-from vramtop.monitor.preflight.facts.launch_environment import job_environment
-from vramtop.monitor.preflight.facts.machine import DRIVER_TIMEOUT_SECONDS, Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job
-from vramtop.monitor.preflight.run_checks import exit_code, run_checks
+from vramtop.monitor.preflight.context import CheckContext, CheckResult
+from vramtop.monitor.preflight.facts import (
+    DRIVER_TIMEOUT_SECONDS,
+    Machine,
+    described_machine,
+    find_job_interpreter,
+    job_environment,
+    this_machine,
+)
+from vramtop.monitor.preflight.prepare import prepare
+from vramtop.monitor.preflight.run_checks import run_checks
 
-from ...draw.text_output import detect_output
-from ...job.load_job import job_from_options
-from ...reports.preflight_text import preflight_lines
+from ...draw import detect_output
+from ...job import job_from_options
+from ...reports import preflight_lines
 from ..arguments import add_estimate_arguments, add_host_memory_argument, positive_seconds
 from ..json_text import json_text
 from ..options import described_devices, described_gpu, described_host, gpu_indices

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from vramtop.estimator.common.errors import CannotTellError, VramtopError
-from vramtop.monitor.snapshot.snapshot import Snapshot
-from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
-from vramtop.monitor.sources.recording import RecordingWriter
-from vramtop.monitor.sources.sampler import Sampler
+from vramtop.estimator.common import CannotTellError, VramtopError
+from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.sources import RecordingWriter, Sampler
+from vramtop.monitor.sources.nvml import NvmlSource
 
 from ..arguments import positive_seconds
 

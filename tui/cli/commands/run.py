@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common import InputError
 from vramtop.monitor.probe.launch import probed_environment
 
 

@@ -8,16 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.monitor.board.fit.fit_result import FitResult
-from vramtop.monitor.host.process_identity import start_time_of
-from vramtop.monitor.snapshot.snapshot import Snapshot
-from vramtop.monitor.storage.reservations import Reservation, Reservations
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit
+from vramtop.monitor.host import start_time_of
+from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.storage import Reservation, Reservations
 
-from ...draw.text_output import printable
+from ...draw import printable
 from ..arguments import positive_seconds
 
 RESERVATION_SECONDS = 120.0

@@ -11,21 +11,19 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import Static
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Divergence
-from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.board.board import Board, ProcessRow, RunRow
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.causes import Divergence
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow
+from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.divergence.diagnose import diagnose
-from vramtop.monitor.board.divergence.divergence_status import Status
-from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET, MissingReason, missing_reason
-from vramtop.monitor.snapshot.history import History
-from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey
+from vramtop.monitor.board.missing_reason import missing_reason
+from vramtop.monitor.snapshot import History, HistoryKey, ProcessKey
 
-from ...background.job_estimates import EstimateFunction
-from ...background.latest_only_task import LatestOnlyTask
-from ...draw.labels import MUTED
-from ...reports.divergence_text import divergence_content
-from ...widgets.static_lines import StaticLines
+from ...background import EstimateFunction, LatestOnlyTask
+from ...draw import MUTED
+from ...reports import divergence_content
+from ...widgets import StaticLines
 from .rank_rows import RankPlacement
 from .rank_table import RankTable
 from .rank_view import RankView

@@ -9,10 +9,10 @@ from textual.message import Message
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import Board, ProcessRow
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import Board, ProcessRow
 
-from ...draw.text_output import printable
+from ...draw import printable
 
 
 class PidChooser(Vertical):

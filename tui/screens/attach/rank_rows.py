@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.divergence.peak_usage import PeakUsage
-from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET
-from vramtop.monitor.snapshot.snapshot import ProcessKey
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import NOT_ON_GPU_YET, ProcessRow
+from vramtop.monitor.board.divergence import PeakUsage
+from vramtop.monitor.snapshot import ProcessKey
 
-from ...draw.cell_text import CellText, status_tone
-from ...draw.labels import signed_gib
-from ...draw.palette import STATUSES
+from ...draw import STATUSES, CellText, signed_gib, status_tone
 from .rank_text import PHASES
 
 RankColumn = Literal[

@@ -7,11 +7,12 @@ from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable
 
-from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.snapshot.snapshot import ProcessKey
+from vramtop.monitor.board import ProcessRow
+from vramtop.monitor.snapshot import ProcessKey
 
-from ...draw.labels import severity_rank
-from ...widgets.table_cell import TableCell, table_cell
+from ...draw import severity_rank
+from ...widgets import TableCell
+from ...widgets.table_cell import table_cell
 from .rank_rows import RankColumn, RankPlacement, RankRow, is_right, rank_columns, rank_rows
 
 

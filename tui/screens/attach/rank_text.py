@@ -5,20 +5,29 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.divergence.run_phases import RunPhase
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import ProcessRow
+from vramtop.monitor.board.divergence import RunPhase
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
-from ...draw.bars import BarSegment, draw_bar
-from ...draw.gpu_bars import NO_JOB, bar_content
-from ...draw.labels import MUTED, badge, format_duration, high_water_label, signed_gib
-from ...draw.memory_graph import Readings
-from ...draw.palette import COMPONENTS, STATUSES
-from ...draw.text_output import printable
-from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from ..step.step_graph_rows import CARD, CARD_COLOUR
+from ...draw import (
+    COMPONENTS,
+    MUTED,
+    NO_JOB,
+    STATUSES,
+    BarSegment,
+    Readings,
+    badge,
+    bar_content,
+    draw_bar,
+    format_duration,
+    high_water_label,
+    printable,
+    signed_gib,
+)
+from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
+from ..step import CARD, CARD_COLOUR
 from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
 
 PHASES: dict[RunPhase, tuple[str, str]] = {

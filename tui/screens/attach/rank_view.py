@@ -7,12 +7,11 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.monitor.board.board import ProcessRow
+from vramtop.estimator.budget import Budget
+from vramtop.monitor.board import ProcessRow
 
-from ...draw.labels import format_duration
-from ...draw.memory_graph import Readings
-from ...widgets.static_lines import StaticLines
+from ...draw import Readings, format_duration
+from ...widgets import StaticLines
 from ..base import is_ascii_only
 from .rank_text import bars_content, budget_content, facts_content, legend_content, nothing_content, run_graph_data
 from .run_graph import RunGraph

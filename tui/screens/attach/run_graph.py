@@ -1,8 +1,7 @@
 """Widget: memory over time in front of the budget, with scale, component letters and a time axis."""
 
-from ...draw.bars import Cell
-from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows, with_axes
+from ...draw import Cell, axis_labels
+from ...widgets import CellRows, with_axes
 from .run_graph_rows import RunGraphData, axis_rows, key_cells, run_graph_rows
 
 _AXIS_ROWS = 2

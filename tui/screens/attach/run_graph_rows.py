@@ -8,13 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from vramtop.estimator.budget.budget import Components
+from vramtop.estimator.budget import Components
 
-from ...draw.bars import Cell
-from ...draw.gpu_bars import NO_JOB
-from ...draw.memory_graph import EIGHTHS, Readings, column_of, column_sizes, level_of
-from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend
-from ..step.step_graph_rows import MAX_CARD_TO_PEAK, STACK_ORDER
+from ...draw import COMPONENTS, EIGHTHS, NO_JOB, OTHER_MEMORY, Cell, Readings, blend, column_of, column_sizes, level_of
+from ..step import MAX_CARD_TO_PEAK, STACK_ORDER
 
 EXPECTED, BOUND = "━", "┄"
 _STEPS = 8

@@ -4,14 +4,22 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from vramtop.monitor.attach.attachment import Attachment
-from vramtop.monitor.board.board import ProcessRow, RunRow
-from vramtop.monitor.board.missing_reason import NOT_ON_GPU_YET
-from vramtop.monitor.snapshot.snapshot import ProcessKey
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.board import NOT_ON_GPU_YET, ProcessRow, RunRow
+from vramtop.monitor.snapshot import ProcessKey
 
-from ...draw.labels import MUTED, badge, format_duration, gpu_labels, process_name, shorten, signed_gib, worst_row
-from ...draw.palette import STATUSES
-from ...draw.text_output import printable
+from ...draw import (
+    MUTED,
+    STATUSES,
+    badge,
+    format_duration,
+    gpu_labels,
+    printable,
+    process_name,
+    shorten,
+    signed_gib,
+    worst_row,
+)
 from .rank_text import time_words
 
 _MAX_NAME_WIDTH = 28

@@ -11,25 +11,18 @@ from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Input
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import VramtopError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach import Attachment, SavedAnswers, run_key
 from vramtop.monitor.attach.read_run import read_run
-from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
-from vramtop.monitor.board.board import Board, RunRow
-from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.snapshot.snapshot import ProcessKey, WatchedJob
+from vramtop.monitor.board import Board, RunRow, Watchlist
+from vramtop.monitor.snapshot import ProcessKey, WatchedJob
 
-from ...background.answer_writer import AnswerWriter
-from ...background.job_estimates import EstimateFunction, JobEstimates
-from ...background.run_reader import AttachFunction, RunReader
-from ...job.form_fields import TUNING, model_names
-from ...job.job_form import JobForm
-from ...widgets.budget_view import is_better_estimate
-from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
-from ..step.live_step import LiveStepScreen
+from ...background import AnswerWriter, AttachFunction, EstimateFunction, JobEstimates, RunReader
+from ...job import TUNING, JobForm, model_names
+from ...widgets import KeysLine, StaticLines, is_better_estimate
+from ..step import LiveStepScreen
 from .followed_run import FollowedRun, find_run, is_only_in_recording, with_start_times
 from .keys import ATTACH_KEYS, ATTACH_LAYOUT
 from .pid_chooser import PidChooser

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Container
 
-from ...draw.labels import severity_rank
-from ...widgets.content_lines import ContentLines
-from ...widgets.static_lines import StaticLines
+from ...draw import severity_rank
+from ...widgets import ContentLines, StaticLines
 from .gpu_panel_text import PanelShape, panel_height, panel_lines
 from .gpu_row_text import gpu_name_width, gpu_row_titles
 from .gpu_rows import GpuRows
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.screen import Screen
 
-    from vramtop.monitor.board.board import Board, GpuRow
-    from vramtop.monitor.snapshot.history import History
-    from vramtop.monitor.snapshot.snapshot import GpuKey
+    from vramtop.monitor.board import Board, GpuRow
+    from vramtop.monitor.snapshot import GpuKey, History
 
-    from ...draw.memory_graph import Readings
+    from ...draw import Readings
     from ..base import FeedStatus
     from .layout import DashboardLayout
 

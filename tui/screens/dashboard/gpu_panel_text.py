@@ -5,30 +5,37 @@ from functools import lru_cache
 
 from textual.content import Content
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import GpuRow, ProcessRow
-from vramtop.monitor.snapshot.mig_devices import MigDevice
-from vramtop.monitor.snapshot.snapshot import GpuReading
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import GpuRow, ProcessRow
+from vramtop.monitor.snapshot import GpuReading, MigDevice
 
-from ...draw.bars import Cell
-from ...draw.gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, held_cells
-from ...draw.labels import (
+from ...draw import (
     ALARM,
+    BUDGET_LINE,
     FAINT,
     MUTED,
+    NO_JOB,
+    STATUSES,
+    Cell,
+    Readings,
     badge,
+    bar_content,
+    budget_cells,
+    darker,
     format_duration,
+    graph_levels,
+    held_cells,
     join_to_width,
     left_and_right,
+    level_rows,
+    printable,
     process_name,
     severity_rank,
     shorten,
     signed_gib,
+    unattributed_label,
     worst_row,
 )
-from ...draw.memory_graph import Readings, graph_levels, level_rows
-from ...draw.palette import STATUSES, darker, unattributed_label
-from ...draw.text_output import printable
 
 FRAME_LINES = 4
 """Lines of a panel without a graph: two borders and two bars."""

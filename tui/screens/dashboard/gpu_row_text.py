@@ -5,14 +5,23 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
-from vramtop.estimator.common.sizes import GIB, format_gib
-from vramtop.monitor.board.board import GpuRow
-from vramtop.monitor.snapshot.mig_devices import MigDevice
-from vramtop.monitor.snapshot.snapshot import GpuReading
+from vramtop.estimator.common import GIB, format_gib
+from vramtop.monitor.board import GpuRow
+from vramtop.monitor.snapshot import GpuReading, MigDevice
 
-from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
-from ...draw.labels import ALARM, FAINT, MUTED, format_duration, gpu_status, process_name, shorten, worst_row
-from ...draw.text_output import printable
+from ...draw import (
+    ALARM,
+    FAINT,
+    MUTED,
+    bar_content,
+    format_duration,
+    gpu_status,
+    held_cells_with_budget_mark,
+    printable,
+    process_name,
+    shorten,
+    worst_row,
+)
 
 _STATUS_WIDTH = 20
 _UTIL_WIDTH = 6

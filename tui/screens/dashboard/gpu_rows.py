@@ -8,9 +8,9 @@ from textual.events import Click
 from textual.message import Message
 from textual.style import Style
 
-from vramtop.monitor.board.board import GpuRow
+from vramtop.monitor.board import GpuRow
 
-from ...widgets.content_lines import ContentLines
+from ...widgets import ContentLines
 from .gpu_row_text import gpu_row_line
 
 

@@ -9,28 +9,29 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from ...draw.labels import (
+from ...draw import (
     ALARM,
     MUTED,
     SEPARATOR,
+    STATUSES,
+    VERDICTS,
     WORST_FIRST,
     badge,
     format_duration,
     gpu_labels,
     join_to_width,
     left_and_right,
+    printable,
     severity_rank,
     shorten,
 )
-from ...draw.palette import STATUSES, VERDICTS
-from ...draw.text_output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramtop.monitor.board.board import Board, PendingRow, ProcessRow, RunRow
-    from vramtop.monitor.board.divergence.divergence_status import Status
-    from vramtop.monitor.board.fit.fit_result import Verdict
+    from vramtop.monitor.board import Board, PendingRow, ProcessRow, RunRow
+    from vramtop.monitor.board.divergence import Status
+    from vramtop.monitor.board.fit import Verdict
 
     from ..base import FeedStatus
 

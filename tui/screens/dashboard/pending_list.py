@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from vramtop.monitor.board.board import PendingRow
+from vramtop.monitor.board import PendingRow
 
-from ...draw.labels import ALARM, MUTED, badge
-from ...draw.palette import VERDICTS
-from ...draw.text_output import printable
-from ...widgets.static_lines import StaticLines
+from ...draw import ALARM, MUTED, VERDICTS, badge, printable
+from ...widgets import StaticLines
 
 _HIGHLIGHT_SECONDS = 60.0
 """A job is highlighted this long after it started or ceased to fit."""

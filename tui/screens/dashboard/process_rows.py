@@ -7,15 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
-from vramtop.monitor.snapshot.mig_devices import MigDevice
-from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import Board, GpuRow, ProcessRow
+from vramtop.monitor.snapshot import GpuKey, GpuReading, MigDevice
 
-from ...draw.cell_text import CellText, Tone, status_tone
-from ...draw.labels import WORST_FIRST, format_duration, severity_rank, shorten, signed_gib
-from ...draw.palette import STATUSES, unattributed_label
-from ...draw.text_output import printable
+from ...draw import (
+    STATUSES,
+    WORST_FIRST,
+    CellText,
+    Tone,
+    format_duration,
+    printable,
+    severity_rank,
+    shorten,
+    signed_gib,
+    status_tone,
+    unattributed_label,
+)
 
 ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]

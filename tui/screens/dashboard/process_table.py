@@ -14,9 +14,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from vramtop.monitor.board.board import Board, ProcessRow
+from vramtop.monitor.board import Board, ProcessRow
 
-from ...draw.cell_text import CellText
+from ...draw import CellText
 from ...widgets.table_cell import table_cell
 from .process_rows import (
     SORT_KEYS,

@@ -13,10 +13,8 @@ from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ...draw.labels import MUTED
-from ...widgets.keys_line import KeysLine
-from ...widgets.legend import Legend, legend_line
-from ...widgets.static_lines import StaticLines
+from ...draw import MUTED
+from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
 from .gpu_area import GpuArea
 from .gpu_rows import GpuRows
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from vramtop.estimator.job.job import Job
-    from vramtop.monitor.board.board import Board, ProcessRow
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.board import Board, ProcessRow
 
     from ..base import BoardApp, FeedStatus
 

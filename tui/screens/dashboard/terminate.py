@@ -10,16 +10,16 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Button
 
-from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.host.terminate import NotTerminatedError, ProcessTermination
+from vramtop.monitor.board import Board, ProcessRow
+from vramtop.monitor.host import NotTerminatedError, ProcessTermination
 
-from ...widgets.static_lines import StaticLines
+from ...widgets import StaticLines
 from .terminate_text import still_running_text, termination_details, termination_status
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from vramtop.monitor.snapshot.snapshot import ProcessKey
+    from vramtop.monitor.snapshot import ProcessKey
 
     from ..base import BoardApp
 

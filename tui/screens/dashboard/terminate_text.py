@@ -6,13 +6,12 @@ from textwrap import wrap
 
 from textual.content import Content
 
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.host.terminate import GRACE_SECONDS, ProcessTermination
-from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import Board, ProcessRow
+from vramtop.monitor.host import GRACE_SECONDS, ProcessTermination
+from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
-from ...draw.labels import MUTED, SEPARATOR, format_duration, process_name
-from ...draw.text_output import printable
+from ...draw import MUTED, SEPARATOR, format_duration, printable, process_name
 
 _LABEL_WIDTH = 9
 _MAX_COMMAND_LINES = 4

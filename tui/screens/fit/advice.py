@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vramtop.estimator.advice.suggestions import Suggestion, suggest
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.cancellation import current_token
-from vramtop.estimator.common.errors import CancelledError, VramtopError
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.advice import Suggestion, suggest
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CancelledError, VramtopError, current_token
+from vramtop.estimator.job import Job
 
-from ..what_if.sweep import AXES, Axis, Sweep, sweep_setting
+from ..what_if import AXES, Axis, Sweep, sweep_setting
 from .capacity import Capacity
 
 EstimateJob = Callable[[Job], Budget]

@@ -3,14 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vramtop.estimator.advice.suggestions import Suggestion
-from vramtop.estimator.budget.budget import Budget
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.board.fit.fit_check import check_fit, with_host_memory
-from vramtop.monitor.board.fit.fit_result import FitResult, Verdict
-from vramtop.monitor.host.host_memory import HostRam
+from vramtop.estimator.advice import Suggestion
+from vramtop.estimator.budget import Budget
+from vramtop.monitor.board.fit import DeviceCapacity, FitResult, Verdict, check_fit, with_host_memory
+from vramtop.monitor.host import HostRam
 
-from ..what_if.sweep import GpuLimits
+from ..what_if import GpuLimits
 
 _STEP_BITS = 27
 """Available memory counts in steps of 128 MiB: smaller changes leave advice as it is."""

@@ -3,10 +3,10 @@
 from textual.geometry import Offset
 
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
-from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job import Job, ModelSpec
 
-from ...draw.text_output import printable
-from ...widgets.choice import ChoiceMenu
+from ...draw import printable
+from ...widgets import ChoiceMenu
 from ..base import BoardApp
 from .screen import FitCheckScreen
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
 
-from ...background.job_estimates import JobEstimates
-from ...background.latest_only_task import LatestOnlyTask
+from ...background import JobEstimates, LatestOnlyTask
 from .advice import Advice, EstimateJob, QuickEstimatorFor, find_advice
 from .capacity import Capacity
 

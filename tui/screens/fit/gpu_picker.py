@@ -9,12 +9,11 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label, Select
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
-from vramtop.estimator.job.job import Job, Target
-from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity, device_capacities
-from vramtop.monitor.snapshot.snapshot import DeviceIndex
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import Job, Target, catalogue, find_gpu
+from vramtop.monitor.board import Board
+from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
+from vramtop.monitor.snapshot import DeviceIndex
 
 _HERE = ""
 

@@ -2,7 +2,7 @@
 
 from textual.binding import Binding, BindingType
 
-from ...job.form_inputs import ALT_DIGIT_CHARACTERS
+from ...job import ALT_DIGIT_CHARACTERS
 
 FIT_KEYS: list[BindingType] = [
     Binding(

@@ -10,20 +10,15 @@ from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import Button, Label
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
+from vramtop.monitor.board import Board, Watchlist
 
-from ...job.copy_dialog import CopiedTextScreen
-from ...job.form_inputs import ModelInput
-from ...job.job_form import JobForm
-from ...job.open_dialog import OpenedJob, OpenJobScreen
-from ...job.save_dialog import open_save_dialog
-from ...widgets.keys_line import KeysLine
-from ..preflight.preflight_rows import PreflightMark
-from ..step.live_step import LiveStepScreen
-from ..what_if.screen import WhatIfScreen
+from ...job import CopiedTextScreen, JobForm, ModelInput, OpenedJob, OpenJobScreen, open_save_dialog
+from ...widgets import KeysLine
+from ..preflight import PreflightMark
+from ..step import LiveStepScreen
+from ..what_if import WhatIfScreen
 from .advice import Advice, EstimateJob, QuickEstimatorFor
 from .estimates import FitEstimates
 from .gpu_picker import GpuPicker
@@ -34,7 +29,7 @@ from .suggestions import Suggestions
 from .verdict import VerdictView
 
 if TYPE_CHECKING:
-    from ..what_if.sweep import Axis
+    from ..what_if import Axis
 
 _NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
 _NO_MODEL = "type a model: a name, hub id or folder; F3 opens a file"
@@ -212,7 +207,7 @@ class FitCheckScreen(Screen[None]):
 
     def action_preflight(self) -> None:
         """Open the preflight screen on the job."""
-        from ..preflight.screen import open_preflight  # imports all the checks
+        from ..preflight import open_preflight  # imports all the checks
 
         job = self.job
         devices = self.query_one(GpuPicker).devices(job.parallel.world_size) if job else ()

@@ -4,20 +4,18 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
+from vramtop.monitor.board import Board, Watchlist
+from vramtop.monitor.board.fit import DeviceCapacity
 
-from ...job.changed_settings import changed_settings_text
-from ...job.open_dialog import OpenedJob
+from ...job import OpenedJob, changed_settings_text
 from .advice import Advice
 from .capacity import Capacity, capacity_fingerprint
 from .undo_history import UndoHistory
 
 if TYPE_CHECKING:
-    from vramtop.monitor.host.host_memory import HostRam
+    from vramtop.monitor.host import HostRam
 
 
 class FitSession:

@@ -5,14 +5,11 @@ from typing import Any
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import Job, with_changes
 
-from ...background.latest_only_task import LatestOnlyTask
-from ...job.form_fields import cached_models, model_names
-from ...job.job_form import JobForm
-from ...job.load_job import LoadedJob
+from ...background import LatestOnlyTask
+from ...job import JobForm, LoadedJob, cached_models, model_names
 
 _MODEL = "model.id"
 

@@ -11,12 +11,11 @@ from textual.content import Content
 from textual.events import Blur, Click, Focus
 from textual.message import Message
 
-from vramtop.estimator.advice.suggestions import Suggestion, Verdict
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.advice import Suggestion, Verdict
+from vramtop.estimator.common import format_gib
 
-from ...draw.labels import MUTED
-from ...draw.palette import VERDICTS
-from ...widgets.static_lines import StaticLines
+from ...draw import MUTED, VERDICTS
+from ...widgets import StaticLines
 
 HEADINGS: dict[Verdict, str] = {
     "fits": "what makes it fit, the cheapest first",

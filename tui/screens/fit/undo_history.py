@@ -1,6 +1,6 @@
 """Earlier versions of the edited job; consecutive edits of one field are one step."""
 
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job import Job
 
 _MAX_STEPS = 100
 

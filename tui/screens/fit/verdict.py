@@ -8,13 +8,14 @@ from textual.content import Content
 from textual.events import Resize
 from textual.widgets import Static
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.fit.fit_result import FitResult
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board.fit import FitResult
 
-from ...draw.labels import MUTED
-from ...widgets.budget_view import (
+from ...draw import MUTED
+from ...widgets import (
     METHOD_LABELS,
+    StaticLines,
     gpu_legend,
     gpu_lines,
     is_better_estimate,
@@ -24,9 +25,8 @@ from ...widgets.budget_view import (
     remark_lines,
     verdict_line,
 )
-from ...widgets.static_lines import StaticLines
 from ..base import is_ascii_only
-from ..what_if.plot import WhatIfPlot
+from ..what_if import WhatIfPlot
 from .advice import Advice
 from .capacity import Capacity
 from .suggestions import Suggestions

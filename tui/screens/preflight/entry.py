@@ -2,7 +2,7 @@
 
 from textual.geometry import Offset
 
-from vramtop.estimator.job.job import Job
+from vramtop.estimator.job import Job
 
 from ..base import BoardApp
 from .screen import open_preflight

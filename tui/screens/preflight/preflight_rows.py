@@ -4,17 +4,15 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.preflight.context.check import Check, CheckResult
+from vramtop.estimator.job import Job
+from vramtop.monitor.preflight.context import Check, CheckResult
 
-from ...draw.labels import MUTED, shorten
-from ...draw.palette import CHECK_RUNNING, CHECK_UNKNOWN, CHECKS, Mark
-from ...draw.text_output import printable
-from ...reports.preflight_text import MARK_WIDTH, count_outcomes, outcome_lines, outcome_mark, summary_line
-from ...widgets.static_lines import StaticLines
+from ...draw import CHECK_RUNNING, CHECK_UNKNOWN, CHECKS, MUTED, Mark, printable, shorten
+from ...reports import MARK_WIDTH, count_outcomes, outcome_lines, outcome_mark, summary_line
+from ...widgets import StaticLines
 
 if TYPE_CHECKING:  # it imports all the checks, which a screen that shows only the mark does not need
-    from ...background.preflight_run import PreflightProgress
+    from ...background import PreflightProgress
 
 
 def check_rows(progress: "PreflightProgress", *, width: int, now: float) -> list[Content]:

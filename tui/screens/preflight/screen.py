@@ -12,18 +12,15 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
-from vramtop.monitor.preflight.context.check import Check
-from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
+from vramtop.monitor.board import Board
+from vramtop.monitor.board.fit import DeviceCapacity
+from vramtop.monitor.preflight.context import Check, CheckContext
 
-from ...background.latest_only_task import LatestOnlyTask
-from ...background.preflight_run import PreflightProgress, PreflightRequest, read_context, run_preflight
-from ...draw.text_output import printable
-from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
+from ...background import LatestOnlyTask, PreflightProgress, PreflightRequest, read_context, run_preflight
+from ...draw import printable
+from ...widgets import KeysLine, StaticLines
 from .preflight_rows import PreflightMark, check_rows, summary_row
 
 _REFRESH_SECONDS = 1.0

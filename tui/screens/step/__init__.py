@@ -3,3 +3,24 @@
 Lives here: the screen, its graph and its table.
 Callers: ``app``, and the fit and attach screens.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .live_step import LiveStepScreen as LiveStepScreen
+    from .step_graph_rows import (
+        CARD as CARD,
+        CARD_COLOUR as CARD_COLOUR,
+        MAX_CARD_TO_PEAK as MAX_CARD_TO_PEAK,
+        STACK_ORDER as STACK_ORDER,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "live_step": "LiveStepScreen",
+            "step_graph_rows": "CARD CARD_COLOUR MAX_CARD_TO_PEAK STACK_ORDER",
+        },
+    )

@@ -1,6 +1,6 @@
 """Opens the step screen on the job under the dashboard's cursor, or on another job with a budget."""
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 
 from ..base import BoardApp
 from .screen import StepScreen

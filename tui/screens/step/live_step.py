@@ -2,9 +2,9 @@
 
 from textual.screen import Screen
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 
-from ...background.job_estimates import JobEstimates
+from ...background import JobEstimates
 from .screen import StepScreen
 
 

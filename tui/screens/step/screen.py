@@ -10,15 +10,12 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import format_gib
 
-from ...background.latest_only_task import LatestOnlyTask
-from ...draw.text_output import printable
-from ...widgets.budget_view import peak_line
-from ...widgets.keys_line import KeysLine
-from ...widgets.legend import legend_line
-from ...widgets.static_lines import StaticLines
+from ...background import LatestOnlyTask
+from ...draw import printable
+from ...widgets import KeysLine, StaticLines, legend_line, peak_line
 from ..base import is_ascii_only
 from .step_graph import StepGraph
 from .step_graph_rows import CARD, RESERVED, step_top_bytes

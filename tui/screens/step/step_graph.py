@@ -1,9 +1,9 @@
 """Widget: memory of one training step by component, with a scale at the left and the phases below."""
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget import Budget
 
-from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows, with_axes
+from ...draw import axis_labels
+from ...widgets import CellRows, with_axes
 from .step_graph_rows import axis_rows, step_memory, step_rows, step_top_bytes
 
 _AXIS_ROWS = 2

@@ -7,10 +7,9 @@ module needs no terminal library.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vramtop.estimator.budget.budget import Budget, ComponentName, Components, PhaseMark
+from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
 
-from ...draw.bars import Cell
-from ...draw.palette import COMPONENTS, darker
+from ...draw import COMPONENTS, Cell, darker
 
 STACK_ORDER: tuple[ComponentName, ...] = (
     "context",

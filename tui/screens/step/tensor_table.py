@@ -2,10 +2,10 @@
 
 from textual.content import Content
 
-from vramtop.estimator.budget.budget import Budget, LargeTensor
+from vramtop.estimator.budget import Budget, LargeTensor
 
-from ...draw.palette import COMPONENTS
-from ...reports.budget_text import tensor_rows
+from ...draw import COMPONENTS
+from ...reports import tensor_rows
 
 _WIDE_COLUMNS = 100
 """From this width on the component is written in full."""

@@ -1,9 +1,9 @@
 """Widget: memory of a job over one of its settings, with a scale at the left and the values below."""
 
-from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.common import GIB
 
-from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows, with_axes
+from ...draw import axis_labels
+from ...widgets import CellRows, with_axes
 from .plot_rows import axis_rows, plot_top, what_if_rows
 from .sweep import Sweep
 

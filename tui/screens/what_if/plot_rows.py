@@ -3,11 +3,9 @@
 This module needs no terminal library.
 """
 
-from vramtop.monitor.board.fit.fit_result import Verdict
+from vramtop.monitor.board.fit import Verdict
 
-from ...draw.bars import Cell
-from ...draw.memory_graph import EIGHTHS, level_of
-from ...draw.palette import VERDICTS
+from ...draw import EIGHTHS, VERDICTS, Cell, level_of
 from .sweep import GpuLimits, Sweep, SweepPoint
 
 _ASCII_FILL: dict[Verdict, str] = {"fits": "+", "tight": "!", "does_not_fit": "x", "unknown": "?"}

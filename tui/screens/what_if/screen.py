@@ -9,12 +9,10 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 
-from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.common import format_gib
 
-from ...draw.labels import badge
-from ...draw.palette import VERDICTS
-from ...widgets.keys_line import KeysLine
-from ...widgets.static_lines import StaticLines
+from ...draw import VERDICTS, badge
+from ...widgets import KeysLine, StaticLines
 from ..base import is_ascii_only
 from .plot import WhatIfPlot
 from .sweep import AXES, Axis, Sweep, point_words

@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import with_changes
-from vramtop.monitor.board.fit.fit_result import Verdict
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import VramtopError, format_gib
+from vramtop.estimator.job import Job, with_changes
+from vramtop.monitor.board.fit import Verdict
 
 Axis = Literal["training.micro_batch", "training.sequence_length"]
 AXES: dict[Axis, str] = {"training.micro_batch": "micro-batch", "training.sequence_length": "sequence length"}

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...program.ranks import WorldSize
-from ...source.evidence import FindingCollector
-from ...source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ...program import WorldSize
+from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import os
 import re
 
-from ...source.filesystem_view import FilesystemView
+from ...source import FilesystemView
 
 TORCHTUNE = {
     "llama2_7b": "meta-llama/Llama-2-7b-hf",

@@ -5,12 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ....common.errors import InputError
-from ...program.program import Program
-from ...program.run_logs import latest_file, table_in_file, table_in_log
-from ...source.data_files import read_table
-from ...source.flags import parse_flags
-from ...source.layered_settings import LayeredSettings, Setting, SettingsLayer
+from ....common import InputError
+from ...program import Program, latest_file, table_in_file, table_in_log
+from ...source import LayeredSettings, Setting, SettingsLayer, parse_flags, read_table
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED_CONFIG_MARK = "config:"

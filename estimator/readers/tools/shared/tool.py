@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...program.launchers import ToolCommand
-from ...program.program import Program
-from ...source.evidence import JobReading
+from ...program import Program, ToolCommand
+from ...source import JobReading
 
 ConfigTable = Mapping[str, Any]
 

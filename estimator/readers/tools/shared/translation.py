@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_bool
+from ...source import LayeredSettings, Setting, SettingsLayer, as_bool
 
 
 class Translation:
