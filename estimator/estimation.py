@@ -14,8 +14,7 @@ from .job.rules import FRAMEWORKS
 from .model import Architecture, Inventory, ResolvedModel, resolve_model
 from .model.count_parameters import count_parameters
 from .model.read_architecture import read_architecture
-from .trace import allocator_settings
-from .trace.exact_inventory import exact_inventory
+from .trace import allocator_settings, exact_inventory
 from .trace.traced_budget import traced_budget
 
 _TRACE_HINT = "--method traced runs the model itself"

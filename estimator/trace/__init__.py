@@ -10,6 +10,7 @@ from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .allocator_report import allocator_settings as allocator_settings
+    from .exact_parameter_count import exact_inventory as exact_inventory
     from .installed_packages import (
         InstalledPackages as InstalledPackages,
         TorchBuild as TorchBuild,
@@ -22,6 +23,7 @@ else:
         __name__,
         {
             "allocator_report": "allocator_settings",
+            "exact_parameter_count": "exact_inventory",
             "installed_packages": "InstalledPackages torch_build TorchBuild",
             "interpreters": "find_interpreters probe_interpreter",
             "worker_pool": "keep_idle_workers",

@@ -8,7 +8,7 @@ from ..host import IdleTracker, ProcessOrigin, read_origin
 from ..snapshot import GpuProcess, Snapshot
 from .anomaly import Anomaly, RuleContext
 from .job_rules import find_helpers, find_rank_conflicts
-from .leftover_rules import find_ended, find_forgotten, find_hidden_memory
+from .orphan_memory_rules import find_ended, find_forgotten, find_hidden_memory
 
 OriginReader = Callable[[int, float | None], ProcessOrigin | None]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .host_memory import (
+    from .available_ram import (
         HostRam as HostRam,
         HostVerdict as HostVerdict,
         available_host_memory as available_host_memory,
@@ -52,7 +52,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "host_memory": "available_host_memory host_total_bytes host_verdict HostRam HostVerdict",
+            "available_ram": "available_host_memory host_total_bytes host_verdict HostRam HostVerdict",
             "idleness": "IdleTracker",
             "interpreter": "find_interpreter installed_versions",
             "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",

@@ -18,7 +18,7 @@ import msgspec
 from vramtop.estimator.common import InputError, VramtopError, open_file
 
 from ..snapshot import ANNOTATION_NAMES, Fault, Snapshot, snapshot as snapshots
-from .sanitize import sanitize_snapshot
+from .sanitize_recording import sanitize_snapshot
 
 VERSION = 1
 TRUNCATED_CODE = "RECORDING_CUT"

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from vramtop.estimator.common import InputError, VramtopError
 
 from ..draw import printable
-from .arguments import add_output_arguments, positive_seconds, process_id
+from .shared_flags import add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {

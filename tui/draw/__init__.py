@@ -17,12 +17,6 @@ if TYPE_CHECKING:
         mark_range as mark_range,
         memory_segment as memory_segment,
     )
-    from .capabilities import (
-        TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
-        ColourDepth as ColourDepth,
-        colour_depth as colour_depth,
-        is_dumb_terminal as is_dumb_terminal,
-    )
     from .cell_text import CellText as CellText, Tone as Tone, status_tone as status_tone
     from .contrast import (
         BLACK as BLACK,
@@ -92,6 +86,12 @@ if TYPE_CHECKING:
         darker as darker,
         unattributed_label as unattributed_label,
     )
+    from .terminal_capabilities import (
+        TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
+        ColourDepth as ColourDepth,
+        colour_depth as colour_depth,
+        is_dumb_terminal as is_dumb_terminal,
+    )
     from .text_output import (
         TextOutput as TextOutput,
         detect_output as detect_output,
@@ -104,7 +104,7 @@ else:
         __name__,
         {
             "bars": "BarSegment Cell component_segments draw_bar mark_range memory_segment",
-            "capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
+            "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
             "contrast": (
                 "BLACK luminance MIN_DRAWING_CONTRAST MIN_TEXT_CONTRAST nearest_of_16 nearest_of_256 readable "

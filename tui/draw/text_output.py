@@ -12,9 +12,9 @@ from typing import TextIO
 from vramtop.monitor.host import strip_invisible
 
 from .bars import Cell, colour_runs
-from .capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
 from .contrast import nearest_of_16, nearest_of_256, parse_hex
 from .palette import ASCII_SIGNS, INK
+from .terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
 
 _GROUNDS_FOR_WHITE_TEXT = (1, 4, 5)
 """Red, blue and magenta, on which black is not readable."""

@@ -60,7 +60,7 @@ SCREENS = (
         command_help="Would a job fit on these GPUs?",
         key_help="fit check: would a job fit, before it is started; opens a pending job again",
         from_any_screen=True,
-        open="fit.entry:open_fit_check",
+        open="fit.open_screen:open_fit_check",
         keys="fit.keys:FIT_KEYS",
     ),
     ScreenSpec(
@@ -71,7 +71,7 @@ SCREENS = (
         command_help="Compare a running job with its budget",
         key_help="attach: read a running job's settings, and compare it with its budget; the latest run, or a choice",
         from_any_screen=True,
-        open="attach.entry:open_attach",
+        open="attach.open_screen:open_attach",
         keys="attach.keys:ATTACH_KEYS",
     ),
     ScreenSpec(
@@ -81,7 +81,7 @@ SCREENS = (
         title="Step",
         command_help="Memory over one training step, by component",
         key_help="a training step of the job under the cursor: memory by component, largest tensors; F5 in a form",
-        open="step.entry:open_step",
+        open="step.open_screen:open_step",
     ),
     ScreenSpec(
         name="preflight",
@@ -91,7 +91,7 @@ SCREENS = (
         title="Preflight",
         command_help="Is everything there that a pending job needs?",
         key_help="preflight: is everything there that a pending job needs; F12 or c in the fit check; r checks again",
-        open="preflight.entry:open_pending_preflight",
+        open="preflight.open_screen:open_pending_preflight",
     ),
 )
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..architecture import BlockRules
-from .decoders import DECODERS, LLAMA_LIKE
+from .dense_decoders import DECODERS, LLAMA_LIKE
 from .encoders import ENCODERS
 from .family import Family
-from .mixtures import MIXTURES, WITH_EXPERT_NAMES
+from .moe_decoders import MIXTURES, WITH_EXPERT_NAMES
 
 FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS}
 """The families whose parameters are counted exactly; of two marker fields in a config the later family's counts."""

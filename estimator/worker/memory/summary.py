@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .history import COMPONENTS, phase_spans
+from .allocation_history import COMPONENTS, phase_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .history import AllocationHistory, PhaseSpan, StorageRecord
+    from .allocation_history import AllocationHistory, PhaseSpan, StorageRecord
 
     _Level = tuple[int, int, tuple[int, ...]]
     """Index of an event, the bytes allocated after it, and those bytes by component."""

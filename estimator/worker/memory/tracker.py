@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .history import AllocationHistory, Phase, StorageRecord
+from .allocation_history import AllocationHistory, Phase, StorageRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

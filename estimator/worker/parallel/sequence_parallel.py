@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from ..model.build import transformer_blocks
 from ..request.errors import UnsupportedError
-from . import tensor_styles
+from . import extra_tp_styles as tensor_styles
 
 
 def add_sequence_parallelism(model: Any, styles: dict[str, Any], mesh: Any) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def apply_tensor_parallelism(
     """
     from torch.distributed.tensor.parallel import parallelize_module
 
-    from .plan_styles import adapter_matrices, module_style, split_planned_parameter
+    from .tp_plan_styles import adapter_matrices, module_style, split_planned_parameter
 
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     _refuse_adapted_parameters(base)

@@ -20,12 +20,12 @@ from ..request.errors import UnsupportedError
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import FLASH_NAME, cuda_kernels, register_flash_attention
 from .forward_pass import DATA_DEPENDENT_ERRORS, SIXTEEN_BIT_DTYPES, autocast_dtype, run_inference, training_loss
-from .optimizers import OptimizerStep, move_step_to_host
+from .optimizer_step import OptimizerStep, move_step_to_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..memory.history import AllocationHistory
+    from ..memory.allocation_history import AllocationHistory
     from ..request.request import Request
 
 MAX_MICRO_BATCHES = 2

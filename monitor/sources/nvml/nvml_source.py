@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ...probe.counters import ProbeDirectory
+from ...probe.probe_directory import ProbeDirectory
 from ...snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
 from .call_threads import CallThread, shut_down
 from .device import NvmlDevice

@@ -13,7 +13,7 @@ from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.parameters import Inventory
 from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
-from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
+from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
 
 Count = Callable[[Mapping[str, Any], str], Inventory]

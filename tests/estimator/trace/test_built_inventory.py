@@ -19,7 +19,7 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.lora import adapter_groups_by_rule
 from vramtop.estimator.model.parameters import Inventory, ParameterGroup
 from vramtop.estimator.model.read_architecture import read_architecture
-from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
+from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
 
 SIZES = {

@@ -17,7 +17,7 @@ from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count
 from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
-from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
+from vramtop.estimator.trace.exact_parameter_count import InventoryAnswer, inventory_from_answer
 from vramtop.estimator.trace.worker_process import convert_answer
 from vramtop.estimator.worker.model.tasks import auto_class_name
 

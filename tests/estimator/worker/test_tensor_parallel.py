@@ -15,7 +15,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.worker.parallel.plan_styles import module_style
+from vramtop.estimator.worker.parallel.tp_plan_styles import module_style
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 WAYS = 4

@@ -14,7 +14,7 @@ from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file import load_job, with_changes
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.trace.exact_inventory import exact_inventory
+from vramtop.estimator.trace.exact_parameter_count import exact_inventory
 from vramtop.estimator.trace.worker_pool import POOL
 
 MODELS = """

@@ -11,7 +11,7 @@ from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
-from vramtop.monitor.host.host_memory import HostRam
+from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.preflight.checks.memory import FitVerdictCheck, HostMemoryCheck, LowerBoundCheck, rank_lower_bound
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.machine import Machine

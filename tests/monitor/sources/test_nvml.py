@@ -8,7 +8,7 @@ import pynvml
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from vramtop.monitor.host.host_memory import HostRam
+from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.sources.nvml import error_messages as nvml_errors, memory as nvml_memory
 from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, RETRY_LOST_SECONDS
 from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS

@@ -11,7 +11,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.host_memory import HostRam
+from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 

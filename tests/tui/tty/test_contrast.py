@@ -16,9 +16,9 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.draw.capabilities import ColourDepth
 from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
+from vramtop.tui.draw.terminal_capabilities import ColourDepth
 from vramtop.tui.tty.colour_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}

@@ -23,10 +23,10 @@ from vramtop.monitor.sources.nvml import NvmlSource
 from ...draw import detect_output
 from ...job import TRUST_KEY
 from ...reports import RunReport, run_lines
-from ..arguments import add_method_argument, process_id
 from ..json_text import json_text
-from ..options import estimate_method
+from ..option_values import estimate_method
 from ..progress import Progress
+from ..shared_flags import add_method_argument, process_id
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

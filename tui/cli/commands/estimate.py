@@ -8,10 +8,10 @@ from vramtop.estimator.estimation import estimate
 from ...draw import detect_output
 from ...job import job_from_options
 from ...reports import budget_lines
-from ..arguments import add_estimate_arguments
 from ..json_text import json_text
-from ..options import described_gpu, estimate_method
+from ..option_values import described_gpu, estimate_method
 from ..progress import Progress
+from ..shared_flags import add_estimate_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

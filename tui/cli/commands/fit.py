@@ -28,10 +28,10 @@ from vramtop.monitor.storage import Reservations
 from ...draw import detect_output
 from ...job import LoadedJob, load_from_options
 from ...reports import budget_lines, fit_lines
-from ..arguments import add_estimate_arguments, add_host_memory_argument
 from ..json_text import json_text
-from ..options import described_devices, described_gpu, described_host, estimate_method, gpu_indices
+from ..option_values import described_devices, described_gpu, described_host, estimate_method, gpu_indices
 from ..progress import Progress
+from ..shared_flags import add_estimate_arguments, add_host_memory_argument
 from .fit_advice import Advice, Machine, advice_json, advice_lines, advise
 from .wait import WaitRequest, add_wait_arguments, exec_program, program_to_start, wait_until_it_fits
 

@@ -24,10 +24,10 @@ from vramtop.monitor.preflight.run_checks import run_checks
 from ...draw import detect_output
 from ...job import job_from_options
 from ...reports import preflight_lines
-from ..arguments import add_estimate_arguments, add_host_memory_argument, positive_seconds
 from ..json_text import json_text
-from ..options import described_devices, described_gpu, described_host, gpu_indices
+from ..option_values import described_devices, described_gpu, described_host, gpu_indices
 from ..progress import Progress
+from ..shared_flags import add_estimate_arguments, add_host_memory_argument, positive_seconds
 
 _EPILOG = """\
 Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not

@@ -14,7 +14,7 @@ from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.sources import RecordingWriter, Sampler
 from vramtop.monitor.sources.nvml import NvmlSource
 
-from ..arguments import positive_seconds
+from ..shared_flags import positive_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.storage import Reservation, Reservations
 
 from ...draw import printable
-from ..arguments import positive_seconds
+from ..shared_flags import positive_seconds
 
 RESERVATION_SECONDS = 120.0
 """Time for which memory stays reserved after vramtop has ended, for a caller that starts the job itself."""

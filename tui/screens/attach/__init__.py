@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .entry import open_attach_on as open_attach_on
+    from .open_screen import open_attach_on as open_attach_on
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "entry": "open_attach_on",
+            "open_screen": "open_attach_on",
         },
     )

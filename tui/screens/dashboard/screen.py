@@ -22,7 +22,7 @@ from .header_text import header_line, notices, summary_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .process_table import ProcessTable
-from .terminate import Terminations
+from .terminate_screen import Terminations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         switch_rule as switch_rule,
         word_rule as word_rule,
     )
+    from .key_translation import Translation as Translation, uses_deepspeed as uses_deepspeed
     from .known_models import folder_id as folder_id, torchtitan_id as torchtitan_id, torchtune_id as torchtune_id
     from .merged_settings import (
         CONFIG_SUFFIXES as CONFIG_SUFFIXES,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         tool_layers as tool_layers,
         tool_settings as tool_settings,
     )
-    from .tool import (
+    from .tool_record import (
         ConfigTable as ConfigTable,
         Tool as Tool,
         ToolKey as ToolKey,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         TRAINER_KEYS as TRAINER_KEYS,
         batch_keys as batch_keys,
     )
-    from .translation import Translation as Translation, uses_deepspeed as uses_deepspeed
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -54,8 +54,8 @@ else:
             ),
             "known_models": "folder_id torchtitan_id torchtune_id",
             "merged_settings": "CONFIG_SUFFIXES overrides_first tool_layers tool_settings",
-            "tool": "ConfigTable has_any has_key section Tool ToolKey ToolKeys",
+            "tool_record": "ConfigTable has_any has_key section Tool ToolKey ToolKeys",
             "trainer_keys": "batch_keys CHECKPOINTING_SWITCH OPTIMIZER_NAMES TRAINER_KEYS",
-            "translation": "Translation uses_deepspeed",
+            "key_translation": "Translation uses_deepspeed",
         },
     )

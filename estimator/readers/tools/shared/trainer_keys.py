@@ -6,7 +6,7 @@ Only names that stand for one job key and nothing else; the readers understand m
 from collections.abc import Mapping
 from typing import Any
 
-from .tool import ToolKey, ToolKeys
+from .tool_record import ToolKey, ToolKeys
 
 OPTIMIZER_NAMES = {
     "adamw-fused": "adamw_torch_fused",

@@ -24,7 +24,7 @@ import re
 from vramtop.estimator.readers.program.launchers import ToolCommand
 from vramtop.estimator.readers.tools.shared.key_rules import apply_rules, int_rule, word_rule
 from vramtop.estimator.readers.tools.shared.merged_settings import tool_settings
-from vramtop.estimator.readers.tools.shared.tool import Tool, ToolKey, ToolKeys
+from vramtop.estimator.readers.tools.shared.tool_record import Tool, ToolKey, ToolKeys
 
 RULES = (
     int_rule("training.micro_batch", "kettle.batch"),

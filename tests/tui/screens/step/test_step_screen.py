@@ -19,7 +19,7 @@ from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.step.entry import show_step
+from vramtop.tui.screens.step.open_screen import show_step
 from vramtop.tui.screens.step.screen import TRACING, StepScreen
 
 MODEL = "meta-llama/Llama-3.1-8B"

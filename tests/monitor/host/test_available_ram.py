@@ -10,7 +10,7 @@ from vramtop.estimator.budget.host_need import HostNeed
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.board.fit.fit_check import check_fit, with_host_memory
-from vramtop.monitor.host.host_memory import HostRam, available_host_memory, host_verdict
+from vramtop.monitor.host.available_ram import HostRam, available_host_memory, host_verdict
 
 NEED = HostNeed(process=GIB, loaded=10 * GIB, loads_once=False, mapped=5 * GIB, optimizer=8 * GIB)
 ROOM = DeviceCapacity(index=0, uuid=None, name=None, total_bytes=80 * GIB, free_bytes=80 * GIB)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..memory.history import phase_spans
+from ..memory.allocation_history import phase_spans
 
 if TYPE_CHECKING:
-    from ..memory.history import AllocationHistory
+    from ..memory.allocation_history import AllocationHistory
     from ..memory.tracker import StorageTracker
     from ..request.request import OptimizerClass, Request
 

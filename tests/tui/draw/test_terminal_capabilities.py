@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vramtop.tui.draw.capabilities import colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
+from vramtop.tui.draw.terminal_capabilities import colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
 from vramtop.tui.draw.text_output import TextOutput
 
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from waiting import until
 
-from vramtop.monitor.probe.counters import SEARCH_INTERVALS_SECONDS, ProbeDirectory
 from vramtop.monitor.probe.launch import probed_environment
+from vramtop.monitor.probe.probe_directory import SEARCH_INTERVALS_SECONDS, ProbeDirectory
 from vramtop.monitor.probe.probe_reader import ProbeReader, find_probe
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
@@ -165,7 +165,7 @@ def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, gp
 def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, clock, gpus_with, monkeypatch):
     searched = []
     monkeypatch.setattr(
-        "vramtop.monitor.probe.counters.find_probe", lambda pid: searched.append(pid) or find_probe(pid)
+        "vramtop.monitor.probe.probe_directory.find_probe", lambda pid: searched.append(pid) or find_probe(pid)
     )
     process = start("""
         import sys
@@ -193,7 +193,7 @@ def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, c
 
 
 def test_a_process_that_is_not_visible_is_not_searched(probes, make_gpu, make_process, monkeypatch):
-    monkeypatch.setattr("vramtop.monitor.probe.counters.find_probe", pytest.fail)
+    monkeypatch.setattr("vramtop.monitor.probe.probe_directory.find_probe", pytest.fail)
     readings = [make_gpu(0, [make_process(4711, 10, start_time=None)])]
     assert probes.add_counters(readings) == (readings, ())
 

@@ -8,7 +8,7 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
 
 from ..request.errors import UnsupportedError
-from . import tensor_styles
+from . import extra_tp_styles as tensor_styles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ that transformers builds. Expert names: peft 0.21, ``utils/transformers_weight_c
 from dataclasses import replace
 
 from ..architecture import BlockRules
-from .decoders import LLAMA_LIKE, NO_QA, NO_QA_OR_TOKENS
+from .dense_decoders import LLAMA_LIKE, NO_QA, NO_QA_OR_TOKENS
 
 _GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 _FUSED = replace(LLAMA_LIKE, expert_names=_GATE_UP_DOWN)

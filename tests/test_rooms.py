@@ -1,0 +1,110 @@
+"""The rooms: each folder of the packages is small, says what it is for, and is entered through its front door."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("estimator", "monitor", "tui")
+MAX_FILES = 12
+MAX_LINES = 350
+APART = ("estimator.worker", "monitor.probe")
+"""Rooms whose modules run in other processes, where the rest of vramtop is missing: they export nothing."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name without ``vramtop.``; a package by the name of its folder."""
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+ROOMS = [name for name, path in MODULES.items() if path.name == "__init__.py" and name not in PACKAGES]
+FRONT_DOORS = [name for name in ROOMS if "lazy_exports(" in MODULES[name].read_text()]
+
+
+def room_of(module: str) -> str:
+    return module if module in ROOMS or module in PACKAGES else module.rpartition(".")[0]
+
+
+def imports(module: str) -> Iterator[tuple[str, str]]:
+    """The names that a module imports from vramtop: where from, and which."""
+    path = MODULES[module]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+        if node.level:
+            source = ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+        else:
+            source = (node.module or "").removeprefix("vramtop.")
+        yield from ((source, alias.name) for alias in node.names if source.partition(".")[0] in PACKAGES)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_lives_there_and_who_calls_it(room: str) -> None:
+    docstring = ast.get_docstring(ast.parse(MODULES[room].read_text())) or ""
+    first, _, rest = docstring.partition("\n\n")
+    assert first.endswith(".")
+    assert "Lives here: " in rest
+    assert "Callers: " in rest
+
+
+@pytest.mark.parametrize("room", [*PACKAGES, *ROOMS])
+def test_a_room_has_few_files_of_one_subject_each(room: str) -> None:
+    files = [path for path in MODULES[room].parent.glob("*.py") if path.name != "__init__.py"]
+    assert len(files) <= MAX_FILES
+    assert not {path.name for path in files if len(path.read_text().splitlines()) > MAX_LINES}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_is_five_to_ten_rooms_and_its_front_door(package: str) -> None:
+    assert 5 <= len([room for room in ROOMS if room.count(".") == 1 and room.startswith(package + ".")]) <= 10
+    assert len(list((ROOT / package).glob("*.py"))) <= 2
+
+
+@pytest.mark.parametrize("room", FRONT_DOORS)
+def test_a_front_door_exports_what_type_checkers_see(room: str) -> None:
+    tree = ast.parse(MODULES[room].read_text())
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    declared = {
+        (f"vramtop.{room}.{node.module}", alias.name)
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    package = importlib.import_module(f"vramtop.{room}")
+    assert {name for _, name in declared} == set(package.__all__)
+    for module, name in declared:
+        assert getattr(package, name) is getattr(importlib.import_module(module), name)
+
+
+def test_other_rooms_are_entered_through_their_front_doors() -> None:
+    """Names of another room come from the room; only a function in a module of its own name comes from the module."""
+    past_the_door = [
+        f"{module} imports {name} from {source}"
+        for module in MODULES
+        for source, name in imports(module)
+        if source in MODULES
+        and room_of(source) in ROOMS
+        and source not in ROOMS
+        and not source.startswith(APART)
+        and f"{source}.{name}" not in MODULES
+        and not (module + ".").startswith(room_of(source) + ".")
+        and name != source.rpartition(".")[2]
+        and f"{room_of(source)}.{name}" not in MODULES
+    ]
+    assert not past_the_door
+
+
+def test_a_room_exports_only_what_other_rooms_use() -> None:
+    used = {(source, name) for module in MODULES for source, name in imports(module)}
+    exported = {(room, name) for room in FRONT_DOORS for name in importlib.import_module(f"vramtop.{room}").__all__}
+    assert not exported - used
