@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,22 @@ def test_other_rooms_are_entered_through_their_front_doors() -> None:
         and f"{room_of(source)}.{name}" not in MODULES
     ]
     assert not past_the_door
+
+
+def test_modules_named_in_strings_exist() -> None:
+    """Programs in strings and names to be replaced in tests are seen by no type checker."""
+    texts = [path for folder in (*PACKAGES, "tests", "docs") for path in (ROOT / folder).rglob("*.py")]
+    missing = set()
+    for path in texts:
+        for match in re.finditer(r"\bvramtop\.((?:estimator|monitor|tui)(?:\.[a-z_]+)*)", path.read_text()):
+            parts = match[1].split(".")
+            known = max(at for at in range(1, len(parts) + 1) if ".".join(parts[:at]) in MODULES)
+            in_module = parts[known:] and re.search(
+                rf"\b{parts[known]}\b", MODULES[".".join(parts[:known])].read_text()
+            )
+            if parts[known:] and not in_module and "made_up" not in parts:
+                missing.add(f"{path.name}: {match[0]}")
+    assert not missing
 
 
 def test_a_room_exports_only_what_other_rooms_use() -> None:

@@ -1,5 +1,6 @@
 """Driver calls that do not return: other GPUs are read, and nothing waits for them."""
 
+import re
 import threading
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert (second.used_bytes, second.read_at) == (20 * GIB, 1000)
     assert second.is_stale
     assert codes(second) == ["NO_ANSWER"]
-    assert "nvmlDeviceGetMemoryInfo has not come back for 0 s" in second.faults[0].message
+    assert re.search(r"nvmlDeviceGetMemoryInfo has not come back for \d+ s", second.faults[0].message)
     assert "its figures are old" in second.faults[0].message
 
 

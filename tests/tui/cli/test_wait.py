@@ -94,7 +94,7 @@ from pathlib import Path
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.fit.device_capacity import device_capacities
+from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
 from vramtop.tui.cli.commands.wait import WaitRequest, wait_until_it_fits

@@ -258,7 +258,7 @@ async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
     make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("vramtop.tui.screens.preflight.screen.open_preflight", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr("vramtop.tui.screens.preflight.open_preflight", lambda *_, **given: asked.update(given))
     line = (
         "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
     )
