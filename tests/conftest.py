@@ -5,12 +5,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from vramtop.estimator.budget.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
+
+settings.register_profile(
+    "any-machine",
+    deadline=None,  # a busy machine is no failure
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("any-machine")
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ PARALLEL = st.sampled_from([{}, {"strategy": "fsdp2", "data_shard": 4}, {"strate
     length=st.integers(64, 8192),
     more=st.tuples(st.integers(0, 16), st.integers(0, 1024)),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_memory_never_falls_as_batch_or_length_grow(
     shape: dict[str, Any],
     training: dict[str, Any],

@@ -271,7 +271,7 @@ def quick(config: dict[str, Any], chosen: dict[str, Any]) -> Budget:
     return closed_form(job, arch, count_parameters(arch))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SETTINGS)
 def test_every_budget_adds_up(chosen: dict[str, Any]) -> None:
     budget = quick(SMALL, chosen)
@@ -284,7 +284,7 @@ def test_every_budget_adds_up(chosen: dict[str, Any]) -> None:
     assert peak.allocated_bytes + budget.phases[-1].outside_bytes == peak.components.total_bytes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SETTINGS)
 def test_a_longer_sequence_never_takes_less(chosen: dict[str, Any]) -> None:
     short = quick(SMALL, chosen | {"training.sequence_length": 512})

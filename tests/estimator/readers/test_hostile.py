@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.estimation import estimate
@@ -19,7 +19,7 @@ from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.program.script_settings import read_script
 from vramtop.estimator.readers.source.data_files import read_table
 
-some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(max_examples=60)
 AXOLOTL = "base_model: gpt2\nmicro_batch_size: 1\nsequence_len: 8\n"
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -626,7 +626,7 @@ def act(allocator, actions, after_each=lambda: None):
     return live
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(ACTIONS, st.sampled_from(CONFS), st.sampled_from([None, 64, 200]))
 def test_totals_equal_the_sums_over_blocks_after_any_actions(actions, conf, capacity):
     allocator = fresh(conf, capacity)
@@ -652,7 +652,7 @@ def test_totals_equal_the_sums_over_blocks_after_any_actions(actions, conf, capa
     assert (allocator.reserved, allocator.segments) == (0, 0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(ACTIONS, st.sampled_from(CONFS))
 def test_the_same_events_give_the_same_memory(actions, conf):
     once, again = fresh(conf, 200), fresh(conf, 200)
@@ -662,7 +662,7 @@ def test_the_same_events_give_the_same_memory(actions, conf):
     assert (once.retries, once.peak_reserved) == (again.retries, again.peak_reserved)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(ACTIONS)
 def test_agrees_with_the_simple_allocator(actions):
     allocator, plain = fresh(), SimpleAllocator()

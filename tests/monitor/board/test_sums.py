@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pynvml
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError
@@ -123,7 +123,7 @@ def check_reasons(gpu: GpuReading) -> None:
         assert unknown or gpu.reason("unattributed_bytes")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(story=st.lists(moments(), min_size=1, max_size=4))
 def test_whatever_the_driver_says_the_figures_add_up(driver, clock, fake_gpu, fake_process, story):
     for snapshot in play(driver, clock, fake_gpu, fake_process, story):
@@ -132,7 +132,7 @@ def test_whatever_the_driver_says_the_figures_add_up(driver, clock, fake_gpu, fa
         check_reasons(gpu)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(story=st.lists(moments(), min_size=2, max_size=6))
 def test_an_old_reading_keeps_its_old_time(driver, clock, fake_gpu, fake_process, story):
     before = 0.0
@@ -144,7 +144,7 @@ def test_an_old_reading_keeps_its_old_time(driver, clock, fake_gpu, fake_process
         before = gpu.read_at
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(story=st.lists(moments(), min_size=1, max_size=3))
 def test_a_recording_says_what_was_read(driver, clock, fake_gpu, fake_process, tmp_path, story):
     snapshots = play(driver, clock, fake_gpu, fake_process, story)

@@ -54,7 +54,7 @@ def test_impossible_figures_of_a_probe_are_ignored(number: str) -> None:
         assert sample is None or 0 <= sample.time < 2**40
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60), st.recursive(st.none() | st.floats() | st.integers() | st.text(max_size=4), st.lists))
 def test_any_content_of_a_probe_can_be_read(data: bytes, value: object) -> None:
     handle = os.memfd_create("x")

@@ -6,7 +6,7 @@ import subprocess
 
 import pynvml
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.monitor.host.available_ram import HostRam
 from vramtop.monitor.sources.nvml import error_messages as nvml_errors, memory as nvml_memory
@@ -427,7 +427,7 @@ def test_without_the_library_there_is_a_sentence(monkeypatch):
     card=st.tuples(st.integers(GIB, 200 * GIB), st.floats(0, 0.3), st.floats(0.01, 1)),
     sizes=st.lists(st.integers(1, 2 * GIB), max_size=6),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, sizes):
     total, reserved_share, used_share = card
     reserved = int(total * reserved_share)

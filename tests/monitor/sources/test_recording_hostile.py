@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
@@ -200,7 +200,7 @@ PROCESS = st.dictionaries(
 GPU = st.dictionaries(st.sampled_from(["index", "used_bytes", "processes", "mig", "read_at", "name"]), NUMBER)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(GPU, st.lists(PROCESS, max_size=2)), max_size=3),
     st.dictionaries(st.sampled_from(["time", "faults", "watched", "pending", "last_words"]), NUMBER),

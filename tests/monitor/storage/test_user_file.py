@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -150,7 +150,7 @@ def test_a_cache_that_is_a_pipe_is_no_answer(tmp_path: Path) -> None:
     assert read_cached(tmp_path / "x.json", 1, dict) is None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     st.binary(max_size=60)
     | st.recursive(st.none() | st.integers() | st.text(max_size=3), st.lists).map(

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.watchlist import Watchlist
@@ -34,7 +34,7 @@ def board_of(make_snapshot, gpu):
     return Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot([gpu]))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(data=st.data())
 def test_rows_and_json_add_up_to_what_is_used(make_gpu, make_process, make_snapshot, data):
     gpu: GpuReading = data.draw(readings(make_gpu, make_process))
@@ -55,7 +55,7 @@ def test_rows_and_json_add_up_to_what_is_used(make_gpu, make_process, make_snaps
         assert any(row.row is None for row in rows) == (left >= GIB / 20)  # less is 0.0 GiB to the eye
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(data=st.data(), width=st.integers(10, 200))
 def test_the_held_bar_is_never_longer_than_the_card(make_gpu, make_process, make_snapshot, data, width):
     gpu: GpuReading = data.draw(readings(make_gpu, make_process))
