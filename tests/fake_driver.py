@@ -84,7 +84,7 @@ class FakeDriver:
         self.calls: Counter[str] = Counter()
         self.initialised = 0
         self.hangs: dict[tuple[str, int | None], threading.Event] = {}
-        """(function, GPU or None for all) -> event that lets calls return; ``*``: all functions with a device handle."""
+        """(function, GPU or None for all) -> event that lets calls return; ``*``: functions with a device handle."""
         self.pending_calls: Counter[str] = Counter()
         """Number of hanging calls, by function."""
         self.hanging_threads: set[int] = set()

@@ -86,7 +86,7 @@ class TerminalProgram:
         return bool(flags & termios.ECHO and flags & termios.ICANON)
 
     def mode(self, number: int) -> bool | None:
-        """Return the last state of a DEC private mode (1049 alternate screen, 25 cursor, 1000 mouse); None: never set."""
+        """Return the last state set for a DEC private mode (1049 alternate screen, 25 cursor, 1000 mouse), or None."""
         on, off = (self.written.rfind(f"\x1b[?{number}{letter}".encode()) for letter in "hl")
         return None if on == off else on > off
 
