@@ -83,10 +83,10 @@ $(VENV)/installed-for-tests: pyproject.toml tests/constraints.txt | $(VENV)/bin/
 	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[torch,dev]'
 	touch $@ $(VENV)/installed
 
-# Other monitors for the benchmarks, in their own environment, since they need other versions of vramtop's dependencies.
+# Other monitors, for the bench: in an environment of their own, as they want other versions of what vramtop needs.
 $(VENV)/peers/installed: tests/bench/peers.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/peers
-	$(VENV)/peers/bin/python -m pip install --quiet --requirement tests/bench/peers.txt || echo "peers not installed: the benchmarks run without them"
+	$(VENV)/peers/bin/python -m pip install --quiet --requirement tests/bench/peers.txt || echo "no peers: the bench goes on without"
 	touch $@
 
 # The folders under their installed names, for tools that look for sources rather than import.
