@@ -45,9 +45,9 @@ def test_a_column_shows_the_fullest_of_its_moments_and_a_gap_what_was_held_befor
 
 def test_what_is_reserved_and_the_card_are_lines():
     levels = [Components(weights=8)] * 3
-    drawn = step_rows(step(levels, device=(8, 16, 24)), width=3, height=4, top=32, card_bytes=30)
+    drawn = step_rows(step(levels, device=(8, 16, 24)), width=3, height=4, top=32, gpu_bytes=30)
     assert text(drawn) == ["═══", "  ─", " ─ ", "─WW"]
-    above = step_rows(step(levels, device=(8, 8, 8)), width=3, height=4, top=32, card_bytes=40)
+    above = step_rows(step(levels, device=(8, 8, 8)), width=3, height=4, top=32, gpu_bytes=40)
     assert text(above) == ["   ", "   ", "   ", "───"]
 
 
