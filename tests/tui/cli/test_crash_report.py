@@ -56,7 +56,7 @@ def test_a_screen_that_breaks_leaves_the_terminal_sane_and_says_a_sentence(on_te
 
 def test_a_thread_that_breaks_is_said_on_the_screen(on_terminal, data_folder) -> None:
     broken = on_terminal(program=(sys.executable, "-c", THREAD), size=(200, 40))
-    broken.seen("internal error")
+    broken.wait_for("internal error")
     broken.type("q")
     assert broken.end() == 0
 

@@ -23,7 +23,7 @@ def demo(on_terminal):
 
     def start(*words: str, **how: object):
         dashboard = on_terminal("--demo", *words, **how)
-        dashboard.seen(DRAWN)
+        dashboard.wait_for(DRAWN)
         return dashboard
 
     return start
@@ -56,7 +56,7 @@ def test_a_signal_ends_it_also_while_the_terminal_takes_nothing(demo) -> None:
 def test_a_terminal_that_is_closed_ends_it_also_under_nohup(on_terminal, shell) -> None:
     command = shell.format(f"{sys.executable} -m vramtop.tui.cli --demo")
     dashboard = on_terminal("-c", command, program=("sh",))
-    dashboard.seen(DRAWN)
+    dashboard.wait_for(DRAWN)
     dashboard.hang_up()
     until(dashboard.has_ended)
     assert dashboard.code == 128 + signal.SIGHUP
@@ -66,7 +66,7 @@ def test_a_recording_is_whole_after_the_terminal_was_closed(demo, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     dashboard = demo()
     dashboard.type("r")
-    dashboard.seen("recording")
+    dashboard.wait_for("recording")
     dashboard.until(lambda: any(path.stat().st_size > 200 for path in tmp_path.glob("*.gz")))  # its first reading
     dashboard.hang_up()
     until(dashboard.has_ended)
@@ -88,8 +88,8 @@ def test_suspended_the_terminal_is_the_shells_and_all_is_drawn_again(demo, key) 
     dashboard.until(lambda: is_sane(dashboard))
     before = len(dashboard.written)
     os.kill(dashboard.pid, signal.SIGCONT)
-    dashboard.seen(DRAWN, since=before)
-    dashboard.seen("gpubox-3", since=before)  # also lines that have not changed
+    dashboard.wait_for(DRAWN, since=before)
+    dashboard.wait_for("gpubox-3", since=before)  # also lines that have not changed
     dashboard.until(lambda: dashboard.mode(1049) and not dashboard.echoes)
     dashboard.type("q")
     assert dashboard.end() == 0
@@ -104,8 +104,8 @@ def test_a_stop_that_nobody_can_prepare_for_does_not_spoil_the_terminal(demo) ->
         dashboard.until(dashboard.stopped)
         before = len(dashboard.written)
         os.kill(dashboard.pid, signal.SIGCONT)
-        dashboard.seen("gpubox-3", since=before)
-        dashboard.seen(DRAWN, since=before)
+        dashboard.wait_for("gpubox-3", since=before)
+        dashboard.wait_for(DRAWN, since=before)
     assert psutil.Process(dashboard.pid).num_threads() == threads  # one reads the keys, not three
     dashboard.type("q")
     assert dashboard.end() == 0
@@ -124,7 +124,7 @@ def test_without_a_mouse_the_terminal_keeps_it(demo) -> None:
 def test_standard_error_may_go_elsewhere(on_terminal) -> None:
     command = f"exec {sys.executable} -m vramtop.tui.cli --demo 2> /dev/null"
     dashboard = on_terminal("-c", command, program=("sh",))
-    dashboard.seen(DRAWN)
+    dashboard.wait_for(DRAWN)
     dashboard.type("q")
     assert dashboard.end() == 0
 
