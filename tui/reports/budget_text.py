@@ -60,7 +60,7 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     )
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
     yield output.text(
-        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device during {peak.phase}"
+        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device during the {peak.phase}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
         f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
         f" {format_gib(peak.reserved_bytes, digits=2)} reserved"

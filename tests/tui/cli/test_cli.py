@@ -112,6 +112,7 @@ def test_estimate_prints_a_table_and_a_bar_of_letters(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--method", "formula")
     assert done.returncode == 0
     assert "494,032,768 parameters" in done.stdout
+    assert " GiB on the device during the " in done.stdout
     bar = next(line for line in done.stdout.splitlines() if line.startswith("WW"))
     assert "O" in bar
     assert "├" in bar
