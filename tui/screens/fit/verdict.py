@@ -31,7 +31,7 @@ from .advice import Advice
 from .capacity import Capacity
 from .suggestions import Suggestions
 
-_NO_GPUS = "There is no GPU here to compare it with: choose one below (F4)."
+_NO_GPUS = "There is no GPU here to compare it with: choose a GPU model below (F4)."
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
