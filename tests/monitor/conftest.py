@@ -50,7 +50,7 @@ def fake_process() -> type[FakeProcess]:
 
 
 class FakeClock:
-    """A clock that stands still until it is advanced; call it for the time."""
+    """A clock that stands still until it is advanced; calling it returns the time."""
 
     def __init__(self, time: float = 1000.0) -> None:
         self.time = time
@@ -100,7 +100,7 @@ def make_context(
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
+    """Return a function that starts a command in ``tmp_path``, waits for ``ready`` processes, and returns its pid."""
     started: list[subprocess.Popen[str]] = []
 
     def run(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
@@ -129,15 +129,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
         for member in family:
             member.kill()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # those that were just being started
+            os.killpg(process.pid, signal.SIGKILL)  # also children that were just being started
         process.wait()
         if process.stdout:
-            process.stdout.close()  # not read to its end: whoever is left may hold it
+            process.stdout.close()  # not read to its end: a surviving child may keep it open
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], str]:
-    """Writes train.py, and a small model in a folder beside it."""
+    """Return a function that writes train.py and the folder of a small model beside it."""
 
     def write(text: str) -> str:
         (tmp_path / "train.py").write_text(text)
@@ -150,7 +150,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def flags() -> Callable[..., list[str]]:
-    """Flags for train.py, some of them changed or added."""
+    """Return a function that makes the flags of train.py, with changes or additions."""
 
     def words(**more: Any) -> list[str]:
         values = {"model_name_or_path": "tiny", "per_device_train_batch_size": 4, "max_length": 512, **more}

@@ -20,7 +20,7 @@ COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 
 
 class OnTerminal:
-    """A program on a pseudo-terminal of its own: it has a session and is in the foreground, as under a shell.
+    """A program in the foreground of its own pseudo-terminal and session, as under a shell.
 
     Args:
         words: the program and its arguments.
@@ -45,7 +45,7 @@ class OnTerminal:
         os.write(self.terminal, keys.encode())
 
     def resize(self, width: int, height: int) -> None:
-        """Give the terminal another size; the kernel tells the program."""
+        """Resize the terminal; the kernel signals the program."""
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def until(self, condition: Callable[[], object], *, seconds: float = DEADLINE_SECONDS) -> None:
@@ -119,7 +119,7 @@ class OnTerminal:
 
 @pytest.fixture
 def on_terminal() -> Iterator[Callable[..., OnTerminal]]:
-    """Start programs on terminals of their own; without a program, vramtop with these arguments."""
+    """Return a function that starts a program, by default vramtop, on its own terminal."""
     started: list[OnTerminal] = []
 
     def start(*words: str, program: Sequence[str] = COMMAND, **how: object) -> OnTerminal:

@@ -1,4 +1,4 @@
-"""Attaching to training tools: their true command lines, environments and files, in stand-in programs."""
+"""Attaching to stand-ins for training tools with the tools' real command lines, environments and files."""
 
 import base64
 import json
@@ -50,19 +50,19 @@ def of_torchrun(rank: int, world: int) -> dict[str, str]:
 
 
 def ranks_of(argv: Sequence[str], world: int, **more: str) -> list[Child]:
-    """A worker for each rank, as torchrun starts it."""
+    """Workers of all ranks, as torchrun starts them."""
     return [(argv, {**of_torchrun(rank, world), **more}) for rank in range(world)]
 
 
 class Site:
-    """Stand-ins for installed packages and commands, in a virtual environment's folders."""
+    """Stand-ins for installed packages and commands in the folders of a virtual environment."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.packages = root / "venv" / "lib" / "python3.12" / "site-packages"
 
     def program(self, name: str, text: str = SLEEPS) -> str:
-        """A module's file in site-packages, its packages included."""
+        """Create a module and its packages in site-packages; return its file."""
         path = self.packages / name
         path.parent.mkdir(parents=True, exist_ok=True)
         for folder in path.relative_to(self.packages).parents:
@@ -71,7 +71,7 @@ class Site:
         return str(path)
 
     def command(self, name: str, text: str = SLEEPS, children: Sequence[Child] = ()) -> list[str]:
-        """A command in ``bin`` as the process list shows it; it starts these children."""
+        """Create a command in ``bin`` that starts these children; return it as the process list shows it."""
         path = self.root / "venv" / "bin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self.starts(path, text, children)
@@ -93,7 +93,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def run(start: Callable[..., int], site: Site) -> Run:
-    """Starts a command that finds the packages of ``site``."""
+    """Return a function that starts a command with the packages of ``site``."""
 
     def start_with_packages(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
         return start(list(command), ready=ready, PYTHONPATH=str(site.packages), **environ)
@@ -110,7 +110,7 @@ def found(attachment: Attachment, *keys: str) -> list[Any]:
 
 
 def same_from_everywhere(pid: int, ranks: int) -> Attachment:
-    """The attachment, which must be the same from every process of the job."""
+    """Return the attachment after checking that every process of the job gives the same one."""
     asked = [read_run(member) for member in run_processes(pid)]
     assert all([rank.local_rank or 0 for rank in each.ranks] == list(range(ranks)) for each in asked)
     assert all(each.ranks == asked[0].ranks and each.reading == asked[0].reading for each in asked)
@@ -150,7 +150,7 @@ def test_axolotl(run: Run, site: Site) -> None:
     assert found(attachment, "training.precision") == ["bf16-mixed"]  # its own bf16, not accelerate's "no"
 
 
-def test_axolotls_resolved_log(run: Run, site: Site) -> None:
+def test_axolotl_resolved_configuration_log(run: Run, site: Site) -> None:
     pid = run(axolotl(site), ready=2)
     resolved = {"base_model": "gpt2", "sequence_len": 999, "micro_batch_size": 9, "output_dir": "out", "bf16": True}
     (site.root / "out").mkdir()
@@ -179,7 +179,7 @@ def test_llamafactory_over_torchrun(run: Run, site: Site) -> None:
     assert attachment.reading.evidence()["training.micro_batch"] == "per_device_train_batch_size= on the command line"
 
 
-def test_llamafactorys_web_page_writes_its_own_file(run: Run, site: Site) -> None:
+def test_llamafactory_web_ui_run_is_read_from_its_own_file(run: Run, site: Site) -> None:
     (site.root / "out").mkdir()
     (site.root / "out" / "training_args.yaml").write_text(FACTORY)
     attachment = read_run(run([*site.command("llamafactory-cli"), "train", "out/training_args.yaml"]))
@@ -208,7 +208,7 @@ def test_swift_on_one_gpu(run: Run, site: Site) -> None:
 def test_swift_on_two_gpus(run: Run, site: Site) -> None:
     program = site.program("swift/cli/sft.py")
     children = ranks_of([*PYTHON, program, *SWIFT], 2, NPROC_PER_NODE="2")
-    inner = site.program("torch/distributed/run.py")  # started by its path, so that torch itself is not in the way
+    inner = site.program("torch/distributed/run.py")  # started by its path, so that the real torch is not imported
     site.starts(Path(inner), children=children)
     launch = site.command("torchrun", children=children)
     outer = site.command("swift", children=[([*launch, "--nproc_per_node", "2", program, *SWIFT], {})])
@@ -226,7 +226,7 @@ dtype: bf16
 """
 
 
-def test_torchtunes_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
+def test_torchtune_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
     shipped = Path(site.program("recipes/configs/llama3_1/8B_qlora_single_device.yaml"))
     shipped.write_text(TUNE.replace("OUT", str(tmp_path / "out")))
     arguments = ["--config", "llama3_1/8B_qlora_single_device", "batch_size=5"]
@@ -241,7 +241,7 @@ def test_torchtunes_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
     assert found(read_run(pid), "training.sequence_length") == [601]
 
 
-def test_torchtunes_distributed_recipe(run: Run, site: Site) -> None:
+def test_torchtune_distributed_recipe(run: Run, site: Site) -> None:
     shipped = Path(site.program("recipes/configs/llama3_1/8B_lora.yaml"))
     shipped.write_text(TUNE)
     recipe = site.program("recipes/lora_finetune_distributed.py")
@@ -286,7 +286,7 @@ def test_automodel(run: Run, site: Site) -> None:
     assert found(attachment, "training.activation_checkpointing", "parallel.data_shard") == ["full", 2]
 
 
-def test_litgpt_whose_first_rank_starts_the_others(run: Run, site: Site) -> None:
+def test_litgpt_with_ranks_started_by_the_first_rank(run: Run, site: Site) -> None:
     flags = ["--devices", "2", "--train.max_seq_length", "128", "--precision", "bf16-true"]
     line = [*site.command("litgpt", COPIES_ITSELF), "finetune_lora", "checkpoints/org/model", *flags]
     attachment = same_from_everywhere(run(line, ready=2), ranks=2)
@@ -328,7 +328,7 @@ def main():
 """
 
 
-def test_a_script_of_unsloth(run: Run, site: Site) -> None:
+def test_unsloth_script(run: Run, site: Site) -> None:
     (site.root / "train.py").write_text(UNSLOTH + SLEEPS)
     attachment = read_run(run([sys.executable, "train.py"]))
     keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.optimizer", "lora.rank")
@@ -336,14 +336,14 @@ def test_a_script_of_unsloth(run: Run, site: Site) -> None:
     assert attachment.reading.evidence()["training.micro_batch"].startswith("train.py line 5: SFTConfig(")
 
 
-def test_unsloths_own_command(run: Run, site: Site) -> None:
+def test_unsloth_command(run: Run, site: Site) -> None:
     (site.root / "u.yaml").write_text("model: unsloth/Qwen3-8B\ntraining: {batch_size: 1, max_seq_length: 512}\n")
     attachment = read_run(run([*site.command("unsloth"), "train", "--config", "u.yaml", "--batch-size", "7"]))
     keys = ("model.id", "training.micro_batch", "training.sequence_length", "lora.rank", "lora.quantization")
     assert found(attachment, *keys) == ["unsloth/Qwen3-8B", 7, 512, 64, "nf4-double"]
 
 
-def test_the_deepspeed_launcher(run: Run, site: Site) -> None:
+def test_deepspeed_launcher(run: Run, site: Site) -> None:
     script = site.starts(site.root / "train.py")
     zero = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto"}
     (site.root / "ds.json").write_text(json.dumps(zero))

@@ -92,7 +92,7 @@ def test_a_run_has_its_processes_with_phases_and_budget(machine: Machine) -> Non
     assert row.ended_at is None
 
 
-def test_a_process_that_comes_while_one_looks_is_marked_from_its_context_on(machine: Machine) -> None:
+def test_a_process_observed_from_its_start_has_phase_starts_from_its_context_on(machine: Machine) -> None:
     board = machine.tick(None)
     assert board.runs[0].rows == ()
     for used in (2.6, 6.0, 10.0, 41.0):
@@ -100,7 +100,7 @@ def test_a_process_that_comes_while_one_looks_is_marked_from_its_context_on(mach
     assert [mark.phase for mark in only(board)[1].phase_starts] == ["started", "context", "loading", "warming_up"]
 
 
-def test_a_job_that_is_known_later_has_the_marks_of_what_was_seen(machine: Machine) -> None:
+def test_a_job_added_later_has_the_phase_starts_observed_before(machine: Machine) -> None:
     machine.watchlist.dismiss_runs([KEY])
     for used in (None, 2.6, 6.0, 10.0, 41.0):
         assert machine.tick(used).runs == ()
@@ -124,7 +124,7 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
     assert sentence(row) == "has ended; held at most 42.0 GiB; the budget predicts 37.5 to 42.5"
     assert ended.ended_processes == (row,)
     assert ended.processes == ()
-    for _ in range(200):  # longer than others are remembered
+    for _ in range(200):  # longer than the history of other processes
         later = machine.tick(None)
     assert only(later)[0].ended_at == 2_003.0
     assert machine.watchlist.history.lifetime(row.key)
@@ -135,7 +135,7 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
     assert not machine.watchlist.history.lifetime(row.key)
 
 
-def test_a_process_that_lets_its_memory_go_has_not_ended(machine: Machine) -> None:
+def test_a_process_that_frees_its_memory_has_not_ended(machine: Machine) -> None:
     machine.tick(41)
     run, row = only(machine.tick(None))
     assert run.ended_at is None
@@ -145,14 +145,14 @@ def test_a_process_that_lets_its_memory_go_has_not_ended(machine: Machine) -> No
     assert (status(row), row.ended_at) == ("on_budget", None)
 
 
-def test_a_gpu_that_cannot_be_read_has_not_ended_its_processes(machine: Machine) -> None:
+def test_processes_on_an_unreadable_gpu_have_not_ended(machine: Machine) -> None:
     machine.tick(41)
     run, row = only(machine.tick(None, readable=False))
     assert (run.ended_at, row.ended_at, status(row)) == (None, None, "unknown")
     assert status(only(machine.tick(41))[1]) == "on_budget"
 
 
-def test_figures_from_before_a_hang_tell_nothing(machine: Machine) -> None:
+def test_figures_from_before_a_hang_are_ignored(machine: Machine) -> None:
     for _ in range(3):
         _, row = only(machine.tick(40))
     assert status(row) == "on_budget"
@@ -178,7 +178,7 @@ def test_figures_from_before_a_hang_tell_nothing(machine: Machine) -> None:
         ({}, "ended", "was killed, or crashed"),
     ],
 )
-def test_how_a_run_ended_is_told_by_its_last_words(
+def test_final_counters_state_how_a_run_ended(
     machine: Machine, said: dict[str, object], expected: str, words: str
 ) -> None:
     machine.tick(41, counters=ProcessCounters(time=2_000.0))
@@ -186,12 +186,12 @@ def test_how_a_run_ended_is_told_by_its_last_words(
     figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]
     machine.last_words = (FinalCounters(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
     assert (status(only(machine.tick(None))[1]), machine.last_words) == (expected, ())
-    row = only(machine.tick(None))[1]  # they are given once
+    row = only(machine.tick(None))[1]  # final counters are returned once
     assert status(row) == expected
     assert sentence(row).startswith(words)
 
 
-def test_a_full_card_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
+def test_an_end_on_a_full_gpu_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
     machine.tick(70, free_bytes=GIB // 4)
     machine.alive.clear()
     row = only(machine.tick(None, free_bytes=79 * GIB))[1]
@@ -199,7 +199,7 @@ def test_a_full_card_before_the_first_step_is_probably_out_of_memory(machine: Ma
     assert "nearly full then (0.2 GiB free): it has probably run out of memory" in sentence(row)
 
 
-def test_a_steady_job_on_a_full_card_has_just_ended(machine: Machine) -> None:
+def test_an_end_on_a_full_gpu_in_the_steady_phase_is_reported_as_ended(machine: Machine) -> None:
     for _ in range(40):
         machine.tick(41, free_bytes=GIB // 4)
     machine.alive.clear()
@@ -208,7 +208,7 @@ def test_a_steady_job_on_a_full_card_has_just_ended(machine: Machine) -> None:
     assert "its GPU was nearly full then (0.2 GiB free)" in sentence(row)
 
 
-def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
+def test_a_process_killed_for_lack_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
     kills = iter([4, 4, 5, 5, 5])
     machine.watchlist._tracker = RunTracker(
         machine.watchlist.history, lambda _: bool(machine.alive), lambda: next(kills)
@@ -222,7 +222,7 @@ def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget:
         assert "because host memory ran out: probably this one" in sentence(row)
 
 
-def test_the_kernels_kills_are_read_where_it_counts_them(tmp_path: Path) -> None:
+def test_oom_kills_are_read_from_the_kernels_counters(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 3\nunevictable_pgs_scanned 0\n")
     assert count_kernel_oom_kills(tmp_path / "vmstat") == 3
     (tmp_path / "vmstat").write_text("nr_free_pages 1\n")
@@ -230,14 +230,14 @@ def test_the_kernels_kills_are_read_where_it_counts_them(tmp_path: Path) -> None
     assert count_kernel_oom_kills(tmp_path / "nothing") is None
 
 
-def test_in_a_recording_who_is_gone_has_ended(machine: Machine) -> None:
+def test_a_process_that_disappears_from_a_recording_has_ended(machine: Machine) -> None:
     machine.kind = "recording"
     machine.tick(41)
-    run, row = only(machine.tick(None))  # whatever process 7 of this machine does
+    run, row = only(machine.tick(None))  # process 7 of this machine is irrelevant
     assert (run.ended_at, status(row)) == (2_001.0, "ended")
 
 
-def test_a_job_in_place_of_another_keeps_its_place_and_gets_its_own_phases(
+def test_a_replaced_job_keeps_its_place_and_gets_its_own_phases(
     machine: Machine, make_budget: Callable[..., Budget]
 ) -> None:
     other = WatchedJob(job=Job(name="other"), pids=((8, 1_000.0),))
@@ -252,7 +252,7 @@ def test_a_job_in_place_of_another_keeps_its_place_and_gets_its_own_phases(
     assert (status(row), row.comparison and row.comparison.phase) == ("warming_up", "warming_up")
 
 
-def test_a_recordings_run_is_dismissed_as_long_as_the_recording_has_it(
+def test_a_dismissed_run_of_a_recording_stays_dismissed(
     machine: Machine, make_snapshot: Callable[..., Snapshot]
 ) -> None:
     recorded = WatchedJob(job=Job(name="theirs"), pids=((9, 1.0),))

@@ -7,7 +7,7 @@ from vramtop.monitor.doctor.driver_facts import DriverFacts
 from vramtop.monitor.doctor.permissions import DeviceFile, PermissionFacts, collect_permission_facts
 
 
-def test_rights_are_read(tmp_path, make_page, said):
+def test_permissions_are_read(tmp_path, make_page, said):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mounts").write_text("proc /proc proc rw,nosuid,hidepid=invisible 0 0\n")
     (tmp_path / "nvidiactl").write_text("")
@@ -29,7 +29,7 @@ def test_rights_are_read(tmp_path, make_page, said):
     assert "no pidfds" in words
 
 
-def test_own_files_are_looked_at(tmp_path, make_page, said):
+def test_own_files_are_checked(tmp_path, make_page, said):
     (tmp_path / "pending.json").write_text(json.dumps({"version": 1, "content": []}))
     (tmp_path / "pending.json").chmod(0o600)
     (tmp_path / "answers.json").write_text('{"version": 1, "cont')
@@ -51,6 +51,6 @@ def test_own_files_are_looked_at(tmp_path, make_page, said):
     )
 
 
-def test_a_folder_that_is_not_there_yet_is_no_fault(tmp_path, make_page):
+def test_a_missing_folder_is_no_issue(tmp_path, make_page):
     facts = collect_data_folder_facts(tmp_path / "new" / "vramtop")
     assert (facts.there, facts.writable, facts.files) == (False, True, ())

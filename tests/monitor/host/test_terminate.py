@@ -30,7 +30,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 @pytest.fixture
 def start():
-    """Starts a Python program and waits until it has got to its print."""
+    """Return a function that starts a Python program and waits for its print."""
     started = []
 
     def run(program: str, **options) -> subprocess.Popen:
@@ -48,7 +48,7 @@ def start():
 
 @pytest.fixture(params=["pidfd", "pid"])
 def how(request, monkeypatch):
-    """With pidfds, and as on systems that have none."""
+    """Run the test with pidfds and as on systems without them."""
     if request.param == "pidfd" and not hasattr(os, "pidfd_open"):
         pytest.skip("this Python has no pidfds")
     if request.param == "pid":
@@ -67,7 +67,7 @@ def wait_for_end(ending: ProcessTermination) -> None:
     until(lambda: ending.ended)
 
 
-def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
+def test_sigterm_ends_a_process_and_its_end_is_noticed(how, start):
     now = [100.0]
     process = start(SLEEPY)
     ending = ProcessTermination(seen(process.pid), clock=lambda: now[0])
@@ -88,7 +88,7 @@ def test_a_zombie_has_ended(how, start):
     shown = seen(process.pid)
     ending = ProcessTermination(shown)
     process.send_signal(signal.SIGKILL)
-    wait_for_end(ending)  # nobody has reaped it
+    wait_for_end(ending)  # it has not been reaped
     assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
     with pytest.raises(NotTerminatedError, match=f"Process {process.pid} has ended already; no signal was sent"):
         ending.send()
@@ -141,7 +141,7 @@ def test_a_process_that_has_taken_over_the_pid_is_not_ended(how, start):
         ending.send()
     second.stdin.write(b"alive\n")
     second.stdin.flush()
-    assert second.stdout.readline() == b"alive\n"  # a signal would have come first
+    assert second.stdout.readline() == b"alive\n"  # a signal would have arrived first
     second.stdin.close()
 
 
@@ -167,7 +167,7 @@ def test_a_process_of_unknown_identity_is_not_ended(start):
     assert process.poll() is None
 
 
-def test_no_permission_is_a_sentence(how, start, monkeypatch):
+def test_missing_permission_is_reported_in_a_sentence(how, start, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -212,7 +212,7 @@ def test_a_stopped_process_is_named_as_the_blocker(how, start):
 def test_inside_a_container_a_pid_without_gpu_file_is_uncertain(start, monkeypatch, tmp_path):
     process = start(SLEEPY)
     assert Path("/proc/self/ns/pid").stat().st_ino != 1
-    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", 1)  # not ours: as in a container
+    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", 1)  # another namespace, as in a container
     assert "no GPU's device file open" in ProcessTermination(seen(process.pid)).uncertainty
     file = tmp_path / "nvidia0"
     with file.open("w") as opened:
@@ -221,7 +221,7 @@ def test_inside_a_container_a_pid_without_gpu_file_is_uncertain(start, monkeypat
         assert ProcessTermination(seen(holder.pid)).uncertainty is None
 
 
-def test_in_the_machines_own_pid_namespace_a_pid_is_certain(start, monkeypatch):
+def test_in_the_host_pid_namespace_a_pid_is_certain(start, monkeypatch):
     inode = Path("/proc/self/ns/pid").stat().st_ino
     monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", inode)
     assert ProcessTermination(seen(start(SLEEPY).pid)).uncertainty is None
@@ -242,7 +242,7 @@ def test_processes_of_a_recording_are_never_ended(kind):
 
 
 def test_a_process_whose_main_thread_has_ended_is_still_running(start):
-    """One that has left its first thread runs on in the others."""
+    """After the main thread has exited, the process runs on in its other threads."""
     program = textwrap.dedent("""
         import ctypes, threading, time
         threading.Thread(target=time.sleep, args=(60,)).start()

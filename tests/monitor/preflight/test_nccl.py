@@ -51,11 +51,11 @@ def test_a_single_rank_and_another_machine_are_skipped(make_context: MakeContext
         ("eno1", []),
     ],
 )
-def test_interfaces_as_nccl_takes_them(value: str, chosen: list[str]) -> None:
+def test_interfaces_are_chosen_like_nccl_chooses_them(value: str, chosen: list[str]) -> None:
     assert select_interfaces(value, INTERFACES) == chosen
 
 
-def test_an_interface_that_is_not_there_is_a_failure(four: MakeContext) -> None:
+def test_a_missing_interface_is_a_failure(four: MakeContext) -> None:
     check = NetworkInterfaceCheck(INTERFACES)
     found = check.run(four({"NCCL_SOCKET_IFNAME": "eno1"}))
     assert (found.status, "NCCL_SOCKET_IFNAME=eno1 names none" in found.found) == ("failure", True)
@@ -100,7 +100,7 @@ def test_shared_memory(
     assert SharedMemoryCheck(tmp_path / "none").run(four()).status == "failure"
 
 
-def test_the_place_where_ranks_meet(four: MakeContext) -> None:
+def test_the_rendezvous_address_is_checked(four: MakeContext) -> None:
     check = RendezvousCheck()
     assert check.run(four()).status == "skipped"
     assert check.run(four(local_ranks=2)).unknown
@@ -112,7 +112,7 @@ def test_the_place_where_ranks_meet(four: MakeContext) -> None:
     assert check.run(four({"MASTER_ADDR": "x" * 300})).status == "failure"
 
 
-def test_a_port_that_is_taken(four: MakeContext) -> None:
+def test_a_port_in_use_is_reported(four: MakeContext) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -122,8 +122,8 @@ def test_a_port_that_is_taken(four: MakeContext) -> None:
     assert RendezvousCheck().run(four({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "pass"
 
 
-def test_a_port_of_another_machine_is_not_ours_to_try(four: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    known: list[Any] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]  # of no machine: RFC 5737
+def test_a_port_of_another_machine_is_not_tried(four: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[Any] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]  # of no machine (RFC 5737)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: known)
     environ = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
     assert RendezvousCheck().run(four(environ)).found == "MASTER_ADDR=node1 is 192.0.2.7"

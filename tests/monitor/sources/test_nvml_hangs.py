@@ -1,4 +1,4 @@
-"""Driver calls that do not return: other GPUs are read, and nothing waits for them."""
+"""Driver calls that hang: other GPUs are read, and nothing waits for the hanging calls."""
 
 import re
 import threading
@@ -16,7 +16,7 @@ PATIENCE = 0.05
 
 @pytest.fixture
 def waits(driver, monkeypatch):
-    """Waits for threads whose call hangs: the thread, and for how long it would have been waited for at most.
+    """Record waits for threads with a hanging call: the thread, and the time limit of the wait.
 
     A wait lasts until the call has returned, however slow the machine is, or hangs. So a slow call never counts as one
     that hangs.
@@ -44,7 +44,7 @@ def waits(driver, monkeypatch):
 
 @pytest.fixture
 def source(driver, clock, waits):
-    """A source with little patience, to be opened once the driver's GPUs are there; its clock starts at 1,000 s."""
+    """A source with short time limits that the test opens after it has set the GPUs; its clock starts at 1,000 s."""
     source = NvmlSource(clock=clock, now=clock, timeout=PATIENCE, first_timeout=PATIENCE)
     yield source
     source.close()
@@ -81,9 +81,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert "its figures are old" in second.faults[0].message
 
 
-def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_again(
-    driver, source, clock, waits, three
-):
+def test_a_hanging_gpu_delays_no_others_and_is_not_queried_again(driver, source, clock, waits, three):
     source.open()
     source.read()
     driver.hang("*", 1)
@@ -118,7 +116,7 @@ def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
 def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three):
     source.open()
     clock.advance(1)
-    driver.hang("nvmlDeviceGetTemperature", 1)  # asked for after the memory
+    driver.hang("nvmlDeviceGetTemperature", 1)  # queried after the memory
     source.read()
     clock.advance(20)
     hang = driver.hang("nvmlDeviceGetMemoryInfo", 1)
@@ -131,7 +129,7 @@ def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock
     hang.set()
 
 
-def test_several_that_hang_are_waited_for_together_and_each_is_named(driver, source, waits, three, fake_gpu):
+def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three, fake_gpu):
     driver.gpus += [fake_gpu(uuid=f"GPU-{number}") for number in range(3, 12)]
     source.open()
     source.read()
@@ -141,12 +139,12 @@ def test_several_that_hang_are_waited_for_together_and_each_is_named(driver, sou
     gpus = source.read().gpus
     threads = list(dict.fromkeys(thread for thread, _ in waits))
     assert len(threads) == 11
-    # the first is waited for alone, the others have all begun before one of them is waited for
+    # the first call is waited for alone; the others all start before the first wait for one of them
     assert [thread.begun_before_waits for thread in threads] == [0, *[1] * 10]
     assert [codes(gpu) for gpu in gpus] == [["NO_ANSWER"]] * 11 + [[]]
 
 
-def test_a_gpu_that_hangs_from_the_start_has_a_row_without_figures(driver, source, three):
+def test_a_gpu_that_hangs_from_the_start_has_a_reading_without_figures(driver, source, three):
     driver.hang("nvmlDeviceGetHandleByIndex", 0)
     source.open()
     first, second, third = source.read().gpus
@@ -166,7 +164,7 @@ def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(
     source.close()
     waits.clear()
     with pytest.raises(NoDriverError, match="hangs"):
-        source.open()  # the same call is still under way: no need to wait, nor to make another
+        source.open()  # the same call is still running: no wait and no second call
     assert [seconds for _, seconds in waits] == [0.0]
     assert driver.calls["nvmlInitWithFlags"] == 1
     driver.release()
@@ -191,7 +189,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     assert source.read().faults == ()
 
 
-def test_nvml_is_never_shut_down_while_a_call_is_under_way(driver, source, waits, three):
+def test_nvml_is_never_shut_down_during_a_call(driver, source, waits, three):
     source.open()
     source.read()
     driver.hang("*", 2)
@@ -203,7 +201,7 @@ def test_nvml_is_never_shut_down_while_a_call_is_under_way(driver, source, waits
     source.open()
     source.read()
     source.close()
-    assert driver.calls["nvmlShutdown"] == 0  # the call from before is still under way
+    assert driver.calls["nvmlShutdown"] == 0  # the earlier call is still running
     driver.release()
     until(lambda: not +driver.under_way)
     source.open()
@@ -225,7 +223,7 @@ def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, 
 
 
 def threads(before):
-    """The threads that make the driver's calls and were not there before."""
+    """Return the threads for driver calls that were started since ``before``."""
     return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
 
 

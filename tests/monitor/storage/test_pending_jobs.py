@@ -103,14 +103,14 @@ def test_a_pending_jobs_fit_changes_after_several_equal_readings(
         gpus = [make_gpu(n, free_bytes=free * GIB) for n in (0, 1)]
         row = watchlist.update(make_snapshot(gpus, time=2_000.0 + second)).pending[0]
         turned.append((row.fits, row.fits_changed_at))
-    assert turned[:6] == [(True, None)] * 6  # one bad reading is none, nor are two
+    assert turned[:6] == [(True, None)] * 6  # one or two bad readings change nothing
     assert turned[6:10] == [(False, 2_006.0)] * 4
     assert turned[10] == (True, 2_010.0)
     watchlist.remove_pending(JOBS[0])
     watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)]))
     watchlist.add_pending(JOBS[0])
     row = watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)])).pending[0]
-    assert (row.fits, row.fits_changed_at) == (False, None)  # known anew
+    assert (row.fits, row.fits_changed_at) == (False, None)  # known again
 
 
 def test_a_pending_job_must_also_fit_the_host(

@@ -20,7 +20,7 @@ def test_a_theme_is_kept_in_a_private_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_settings_of_a_later_version_stay(tmp_path: Path) -> None:
+def test_settings_of_a_later_version_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"version": 1, "content": {"theme": "nord", "other": "kept"}}')
     Settings(path).save_theme("gruvbox")

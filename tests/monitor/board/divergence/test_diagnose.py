@@ -41,7 +41,7 @@ def process(budget: Budget) -> GpuProcess:
     return GpuProcess(pid=1, start_time=0.0, used_bytes=budget.peak.device_bytes, kinds=("compute",))
 
 
-def test_a_process_without_the_probe_is_explained_by_what_it_holds(budget: Budget, truth: Budget) -> None:
+def test_a_process_without_the_probe_is_explained_by_its_total_memory(budget: Budget, truth: Budget) -> None:
     running = process(truth)
     said = diagnose(budget, seen(budget, running), running, estimate)
     assert said.explanations[0].changes == TRUTH
@@ -49,7 +49,7 @@ def test_a_process_without_the_probe_is_explained_by_what_it_holds(budget: Budge
     assert said.sentence.startswith("observed ")
 
 
-def test_torchs_counters_split_what_it_holds(budget: Budget, truth: Budget) -> None:
+def test_torch_counters_split_the_memory_of_a_process(budget: Budget, truth: Budget) -> None:
     counters = ProcessCounters(
         time=399.0,
         reserved_bytes=truth.peak.reserved_bytes,
@@ -63,7 +63,7 @@ def test_torchs_counters_split_what_it_holds(budget: Budget, truth: Budget) -> N
     assert said.explanations[0].changes == TRUTH
 
 
-def test_what_nobody_wrote_down_is_doubted(budget: Budget) -> None:
+def test_assumed_settings_are_preferred_as_explanations(budget: Budget) -> None:
     running = process(estimate(with_changes(budget.job, {"training.micro_batch": 8})))
     comparison = seen(budget, running)
     plain = diagnose(budget, comparison, running, estimate).explanations

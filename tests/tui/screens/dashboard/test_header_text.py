@@ -15,7 +15,7 @@ def odd(gpu: int, held: int) -> Anomaly:
     )
 
 
-def test_what_is_odd_is_said_above_the_gpus_in_two_lines_at_most(
+def test_anomalies_take_at_most_two_lines_above_the_gpus(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     snapshot = make_snapshot([make_gpu(0)])
@@ -33,7 +33,7 @@ def test_what_is_odd_is_said_above_the_gpus_in_two_lines_at_most(
     ]
 
 
-def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
+def test_the_same_fault_of_several_gpus_is_shown_once(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     lost = Fault(field=None, code="GPU_IS_LOST", message="the GPU no longer answers")
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
     ]
 
 
-def test_why_there_are_no_figures_is_said_in_full() -> None:
+def test_the_reason_for_missing_figures_is_shown_in_full() -> None:
     words = "the NVIDIA driver was updated while its old kernel module stayed loaded; reboot, or unload and load it"
     lines = [line.plain for line in notices(None, FeedStatus(interval=1.0, failure=words), 40)]
     assert len(lines) > 1

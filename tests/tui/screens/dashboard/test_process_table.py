@@ -46,7 +46,7 @@ def three(make_process) -> list[GpuProcess]:
     return [make_process(1, 10, user="ana"), make_process(2, 40, user="bob"), make_process(3, 20, user="cyd")]
 
 
-async def test_update_keeps_cursor_on_the_process(make_board, make_gpu, make_process, three):
+async def test_update_keeps_the_cursor_on_its_process(make_board, make_gpu, make_process, three):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
@@ -78,7 +78,9 @@ async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_pr
         assert "41.0" in after[1].text
 
 
-async def test_lines_have_the_width_of_the_table_also_before_it_is_told(make_board, make_gpu, three, monkeypatch):
+async def test_lines_have_the_width_of_the_table_even_before_its_size_is_known(
+    make_board, make_gpu, three, monkeypatch
+):
     app = TableApp()
     async with app.run_test(size=(80, 20)) as pilot:
         table = app.query_one(ProcessTable)
@@ -136,7 +138,9 @@ async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three):
         assert pids(table)[:3] == ["1", "2", "3"]
 
 
-async def test_process_that_ends_leaves_and_pid_reuse_is_another_row(make_board, make_gpu, make_process, three):
+async def test_an_ended_process_leaves_the_table_and_a_reused_pid_is_another_row(
+    make_board, make_gpu, make_process, three
+):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
@@ -148,7 +152,7 @@ async def test_process_that_ends_leaves_and_pid_reuse_is_another_row(make_board,
         assert ("GPU-00000000", 1, 1_000.0) not in keys
 
 
-async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three):
+async def test_filter_and_sort_follow_the_typed_text(make_board, make_gpu, three):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
@@ -161,7 +165,7 @@ async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three)
         assert "VRAM↓" in table.render_line(0).text
 
 
-async def test_many_processes_come_and_go_at_once(make_board, make_gpu, make_process):
+async def test_many_processes_can_start_and_end_at_once(make_board, make_gpu, make_process):
     app = TableApp()
     async with app.run_test(size=(120, 40)):
         table = app.query_one(ProcessTable)
@@ -171,7 +175,7 @@ async def test_many_processes_come_and_go_at_once(make_board, make_gpu, make_pro
         assert table.row_count == 1
 
 
-async def test_narrow_table_drops_columns_but_shows_the_processes(make_board, make_gpu, three):
+async def test_narrow_table_omits_columns_but_shows_the_processes(make_board, make_gpu, three):
     app = TableApp()
     async with app.run_test(size=(40, 20)):
         table = app.query_one(ProcessTable)
@@ -192,7 +196,7 @@ def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three):
     ("words", "found"),
     [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("on budget", [2])],
 )
-def test_filter_looks_into_every_field(make_board, make_gpu, make_process, three, words: str, found: list[int]):
+def test_filter_searches_every_field(make_board, make_gpu, make_process, three, words: str, found: list[int]):
     others = {"command": "./serve", "name": "serve", "user": "dee"}
     three[1] = make_process(2, 20, user="bob", command="./x", name="x")
     three[0] = make_process(1, 10, user="ana", command="./y", name="y")
@@ -201,7 +205,7 @@ def test_filter_looks_into_every_field(make_board, make_gpu, make_process, three
     assert sorted(row.row.process.pid for row in rows if row.row) == found
 
 
-def test_sorting_puts_what_needs_a_look_first_and_what_is_unknown_last(make_board, make_gpu, make_process, three):
+def test_sorting_puts_urgent_rows_first_and_unknown_values_last(make_board, make_gpu, make_process, three):
     rows = table_rows(make_board([make_gpu(0, [*three, make_process(7, None)])]))
 
     def order(by: Any) -> list[int | None]:
@@ -222,7 +226,7 @@ def test_columns_fill_the_width_and_never_exceed_it(width: int):
 
 
 @pytest.mark.parametrize("status", list(STATUSES))
-def test_every_status_has_room_in_its_column(make_board, make_gpu, three, status):
+def test_every_status_fits_its_column(make_board, make_gpu, three, status):
     board = make_board([make_gpu(0, three)])
     row = next(row for row in board.processes if row.comparison)
     judged = replace(row, comparison=replace(row.comparison, status=status))

@@ -38,7 +38,7 @@ STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 @pytest.fixture
 def start():
-    """Starts a Python program and waits for its first print."""
+    """Return a function that starts a Python program and waits for its first print."""
     started = []
 
     def run(program: str = SLEEPY, *words: str) -> subprocess.Popen:
@@ -59,7 +59,7 @@ def start():
 
 @pytest.fixture
 def seen(make_process) -> Callable[..., Any]:
-    """A real process as the monitor would read it, holding 30 GiB."""
+    """Return a real process as the monitor would read it, with 30 GiB."""
 
     def see(process: subprocess.Popen, **changes: Any) -> Any:
         start_time = psutil.Process(process.pid).create_time()
@@ -70,7 +70,7 @@ def seen(make_process) -> Callable[..., Any]:
 
 @pytest.fixture
 def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[..., VramtopApp]:
-    """An app over GPUs with these processes, one list each."""
+    """Return a function that makes an app with one GPU for each list of processes."""
 
     def make(
         *gpus: list, source: Source | None = None, watched: WatchedJob | None = None, **options: Any
@@ -87,7 +87,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Arms the choices at once."""
+    """Enable the choices without a delay."""
     monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
 
 
@@ -117,7 +117,7 @@ def flat(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
-async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, start):
+async def test_the_dialog_names_the_process_and_all_its_memory(open_app, seen, start):
     process = start()
     row = seen(process, user="ana", command="python train.py --lr 1e-4")
     app = open_app([row], [seen(process, used_bytes=2**30)])
@@ -134,7 +134,7 @@ async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, s
     assert process.poll() is None
 
 
-async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
+async def test_the_dialog_states_the_age_of_its_figures(open_app, seen, start):
     now = [100.0]
     app = open_app([seen(start())], clock=lambda: now[0])
     async with app.run_test(size=(80, 24)) as pilot:
@@ -146,7 +146,7 @@ async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
         assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
 
 
-async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen, start):
+async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, seen, start):
     ranks = [seen(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     watched = WatchedJob(job=job, pids=tuple(each.key for each in ranks))
@@ -156,7 +156,7 @@ async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen,
         assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
 
 
-async def test_the_question_points_at_processes_that_may_be_ranks_and_at_children(open_app, seen, start, make_process):
+async def test_the_dialog_names_possible_ranks_and_children(open_app, seen, start, make_process):
     row = seen(start(), parent=77, command="python train.py --rank 0")
     kin = make_process(900_001, 5, parent=77, command="python train.py --rank 1")
     other = make_process(900_002, 4, parent=77, command="python -m http.server")
@@ -169,7 +169,7 @@ async def test_the_question_points_at_processes_that_may_be_ranks_and_at_childre
         assert "it has started 1 other process on GPUs, which may keep holding memory after it has ended" in text
 
 
-async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, start, hasty, monkeypatch):
+async def test_only_the_confirmation_key_ends_a_process(open_app, seen, start, hasty, monkeypatch):
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
     app = open_app([seen(start())])
@@ -189,7 +189,7 @@ async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, st
     assert signals == []
 
 
-async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start, monkeypatch):
+async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, seen, start, monkeypatch):
     monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 3600.0)
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
@@ -207,7 +207,7 @@ async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start, monke
         assert signals == [{"force": False}]
 
 
-async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
+async def test_y_ends_the_process_and_the_time_it_took_is_shown(open_app, seen, start, hasty):
     process = start()
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -221,7 +221,7 @@ async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
     assert process.wait() == -signal.SIGTERM
 
 
-async def test_the_button_ends_it_too(open_app, seen, start, hasty):
+async def test_the_button_ends_the_process_too(open_app, seen, start, hasty):
     process = start()
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -231,7 +231,7 @@ async def test_the_button_ends_it_too(open_app, seen, start, hasty):
     assert process.wait() == -signal.SIGTERM
 
 
-async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, seen, start, hasty, monkeypatch):
+async def test_sigkill_is_offered_for_a_process_that_does_not_end(open_app, seen, start, hasty, monkeypatch):
     monkeypatch.setattr(GRACE, 3600.0)
     process = start(STUBBORN)
     app = open_app([seen(process)])
@@ -251,7 +251,9 @@ async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, se
     assert process.wait() == -signal.SIGKILL
 
 
-async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start, hasty, monkeypatch):
+async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_be_killed(
+    open_app, seen, start, hasty, monkeypatch
+):
     monkeypatch.setattr(GRACE, 0.0)
     process = start(STUBBORN)
     app = open_app([seen(process)])
@@ -267,7 +269,7 @@ async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start,
     assert process.wait() == -signal.SIGKILL
 
 
-async def test_who_turns_away_is_told_of_an_end_that_comes_late(open_app, seen, start, hasty):
+async def test_after_closing_the_dialog_a_late_end_is_reported(open_app, seen, start, hasty):
     process = start(SLOW)
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -279,7 +281,9 @@ async def test_who_turns_away_is_told_of_an_end_that_comes_late(open_app, seen, 
         assert "s after SIGTERM" in said(app)
 
 
-async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signal(open_app, seen, start, hasty):
+async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets_no_signal(
+    open_app, seen, start, hasty
+):
     process = start()
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -294,7 +298,7 @@ async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signa
         assert screen._termination.sent is None
 
 
-async def test_another_process_under_the_pid_is_no_question_at_all(open_app, seen, start):
+async def test_a_reused_pid_opens_no_dialog(open_app, seen, start):
     process = start()
     row = seen(process)
     app = open_app([seen(process, start_time=row.start_time - 5)])
@@ -314,7 +318,7 @@ async def test_another_process_under_the_pid_is_no_question_at_all(open_app, see
         ({"pid": 2**22 - 1}, "has ended already; no signal was sent"),
     ],
 )
-async def test_what_is_never_ended_is_told_in_a_sentence(open_app, make_process, changes, sentence):
+async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, make_process, changes, sentence):
     app = open_app([make_process(**{"pid": 4711} | changes)])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
@@ -323,7 +327,7 @@ async def test_what_is_never_ended_is_told_in_a_sentence(open_app, make_process,
         assert isinstance(app.screen, DashboardScreen)
 
 
-async def test_memory_that_belongs_to_nobody_is_no_process(open_app):
+async def test_unattributed_memory_is_not_a_process_to_end(open_app):
     app = open_app([])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
@@ -331,7 +335,7 @@ async def test_memory_that_belongs_to_nobody_is_no_process(open_app):
         await until_shown(pilot, lambda: "no process under the cursor" in said(app))
 
 
-async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
+async def test_missing_permission_is_reported(open_app, seen, start, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -354,7 +358,7 @@ def offered(app: VramtopApp) -> bool:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_footer_and_palette_offer_it(open_app, make_process, size):
+async def test_footer_and_palette_offer_termination(open_app, make_process, size):
     app = open_app([make_process()])
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -371,7 +375,9 @@ async def test_footer_and_palette_offer_it(open_app, make_process, size):
         ({"source": Source(kind="demo")}, "played from a recording"),
     ],
 )
-async def test_where_nothing_is_ended_the_key_is_gone_and_says_why(open_app, seen, start, options, sentence):
+async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_given(
+    open_app, seen, start, options, sentence
+):
     process = start()
     app = open_app([seen(process)], **options)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -387,7 +393,7 @@ async def test_where_nothing_is_ended_the_key_is_gone_and_says_why(open_app, see
         assert isinstance(app.screen, DashboardScreen)
 
 
-async def test_hostile_names_reach_neither_terminal_nor_markup(open_app, seen, start):
+async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(open_app, seen, start):
     evil = "[red]\x1b]0;owned\x07\x1b[31mx[/]\n[@click=app.quit]y " + "z" * 3000
     app = open_app([seen(start(), command=evil, user=evil[:40], name=evil)])
     async with app.run_test(size=(80, 24)) as pilot:
@@ -399,7 +405,7 @@ async def test_hostile_names_reach_neither_terminal_nor_markup(open_app, seen, s
         assert "y Terminate" in text
 
 
-async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrolls(open_app, seen, start, make_process):
+async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls(open_app, seen, start, make_process):
     row = seen(start(), parent=77, command="python train.py " + "--flag value " * 40)
     kin = [make_process(900_000 + at, 1, parent=77, command="python train.py") for at in range(9) for parent in (77,)]
     children = [make_process(910_000, 1, parent=row.pid)]
@@ -415,7 +421,7 @@ async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrol
         await until_shown(pilot, lambda: "may keep holding" in flat(screen_text(app)))
 
 
-async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
+async def test_the_dialog_is_ascii_in_ascii_mode(open_app, seen, start, hasty):
     app = open_app([seen(start())], ascii_only=True)
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
@@ -426,7 +432,7 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
 
 
 @pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
-def test_the_option_turns_it_off(monkeypatch, words, read_only):
+def test_the_read_only_option_turns_termination_off(monkeypatch, words, read_only):
     said = []
     monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.termination_refusal))
     monkeypatch.setenv("TERM", "xterm-256color")
