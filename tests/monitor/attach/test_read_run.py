@@ -186,13 +186,13 @@ def test_a_probed_run_reports_settings_that_no_text_states(start: Start, tmp_pat
     assert attachment.reading.missing == ("training.sequence_length",)
 
 
-TELLS = """\
+WRITES_FACTS = """\
 import json, os, sys, time, torch
 from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser
 from transformers import Trainer, TrainerCallback, TrainingArguments
 (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(sys.argv[1])
 BLOCK_SIZE = 24
-class Tells(TrainerCallback):
+class WritesFacts(TrainerCallback):
     def on_step_end(self, args, state, control, model, optimizer, **kwargs):
         while hasattr(optimizer, "optimizer"):
             optimizer = optimizer.optimizer
@@ -205,7 +205,7 @@ class Tells(TrainerCallback):
         time.sleep(120)
 model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("tiny"), dtype=torch.float32)
 ones = torch.ones(BLOCK_SIZE, dtype=torch.long)
-Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[Tells()]).train()
+Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[WritesFacts()]).train()
 """
 TINY = {
     "model_type": "llama",
@@ -234,7 +234,7 @@ save_strategy: "no"
 def test_settings_that_are_read_match_those_of_a_real_trainer(start: Start, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
-    (tmp_path / "train.py").write_text(TELLS)
+    (tmp_path / "train.py").write_text(WRITES_FACTS)
     (tmp_path / "x.yaml").write_text(WRITTEN)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "x.yaml"]
     job = read_run(start(run, ready=2, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")).reading.job()

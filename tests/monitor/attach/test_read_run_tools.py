@@ -32,7 +32,7 @@ Child = tuple[Sequence[str], dict[str, str]]
 Run = Callable[..., int]
 
 
-def of_torchrun(rank: int, world: int) -> dict[str, str]:
+def torchrun_environment(rank: int, world: int) -> dict[str, str]:
     """Variables that torch.distributed.run adds to a worker's environment."""
     elastic = {"RESTART_COUNT": "0", "MAX_RESTARTS": "0", "RUN_ID": "none", "USE_AGENT_STORE": "True"}
     return {
@@ -49,9 +49,9 @@ def of_torchrun(rank: int, world: int) -> dict[str, str]:
     }
 
 
-def ranks_of(argv: Sequence[str], world: int, **more: str) -> list[Child]:
+def torchrun_workers(argv: Sequence[str], world: int, **more: str) -> list[Child]:
     """Workers of all ranks, as torchrun starts them."""
-    return [(argv, {**of_torchrun(rank, world), **more}) for rank in range(world)]
+    return [(argv, {**torchrun_environment(rank, world), **more}) for rank in range(world)]
 
 
 class Site:
@@ -109,7 +109,7 @@ def found(attachment: Attachment, *keys: str) -> list[Any]:
     return [attachment.reading.value(key) for key in keys]
 
 
-def same_from_everywhere(pid: int, ranks: int) -> Attachment:
+def attach_from_every_process(pid: int, ranks: int) -> Attachment:
     """Return the attachment after checking that every process of the job gives the same one."""
     asked = [read_run(member) for member in run_processes(pid)]
     assert all([rank.local_rank or 0 for rank in each.ranks] == list(range(ranks)) for each in asked)
@@ -133,13 +133,13 @@ def axolotl(site: Site) -> list[str]:
     (site.root / "cfg.yml").write_text(AXOLOTL)
     rest = ["-m", "axolotl.cli.train", "cfg.yml", "--micro-batch-size=4"]
     accelerate = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "no", "OMP_NUM_THREADS": "1"}
-    launch = site.command("accelerate", children=ranks_of([*PYTHON, *rest], 2, **accelerate))
+    launch = site.command("accelerate", children=torchrun_workers([*PYTHON, *rest], 2, **accelerate))
     outer = site.command("axolotl", children=[([*launch, "launch", *rest], {})])
     return [*outer, "train", "cfg.yml", "--micro-batch-size=4"]
 
 
 def test_axolotl(run: Run, site: Site) -> None:
-    attachment = same_from_everywhere(run(axolotl(site), ready=2), ranks=2)
+    attachment = attach_from_every_process(run(axolotl(site), ready=2), ranks=2)
     assert attachment.launcher == "accelerate"
     evidence = attachment.reading.evidence()
     assert found(attachment, "training.micro_batch", "training.sequence_length") == [4, 400]
@@ -167,11 +167,11 @@ def test_llamafactory_over_torchrun(run: Run, site: Site) -> None:
     (site.root / "x.yaml").write_text(FACTORY)
     program = site.program("llamafactory/launcher.py")
     arguments = ["x.yaml", "per_device_train_batch_size=3"]
-    children = ranks_of([*PYTHON, program, *arguments], 2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    children = torchrun_workers([*PYTHON, program, *arguments], 2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
     torchrun = site.command("torchrun", children=children)
     flags = ["--nnodes", "1", "--node_rank", "0", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
     outer = site.command("llamafactory-cli", children=[([*torchrun, *flags, program, *arguments], {})])
-    attachment = same_from_everywhere(run([*outer, "train", *arguments], ready=2), ranks=2)
+    attachment = attach_from_every_process(run([*outer, "train", *arguments], ready=2), ranks=2)
     assert found(attachment, "training.micro_batch", "training.sequence_length") == [3, 300]
     assert found(attachment, "lora.rank", "lora.targets") == [8, "all-linear"]
     assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
@@ -194,7 +194,7 @@ def test_swift_on_one_gpu(run: Run, site: Site) -> None:
     program = site.program("swift/cli/sft.py")
     outer = site.command("swift", children=[([sys.executable, program, *SWIFT], {})])
     pid = run([*outer, "sft", *SWIFT], CUDA_VISIBLE_DEVICES="0")
-    attachment = same_from_everywhere(pid, ranks=1)
+    attachment = attach_from_every_process(pid, ranks=1)
     keys = ("training.sequence_length", "training.micro_batch", "training.gradient_accumulation", "training.precision")
     assert found(attachment, *keys) == [700, 1, 16, "bf16"]
     resolved = {"model": "gpt2", "max_length": 701, "per_device_train_batch_size": 5, "tuner_type": "full"}
@@ -207,12 +207,12 @@ def test_swift_on_one_gpu(run: Run, site: Site) -> None:
 
 def test_swift_on_two_gpus(run: Run, site: Site) -> None:
     program = site.program("swift/cli/sft.py")
-    children = ranks_of([*PYTHON, program, *SWIFT], 2, NPROC_PER_NODE="2")
+    children = torchrun_workers([*PYTHON, program, *SWIFT], 2, NPROC_PER_NODE="2")
     inner = site.program("torch/distributed/run.py")  # started by its path, so that the real torch is not imported
     site.starts(Path(inner), children=children)
     launch = site.command("torchrun", children=children)
     outer = site.command("swift", children=[([*launch, "--nproc_per_node", "2", program, *SWIFT], {})])
-    attachment = same_from_everywhere(run([*outer, "sft", *SWIFT], ready=2, NPROC_PER_NODE="2"), ranks=2)
+    attachment = attach_from_every_process(run([*outer, "sft", *SWIFT], ready=2, NPROC_PER_NODE="2"), ranks=2)
     assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
     assert found(attachment, "training.gradient_accumulation") == [8]
 
@@ -245,9 +245,9 @@ def test_torchtune_distributed_recipe(run: Run, site: Site) -> None:
     shipped = Path(site.program("recipes/configs/llama3_1/8B_lora.yaml"))
     shipped.write_text(TUNE)
     recipe = site.program("recipes/lora_finetune_distributed.py")
-    children = ranks_of([*PYTHON, recipe, "--config", str(shipped), "batch_size=6"], 2)
+    children = torchrun_workers([*PYTHON, recipe, "--config", str(shipped), "batch_size=6"], 2)
     line = ["run", "--nproc_per_node", "2", "lora_finetune_distributed", "--config", "llama3_1/8B_lora", "batch_size=6"]
-    attachment = same_from_everywhere(run([*site.command("tune", children=children), *line], ready=2), ranks=2)
+    attachment = attach_from_every_process(run([*site.command("tune", children=children), *line], ready=2), ranks=2)
     assert found(attachment, "training.micro_batch", "parallel.strategy", "parallel.data_shard") == [6, "fsdp2", 2]
 
 
@@ -255,11 +255,13 @@ def test_torchtitan(run: Run, site: Site) -> None:
     site.program("torchtitan/train.py")
     flags = ["--module", "llama3", "--config", "llama3_8b", "--training.max_context_length", "4096"]
     flags += ["--training.num-tokens-per-microbatch-per-dp-rank=8192", "activation-checkpoint:full"]
-    children = ranks_of([*PYTHON, "-m", "torchtitan.train", *flags], 2, PYTORCH_ALLOC_CONF="expandable_segments:True")
+    children = torchrun_workers(
+        [*PYTHON, "-m", "torchtitan.train", *flags], 2, PYTORCH_ALLOC_CONF="expandable_segments:True"
+    )
     torchrun = site.command("torchrun", children=children)
     line = [*torchrun, "--nproc_per_node=2", "--rdzv_backend", "c10d", "--rdzv_endpoint=localhost:0"]
     line += ["--local-ranks-filter", "0", "--role", "rank", "--tee", "3", "-m", "torchtitan.train", *flags]
-    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
     keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.activation_checkpointing")
     assert found(attachment, *keys) == ["meta-llama/Llama-3.1-8B", 2, 4096, "full"]
     assert found(attachment, "parallel.strategy", "parallel.data_shard") == ["fsdp2", 2]
@@ -278,9 +280,9 @@ def test_automodel(run: Run, site: Site) -> None:
     (site.root / "cfg.yaml").write_text(AUTOMODEL)
     recipe = site.program("nemo_automodel/recipes/llm/train_ft.py")
     override = "--step_scheduler.local_batch_size=4"
-    children = ranks_of([*PYTHON, recipe, "-c", str(site.root / "cfg.yaml"), override], 2)
+    children = torchrun_workers([*PYTHON, recipe, "-c", str(site.root / "cfg.yaml"), override], 2)
     line = [*site.command("automodel", children=children), "cfg.yaml", "--nproc-per-node", "2", override]
-    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
     keys = ("training.micro_batch", "training.sequence_length", "training.gradient_accumulation")
     assert found(attachment, *keys) == [4, 256, 2]
     assert found(attachment, "training.activation_checkpointing", "parallel.data_shard") == ["full", 2]
@@ -289,7 +291,7 @@ def test_automodel(run: Run, site: Site) -> None:
 def test_litgpt_with_ranks_started_by_the_first_rank(run: Run, site: Site) -> None:
     flags = ["--devices", "2", "--train.max_seq_length", "128", "--precision", "bf16-true"]
     line = [*site.command("litgpt", COPIES_ITSELF), "finetune_lora", "checkpoints/org/model", *flags]
-    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
     keys = ("model.id", "training.sequence_length", "parallel.strategy", "parallel.data_shard", "training.precision")
     assert found(attachment, *keys) == ["org/model", 128, "fsdp1", 2, "bf16"]
     assert found(attachment, "training.activation_checkpointing", "training.gradient_accumulation") == ["full", 8]
@@ -299,7 +301,7 @@ def test_lightning_script(run: Run, site: Site) -> None:
     text = 'def model():\n    return AutoModelForCausalLM.from_pretrained("gpt2")\n'
     (site.root / "train.py").write_text(text + COPIES_ITSELF)
     pid = run([sys.executable, "train.py", "--batch_size", "3"], ready=2)
-    attachment = same_from_everywhere(pid, ranks=2)
+    attachment = attach_from_every_process(pid, ranks=2)
     assert found(attachment, "model.id") == ["gpt2"]
     assert [rank.pid for rank in attachment.ranks] == run_processes(pid)
 
@@ -309,9 +311,9 @@ def test_megatron(run: Run, site: Site) -> None:
     flags = "--num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024"
     flags += " --micro-batch-size 4 --global-batch-size 16 --bf16 --vocab-size 50257 --tensor-model-parallel-size 2"
     flags += " --use-distributed-optimizer --recompute-granularity full --recompute-method uniform"
-    children = ranks_of([*PYTHON, script, *flags.split()], 2, CUDA_DEVICE_MAX_CONNECTIONS="1")
+    children = torchrun_workers([*PYTHON, script, *flags.split()], 2, CUDA_DEVICE_MAX_CONNECTIONS="1")
     torchrun = site.command("torchrun", children=children)
-    attachment = same_from_everywhere(
+    attachment = attach_from_every_process(
         run([*torchrun, "--nproc_per_node", "2", script, *flags.split()], ready=2), ranks=2
     )
     keys = ("training.micro_batch", "training.gradient_accumulation", "parallel.tensor", "parallel.data_shard")
@@ -360,7 +362,7 @@ def test_deepspeed_launcher(run: Run, site: Site) -> None:
     inner = [*PYTHON, "-m", "deepspeed.launcher.launch", f"--world_info={world}", "--master_addr=127.0.0.1"]
     inner += ["--master_port=29500", "--enable_each_rank_log=None", script, *flags]
     outer = site.command("deepspeed", children=[(inner, {})])
-    attachment = same_from_everywhere(run([*outer, "--num_gpus=2", "train.py", *flags], ready=2), ranks=2)
+    attachment = attach_from_every_process(run([*outer, "--num_gpus=2", "train.py", *flags], ready=2), ranks=2)
     assert attachment.launcher == "deepspeed"
     assert [rank.gpu_hint for rank in attachment.ranks] == ["0", "1"]
     keys = ("parallel.strategy", "parallel.data_shard", "training.micro_batch", "training.precision")

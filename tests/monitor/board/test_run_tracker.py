@@ -67,7 +67,7 @@ def machine(
     return Machine(make_budget, (make_snapshot, make_gpu, make_process))
 
 
-def only(board: Board) -> tuple[RunRow, ProcessRow]:
+def only_run(board: Board) -> tuple[RunRow, ProcessRow]:
     (run,) = board.runs
     (row,) = run.rows
     return run, row
@@ -84,7 +84,7 @@ def sentence(row: ProcessRow) -> str:
 
 
 def test_a_run_has_its_processes_with_phases_and_budget(machine: Machine) -> None:
-    run, row = only(machine.tick(41))
+    run, row = only_run(machine.tick(41))
     assert (run.job, run.pids, run.ended_at) == (JOB, (KEY,), None)
     assert run.budget is row.budget is not None
     assert [mark.phase for mark in row.phase_starts] == ["started"]
@@ -97,7 +97,7 @@ def test_a_process_observed_from_its_start_has_phase_starts_from_its_context_on(
     assert board.runs[0].rows == ()
     for used in (2.6, 6.0, 10.0, 41.0):
         board = machine.tick(used)
-    assert [mark.phase for mark in only(board)[1].phase_starts] == ["started", "context", "loading", "warming_up"]
+    assert [mark.phase for mark in only_run(board)[1].phase_starts] == ["started", "context", "loading", "warming_up"]
 
 
 def test_a_job_added_later_has_the_phase_starts_observed_before(machine: Machine) -> None:
@@ -107,7 +107,7 @@ def test_a_job_added_later_has_the_phase_starts_observed_before(machine: Machine
     machine.watchlist.add_run(WatchedJob(job=JOB, pids=(KEY,)))
     board = machine.watchlist.rebuild_board()
     assert board is not None
-    marks = [(mark.phase, mark.time) for mark in only(board)[1].phase_starts]
+    marks = [(mark.phase, mark.time) for mark in only_run(board)[1].phase_starts]
     assert marks == [("started", 1000.0), ("context", 2001.0), ("loading", 2002.0), ("warming_up", 2003.0)]
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
         machine.tick(used)
     machine.alive.clear()
     ended = machine.tick(None)
-    run, row = only(ended)
+    run, row = only_run(ended)
     assert (run.ended_at, row.ended_at, status(row)) == (2_003.0, 2_003.0, "ended")
     assert row.process.used_bytes == 40 * GIB
     assert row.comparison is not None
@@ -126,7 +126,7 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
     assert ended.processes == ()
     for _ in range(200):  # longer than the history of other processes
         later = machine.tick(None)
-    assert only(later)[0].ended_at == 2_003.0
+    assert only_run(later)[0].ended_at == 2_003.0
     assert machine.watchlist.history.lifetime(row.key)
     machine.watchlist.dismiss_runs(run.pids)
     assert machine.tick(None).runs == ()
@@ -137,34 +137,34 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
 
 def test_a_process_that_frees_its_memory_has_not_ended(machine: Machine) -> None:
     machine.tick(41)
-    run, row = only(machine.tick(None))
+    run, row = only_run(machine.tick(None))
     assert run.ended_at is None
     assert status(row) == "ended"
     assert "holds no memory on GPU 0 any more, and still runs" in sentence(row)
-    run, row = only(machine.tick(41))
+    run, row = only_run(machine.tick(41))
     assert (status(row), row.ended_at) == ("on_budget", None)
 
 
 def test_processes_on_an_unreadable_gpu_have_not_ended(machine: Machine) -> None:
     machine.tick(41)
-    run, row = only(machine.tick(None, readable=False))
+    run, row = only_run(machine.tick(None, readable=False))
     assert (run.ended_at, row.ended_at, status(row)) == (None, None, "unknown")
-    assert status(only(machine.tick(41))[1]) == "on_budget"
+    assert status(only_run(machine.tick(41))[1]) == "on_budget"
 
 
 def test_figures_from_before_a_hang_are_ignored(machine: Machine) -> None:
     for _ in range(3):
-        _, row = only(machine.tick(40))
+        _, row = only_run(machine.tick(40))
     assert status(row) == "on_budget"
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     for _ in range(3):
-        _, row = only(machine.tick(80, faults=(hangs,)))
+        _, row = only_run(machine.tick(80, faults=(hangs,)))
     assert status(row) == "unknown"
     assert row.comparison is not None
     assert row.comparison.observed_bytes is None
     assert row.comparison.peak_usage is not None
     assert row.comparison.peak_usage.size_bytes == 40 * GIB
-    _, row = only(machine.tick(40))
+    _, row = only_run(machine.tick(40))
     assert status(row) == "on_budget"
 
 
@@ -185,8 +185,8 @@ def test_final_counters_state_how_a_run_ended(
     machine.alive.clear()
     figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]
     machine.last_words = (FinalCounters(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
-    assert (status(only(machine.tick(None))[1]), machine.last_words) == (expected, ())
-    row = only(machine.tick(None))[1]  # final counters are returned once
+    assert (status(only_run(machine.tick(None))[1]), machine.last_words) == (expected, ())
+    row = only_run(machine.tick(None))[1]  # final counters are returned once
     assert status(row) == expected
     assert sentence(row).startswith(words)
 
@@ -194,7 +194,7 @@ def test_final_counters_state_how_a_run_ended(
 def test_an_end_on_a_full_gpu_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
     machine.tick(70, free_bytes=GIB // 4)
     machine.alive.clear()
-    row = only(machine.tick(None, free_bytes=79 * GIB))[1]
+    row = only_run(machine.tick(None, free_bytes=79 * GIB))[1]
     assert status(row) == "out_of_memory"
     assert "nearly full then (0.2 GiB free): it has probably run out of memory" in sentence(row)
 
@@ -203,7 +203,7 @@ def test_an_end_on_a_full_gpu_in_the_steady_phase_is_reported_as_ended(machine: 
     for _ in range(40):
         machine.tick(41, free_bytes=GIB // 4)
     machine.alive.clear()
-    row = only(machine.tick(None, free_bytes=79 * GIB))[1]
+    row = only_run(machine.tick(None, free_bytes=79 * GIB))[1]
     assert status(row) == "ended"
     assert "its GPU was nearly full then (0.2 GiB free)" in sentence(row)
 
@@ -217,7 +217,7 @@ def test_a_process_killed_for_lack_of_host_memory(machine: Machine, make_budget:
         machine.tick(41)
     machine.alive.clear()
     for _ in range(2):
-        row = only(machine.tick(None))[1]
+        row = only_run(machine.tick(None))[1]
         assert status(row) == "out_of_memory"
         assert "because host memory ran out: probably this one" in sentence(row)
 
@@ -233,7 +233,7 @@ def test_oom_kills_are_read_from_the_kernels_counters(tmp_path: Path) -> None:
 def test_a_process_that_disappears_from_a_recording_has_ended(machine: Machine) -> None:
     machine.kind = "recording"
     machine.tick(41)
-    run, row = only(machine.tick(None))  # process 7 of this machine is irrelevant
+    run, row = only_run(machine.tick(None))  # process 7 of this machine is irrelevant
     assert (run.ended_at, status(row)) == (2_001.0, "ended")
 
 

@@ -30,7 +30,7 @@ def make_page():
 
 
 @pytest.fixture
-def said():
+def issue_sentences():
     """Return a function that lists the sentences of a report's issues, optionally of one severity."""
 
     def sentences(page: DoctorReport, severity: str | None = None) -> str:

@@ -30,7 +30,7 @@ def ddp(ranks: int) -> Job:
     return Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
 
 
-def elsewhere(name: str) -> Machine:
+def machine_elsewhere(name: str) -> Machine:
     card = find_gpu(name)
     device = DeviceCapacity(
         index=0, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=card.total_bytes
@@ -49,7 +49,7 @@ def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context: Mak
     found = DriverCheck().run(context)
     assert (found.status, found.found) == ("failure", "no NVIDIA driver here")
     assert DriverCheck().run(make_context(gpus=[])).status == "failure"
-    assert DriverCheck().run(make_context(machine=elsewhere("h100"))).status == "skipped"
+    assert DriverCheck().run(make_context(machine=machine_elsewhere("h100"))).status == "skipped"
 
 
 def test_the_local_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
@@ -160,10 +160,13 @@ def test_a_gpu_without_kernels_is_named(make_context: MakeContext, make_gpu: Any
 def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context: MakeContext) -> None:
     old = TorchBuild(version="2.4.0", cuda="12.1", architectures=("sm_50", "sm_80", "sm_90"))
     assert (
-        ComputeCapabilityCheck().run(make_context(machine=elsewhere("h100"), torch_build=lambda: old)).status == "pass"
+        ComputeCapabilityCheck().run(make_context(machine=machine_elsewhere("h100"), torch_build=lambda: old)).status
+        == "pass"
     )
     assert (
-        ComputeCapabilityCheck().run(make_context(machine=elsewhere("rtx-5090"), torch_build=lambda: old)).status
+        ComputeCapabilityCheck()
+        .run(make_context(machine=machine_elsewhere("rtx-5090"), torch_build=lambda: old))
+        .status
         == "failure"
     )
 

@@ -43,7 +43,7 @@ def test_required_libraries_follow_from_the_job(asked: Job, names: set[str]) -> 
     assert {name for need in required_libraries(asked) for name in need.alternatives} <= set(DISTRIBUTIONS)
 
 
-def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
+def check_libraries(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
     there = InstalledPackages(
         python="3.12.1", executable="python", versions=versions, modules=(), requirements=REQUIREMENTS
     )
@@ -52,14 +52,14 @@ def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sur
 
 
 def test_installed_libraries_pass(make_context: MakeContext) -> None:
-    found = look(make_context, job(), TRAINER)
+    found = check_libraries(make_context, job(), TRAINER)
     assert found.status == "pass"
     assert found.found.endswith("torch 2.13.0+cu128, transformers 5.23.0, accelerate 1.15.0")
 
 
 def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_context: MakeContext) -> None:
     asked = job(lora=Lora(quantization="nf4"), training=Training(optimizer="paged-adamw-8bit"))
-    found = look(make_context, asked, {**TRAINER, "peft": "0.18.0"})
+    found = check_libraries(make_context, asked, {**TRAINER, "peft": "0.18.0"})
     assert found.status == "failure"
     assert "bitsandbytes is missing (quantization = nf4, optimizer = paged-adamw-8bit)" in found.found
     assert found.advice == "/opt/env/bin/python -m pip install bitsandbytes"
@@ -67,12 +67,12 @@ def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_c
 
 def test_a_kernel_from_the_hub_replaces_flash_attention(make_context: MakeContext) -> None:
     asked = job(model=ModelSpec(attention="flash_attention_2"))
-    assert look(make_context, asked, TRAINER).status == "failure"
-    assert look(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
+    assert check_libraries(make_context, asked, TRAINER).status == "failure"
+    assert check_libraries(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
 
 
 def test_an_assumed_python_gives_only_a_warning(make_context: MakeContext) -> None:
-    found = look(make_context, job(), {"torch": "2.13.0"}, sure=False)
+    found = check_libraries(make_context, job(), {"torch": "2.13.0"}, sure=False)
     assert (found.status, found.unknown, "--python" in (found.advice or "")) == ("warning", True, True)
 
 
@@ -85,16 +85,16 @@ def test_an_assumed_python_gives_only_a_warning(make_context: MakeContext) -> No
 )
 def test_incompatible_versions_are_reported(make_context: MakeContext, versions: dict[str, str], words: str) -> None:
     asked = job(training=Training(optimizer="adamw-8bit"))
-    found = look(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
+    found = check_libraries(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
     assert (found.status, words in found.found) == ("failure", True)
     older = {**TRAINER, "transformers": "4.46.0", "bitsandbytes": "0.43.2"}
-    assert look(make_context, asked, older).status == "pass"
+    assert check_libraries(make_context, asked, older).status == "pass"
 
 
 def test_versions_that_differ_from_the_job_are_a_warning(make_context: MakeContext) -> None:
-    found = look(make_context, job(software=Software(torch="2.4")), TRAINER)
+    found = check_libraries(make_context, job(software=Software(torch="2.4")), TRAINER)
     assert (found.status, "the job is for torch 2.4, and 2.13.0+cu128 is installed" in found.found) == ("warning", True)
-    assert look(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
+    assert check_libraries(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 MakeContext = Callable[..., CheckContext]
 
 
-class Says(Check):
+class FixedCheck(Check):
     """A check that returns a given result after a given time."""
 
     name = "says"
@@ -35,7 +35,7 @@ class Says(Check):
         return self._result(self.status, "so it is")  # type: ignore[arg-type]
 
 
-class Raises(Check):
+class FailingCheck(Check):
     name = "raises"
     decisive = True
 
@@ -54,7 +54,7 @@ def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make
         told.append(outcome.status)
         gate.set()
 
-    found = run_checks(make_context(), [Says("warning", wait=gate), Says("pass")], on_result=tell)
+    found = run_checks(make_context(), [FixedCheck("warning", wait=gate), FixedCheck("pass")], on_result=tell)
     assert [outcome.status for outcome in found] == ["warning", "pass"]
     assert told == ["pass", "warning"]
 
@@ -62,7 +62,7 @@ def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make
 def test_checks_run_concurrently(make_context: MakeContext) -> None:
     meet = threading.Barrier(3, timeout=60)
 
-    class Meets(Says):
+    class Meets(FixedCheck):
         def run(self, context: CheckContext) -> CheckResult:
             meet.wait()  # continues only when all three checks are running
             return self.passes("met")
@@ -72,20 +72,21 @@ def test_checks_run_concurrently(make_context: MakeContext) -> None:
 
 def test_a_hanging_check_is_reported_and_not_waited_for(make_context: MakeContext) -> None:
     never = threading.Event()
-    hangs = Says(wait=never)
+    hangs = FixedCheck(wait=never)
     hangs.timeout_seconds = 0.2  # type: ignore[misc]
-    hung, well = run_checks(make_context(), [hangs, Says()])
+    hung, well = run_checks(make_context(), [hangs, FixedCheck()])
     assert (hung.status, hung.unknown, hung.found) == ("warning", True, "no answer within 0.2 seconds")
     assert well.status == "pass"
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "preflight says")
-    (shorter,) = run_checks(make_context(), [Says(wait=never)], timeout_seconds=0.1)
+    (shorter,) = run_checks(make_context(), [FixedCheck(wait=never)], timeout_seconds=0.1)
     assert shorter.found == "no answer within 0.1 seconds"
     never.set()
 
 
 def test_an_unknown_result_is_a_warning_with_its_reason(make_context: MakeContext) -> None:
     found = run_checks(
-        make_context(), [Raises(CannotTellError("no such luck")), Raises(PermissionError(13, "Denied", "/x"))]
+        make_context(),
+        [FailingCheck(CannotTellError("no such luck")), FailingCheck(PermissionError(13, "Denied", "/x"))],
     )
     assert [(outcome.status, outcome.unknown, outcome.found) for outcome in found] == [
         ("warning", True, "no such luck"),
@@ -98,7 +99,7 @@ def test_an_exception_in_one_check_does_not_stop_the_others(
 ) -> None:
     seen = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda what: seen.set())
-    broken, well = run_checks(make_context(), [Raises(ZeroDivisionError()), Says()])
+    broken, well = run_checks(make_context(), [FailingCheck(ZeroDivisionError()), FixedCheck()])
     assert seen.wait(60)  # it is written to the terminal
     assert (broken.unknown, well.status) == (True, "pass")
     assert broken.found == "the check itself failed"
@@ -125,7 +126,7 @@ def test_exit_codes(outcomes: list[CheckResult], code: int) -> None:
 def test_a_required_variable_is_secret_whatever_its_name(make_context: MakeContext) -> None:
     job = Job(model=ModelSpec(config={}), run=Run(required_environment=["MY_AUTH"]))
     (found,) = run_checks(
-        make_context(job, environ={"MY_AUTH": "sesame-open"}), [Raises(CannotTellError("sesame-open"))]
+        make_context(job, environ={"MY_AUTH": "sesame-open"}), [FailingCheck(CannotTellError("sesame-open"))]
     )
     assert found.found == "(not shown)"
 
@@ -134,7 +135,7 @@ def test_secret_values_are_removed_from_messages_of_libraries(make_context: Make
     environ = {"MY_API_KEY": "sesame-open", "HF_TOKEN_PATH": "/home/ana/token", "PASSWORD": "yes"}
     context = replace(make_context(), environ=environ)
     leak = CannotTellError("GET http://x/?k=sesame-open failed; /home/ana/token was read, yes")
-    (found,) = run_checks(context, [Raises(leak)])
+    (found,) = run_checks(context, [FailingCheck(leak)])
     assert found.found == "GET http://x/?k=(not shown) failed; /home/ana/token was read, yes"
 
 
@@ -177,7 +178,7 @@ def test_cancelling_returns_at_once_and_reaches_every_check(make_context: MakeCo
     never, cancel = threading.Event(), CancelToken()
     scopes: list[CancelToken] = []
 
-    class Hangs(Says):
+    class Hangs(FixedCheck):
         def run(self, context: CheckContext) -> CheckResult:
             scopes.append(current_token())
             cancel.cancel()

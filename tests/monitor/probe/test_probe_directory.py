@@ -103,7 +103,7 @@ def counters_of(readings):
     return [[process.counters for process in reading.processes] for reading in readings]
 
 
-def filled(probes, clock, readings, wanted=lambda readings: True):
+def wait_for_counters(probes, clock, readings, wanted=lambda readings: True):
     """Wait until the published counters meet the condition, and return the readings."""
     found = []
 
@@ -128,7 +128,9 @@ TWO_DEVICES = """
 
 def test_a_process_on_two_gpus_has_counters_for_each(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
-    both = filled(probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes)
+    both = wait_for_counters(
+        probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes
+    )
     assert [each[0].allocated_bytes for each in counters_of(both)] == [3 * MIB, 5 * MIB]
     assert [each[0].steps for each in counters_of(both)] == [None, None]
 
@@ -141,7 +143,9 @@ def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock, gpus_wit
         print("up", flush=True)
         sys.stdin.read()
     """)
-    done = filled(probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes)
+    done = wait_for_counters(
+        probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes
+    )
     ((first,), (second,)) = counters_of(done)
     assert (first.allocated_bytes, first.out_of_memory) == (None, None)
     assert second.allocated_bytes == 3 * MIB
@@ -158,7 +162,7 @@ def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, gp
     """)
     reader = ProbeReader(process.pid)
     until(lambda: (sample := reader.read()) and sample.devices)  # the first sample may precede the allocation
-    done = filled(probes, clock, gpus_with((process.pid, *on)))
+    done = wait_for_counters(probes, clock, gpus_with((process.pid, *on)))
     assert [counters.allocated_bytes for each in counters_of(done) for counters in each] == known
 
 
@@ -189,7 +193,7 @@ def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, c
     clock.advance(SEARCH_INTERVALS_SECONDS[1] - 1)
     probes.add_counters(readings)
     assert len(searched) == 2
-    filled(probes, clock, readings)
+    wait_for_counters(probes, clock, readings)
 
 
 def test_a_process_that_is_not_visible_is_not_searched(probes, make_gpu, make_process, monkeypatch):
@@ -230,7 +234,9 @@ def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock, gpus
         os.execvp("unshare", ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code])
     """)
     (inside,) = psutil.Process(process.pid).children()
-    done = filled(probes, clock, gpus_with((inside.pid, 0)), lambda r: r[0].processes[0].counters.allocated_bytes)
+    done = wait_for_counters(
+        probes, clock, gpus_with((inside.pid, 0)), lambda r: r[0].processes[0].counters.allocated_bytes
+    )
     assert counters_of(done)[0][0].allocated_bytes == 5 * MIB
 
 
@@ -244,7 +250,7 @@ def test_final_counters_include_a_failed_allocation_and_are_returned_once(start,
         raise torch.OutOfMemoryError("CUDA out of memory")
     """)
     readings = gpus_with((process.pid, 0))
-    filled(probes, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes)
+    wait_for_counters(probes, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes)
     process.stdin.close()
     process.wait()
     before = time.time()
@@ -260,7 +266,7 @@ def test_final_counters_include_a_failed_allocation_and_are_returned_once(start,
 def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 1))
-    filled(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
+    wait_for_counters(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
     process.kill()
     process.wait()
     _, (words,) = probes.add_counters([replace(reading, processes=()) for reading in readings])
@@ -271,7 +277,7 @@ def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock
 def test_an_unreadable_process_list_ends_no_process(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
-    filled(probes, clock, readings)
+    wait_for_counters(probes, clock, readings)
     unread = [replace(readings[0], processes=None), readings[1]]
     assert probes.add_counters(unread) == (unread, ())
     assert counters_of(probes.add_counters(readings)[0])[0][0] is not None
@@ -280,7 +286,7 @@ def test_an_unreadable_process_list_ends_no_process(start, probes, clock, gpus_w
 def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
-    filled(probes, clock, readings)
+    wait_for_counters(probes, clock, readings)
     psutil.Process(process.pid).suspend()
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     first = counters_of(probes.add_counters(readings)[0])[0][0]
@@ -303,11 +309,11 @@ def test_a_process_that_became_another_program_is_searched_again(start, clock, g
         sys.stdin.read()
     """)
     readings = gpus_with((process.pid, 0))
-    filled(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 1)
+    wait_for_counters(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 1)
     process.stdin.write("\n")
     process.stdin.flush()
     late[0] = 60.0
-    filled(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 2)
+    wait_for_counters(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 2)
     directory.close()
 
 
@@ -325,7 +331,7 @@ def test_a_child_that_inherited_its_parents_probe_has_no_counters(start, probes,
     """)
     child = int(process.stdout.readline())
     assert find_probe(child) is not None
-    filled(probes, clock, gpus_with((process.pid, 0)))
+    wait_for_counters(probes, clock, gpus_with((process.pid, 0)))
     both = gpus_with((process.pid, 0), (child, 1))
     for _ in range(3):
         clock.advance(SEARCH_INTERVALS_SECONDS[-1])

@@ -10,7 +10,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.sources.early_sampler import EarlySampler
 
 
-class Steps:
+class ScriptedSource:
     """A source whose answers the test supplies one by one; an exception is raised by ``open``."""
 
     def __init__(self):
@@ -44,7 +44,7 @@ def begin():
     started = []
 
     def start(judge=judged):
-        source = Steps()
+        source = ScriptedSource()
         started.append((EarlySampler(source, 0.05, judge), source))
         return started[-1]
 

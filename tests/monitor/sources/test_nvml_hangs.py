@@ -51,7 +51,7 @@ def source(driver, clock, waits):
 
 
 @pytest.fixture
-def three(driver, fake_gpu):
+def three_gpus(driver, fake_gpu):
     driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
 
 
@@ -59,16 +59,16 @@ def codes(gpu):
     return [fault.code for fault in gpu.faults]
 
 
-def use(driver, size):
+def set_used_bytes(driver, size):
     for gpu in driver.gpus:
         gpu.used_bytes = size
 
 
-def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, source, clock, three):
+def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, source, clock, three_gpus):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
-    use(driver, 30 * GIB)
+    set_used_bytes(driver, 30 * GIB)
     clock.advance(1)
     first, second, third = source.read().gpus
     assert (first.used_bytes, third.used_bytes) == (30 * GIB, 30 * GIB)
@@ -81,7 +81,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert "its figures are old" in second.faults[0].message
 
 
-def test_a_hanging_gpu_delays_no_others_and_is_not_queried_again(driver, source, clock, waits, three):
+def test_a_hanging_gpu_delays_no_others_and_is_not_queried_again(driver, source, clock, waits, three_gpus):
     source.open()
     source.read()
     driver.hang("*", 1)
@@ -97,12 +97,12 @@ def test_a_hanging_gpu_delays_no_others_and_is_not_queried_again(driver, source,
     assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == asked + 10
 
 
-def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
+def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three_gpus):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
     source.read()
-    use(driver, 30 * GIB)
+    set_used_bytes(driver, 30 * GIB)
     clock.advance(9)
     driver.release()
     until(lambda: not driver.under_way["nvmlDeviceGetMemoryInfo_v2"])
@@ -113,7 +113,7 @@ def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
     assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
 
 
-def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three):
+def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three_gpus):
     source.open()
     clock.advance(1)
     driver.hang("nvmlDeviceGetTemperature", 1)  # queried after the memory
@@ -129,7 +129,7 @@ def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock
     hang.set()
 
 
-def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three, fake_gpu):
+def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three_gpus, fake_gpu):
     driver.gpus += [fake_gpu(uuid=f"GPU-{number}") for number in range(3, 12)]
     source.open()
     source.read()
@@ -137,14 +137,14 @@ def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, 
         driver.hang("nvmlDeviceGetMemoryInfo", number)
     waits.clear()
     gpus = source.read().gpus
-    threads = list(dict.fromkeys(thread for thread, _ in waits))
-    assert len(threads) == 11
+    new_threads = list(dict.fromkeys(thread for thread, _ in waits))
+    assert len(new_threads) == 11
     # the first call is waited for alone; the others all start before the first wait for one of them
-    assert [thread.begun_before_waits for thread in threads] == [0, *[1] * 10]
+    assert [thread.begun_before_waits for thread in new_threads] == [0, *[1] * 10]
     assert [codes(gpu) for gpu in gpus] == [["NO_ANSWER"]] * 11 + [[]]
 
 
-def test_a_gpu_that_hangs_from_the_start_has_a_reading_without_figures(driver, source, three):
+def test_a_gpu_that_hangs_from_the_start_has_a_reading_without_figures(driver, source, three_gpus):
     driver.hang("nvmlDeviceGetHandleByIndex", 0)
     source.open()
     first, second, third = source.read().gpus
@@ -157,7 +157,7 @@ def test_a_gpu_that_hangs_from_the_start_has_a_reading_without_figures(driver, s
     until(lambda: source.read().gpus[0].used_bytes == 20 * GIB)
 
 
-def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(driver, source, waits, three):
+def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(driver, source, waits, three_gpus):
     driver.hang("nvmlInitWithFlags")
     with pytest.raises(NoDriverError, match="the NVIDIA driver hangs: nvmlInit has not come back for 0 s"):
         source.open()
@@ -175,7 +175,7 @@ def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(
     assert driver.calls["nvmlInitWithFlags"] == 1
 
 
-def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three, fake_gpu):
+def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three_gpus, fake_gpu):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetCount")
@@ -189,7 +189,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     assert source.read().faults == ()
 
 
-def test_nvml_is_never_shut_down_during_a_call(driver, source, waits, three):
+def test_nvml_is_never_shut_down_during_a_call(driver, source, waits, three_gpus):
     source.open()
     source.read()
     driver.hang("*", 2)
@@ -212,7 +212,7 @@ def test_nvml_is_never_shut_down_during_a_call(driver, source, waits, three):
     assert driver.disturbed == []
 
 
-def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, three):
+def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, three_gpus):
     source.open()
     source.read()
     hang = driver.hang("nvmlShutdown")
@@ -222,13 +222,13 @@ def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, 
     hang.set()
 
 
-def threads(before):
+def new_threads(before):
     """Return the threads for driver calls that were started since ``before``."""
     return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
 
 
-def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock, three):
-    before = threads(set())
+def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock, three_gpus):
+    before = new_threads(set())
     source.open()
     source.read()
     driver.hang("*", 2)
@@ -241,13 +241,13 @@ def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock,
     driver.release()
     source.read()
     source.close()
-    until(lambda: not threads(before))
+    until(lambda: not new_threads(before))
 
 
-def test_usually_one_thread_reads_all_devices(driver, source, clock, three):
-    before = threads(set())
+def test_usually_one_thread_reads_all_devices(driver, source, clock, three_gpus):
+    before = new_threads(set())
     source.open()
     for _ in range(5):
         clock.advance(1)
         source.read()
-    until(lambda: len(threads(before)) == 1)
+    until(lambda: len(new_threads(before)) == 1)

@@ -26,7 +26,7 @@ def kept(tmp_path: Path) -> PendingJobs:
     return PendingJobs(tmp_path / "vramtop" / "pending.json")
 
 
-def written() -> None:
+def wait_until_written() -> None:
     for thread in threading.enumerate():
         if thread.name == "save pending jobs":
             thread.join(10)
@@ -35,10 +35,10 @@ def written() -> None:
 def test_pending_jobs_are_kept_in_their_order(kept: PendingJobs) -> None:
     for job in (*JOBS, JOBS[0]):
         kept.add(job)
-        written()
+        wait_until_written()
     assert PendingJobs(kept.path).load() == JOBS
     kept.remove(JOBS[1])
-    written()
+    wait_until_written()
     assert PendingJobs(kept.path).load() == (JOBS[0], JOBS[2])
     assert kept.path is not None
     assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
@@ -49,19 +49,19 @@ def test_unreadable_entries_are_reported_and_kept(kept: PendingJobs) -> None:
     kept.notify = said.append
     assert kept.path is not None
     kept.add(JOBS[0])
-    written()
+    wait_until_written()
     text = kept.path.read_text().replace('"content": [', '"content": [{"training": {"macro_batch": 3}}, ')
     kept.path.write_text(text)
     assert kept.load() == (JOBS[0],)
     assert "macro_batch" in said[0]
     kept.remove(JOBS[0])
-    written()
+    wait_until_written()
     assert "macro_batch" in kept.path.read_text()
     kept.path.write_text("{")
     assert kept.load() == ()
     assert "is damaged" in said[-1]
     kept.add(JOBS[2])
-    written()
+    wait_until_written()
     assert "It was kept as pending.json.damaged-" in said[-1]
     assert kept.load() == (JOBS[2],)
 

@@ -32,7 +32,7 @@ class Clock:
 
 
 @pytest.fixture
-def asked(
+def make_request(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> Callable[..., WaitRequest]:
     """Return a function that makes a request for 40 GiB with this free memory at each reading; the last repeats."""
@@ -52,11 +52,11 @@ def asked(
 
 
 def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(
-    asked: Callable[..., WaitRequest], tmp_path: Path
+    make_request: Callable[..., WaitRequest], tmp_path: Path
 ) -> None:
     clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
     found = wait_until_it_fits(
-        asked(10, 10, 41, 70), reservations=promises, report=said.append, sleep=clock.sleep, clock=clock
+        make_request(10, 10, 41, 70), reservations=promises, report=said.append, sleep=clock.sleep, clock=clock
     )
     assert (found.verdict, clock.time) == ("fits", 6.0)
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
@@ -65,26 +65,26 @@ def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(
     (promise,) = promises.active()
     assert promise.pid == os.getppid()  # the parent of this process starts the job
     assert promise.until is not None
-    assert promise.gpus == {"GPU-00000000": make_need(found)}
+    assert promise.gpus == {"GPU-00000000": needed_bytes(found)}
 
 
-def make_need(found: object) -> int:
+def needed_bytes(found: object) -> int:
     return found.gpus[0].need_bytes  # type: ignore[attr-defined,no-any-return]
 
 
 def test_the_reservation_of_an_exec_program_lasts_as_long_as_its_process(
-    asked: Callable[..., WaitRequest], tmp_path: Path
+    make_request: Callable[..., WaitRequest], tmp_path: Path
 ) -> None:
     promises = Reservations(tmp_path / "promises")
-    wait_until_it_fits(asked(70, program=("true",)), reservations=promises)
+    wait_until_it_fits(make_request(70, program=("true",)), reservations=promises)
     (promise,) = promises.active()
     assert (promise.pid, promise.until) == (os.getpid(), None)
 
 
-def test_the_timeout_ends_with_the_last_verdict(asked: Callable[..., WaitRequest], tmp_path: Path) -> None:
+def test_the_timeout_ends_with_the_last_verdict(make_request: Callable[..., WaitRequest], tmp_path: Path) -> None:
     clock, promises = Clock(), Reservations(tmp_path / "promises")
     found = wait_until_it_fits(
-        asked(10, timeout=5), reservations=promises, report=lambda _: None, sleep=clock.sleep, clock=clock
+        make_request(10, timeout=5), reservations=promises, report=lambda _: None, sleep=clock.sleep, clock=clock
     )
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
     assert promises.active() == ()
@@ -170,7 +170,7 @@ def test_exec_of_a_missing_program_is_an_input_error() -> None:
 
 
 def test_a_mig_device_is_reserved_and_passed_to_the_program(
-    asked: Callable[..., WaitRequest],
+    make_request: Callable[..., WaitRequest],
     make_snapshot: Callable[..., Snapshot],
     make_mig_gpu: Callable[..., GpuReading],
     tmp_path: Path,
@@ -181,7 +181,7 @@ def test_a_mig_device_is_reserved_and_passed_to_the_program(
     promises = Reservations(tmp_path / "promises")
     snapshot = make_snapshot([make_mig_gpu(0, free=(39, 10)), make_mig_gpu(1, free=(10, 19))])
     budget = estimate(Job(model=ModelSpec(id="gpt2")))
-    wish = replace(asked(70, program=("true",)), budget=budget, read=lambda: snapshot)
+    wish = replace(make_request(70, program=("true",)), budget=budget, read=lambda: snapshot)
     found = wait_until_it_fits(wish, reservations=promises)
     exec_program(wish.program, found)
     assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"

@@ -42,7 +42,7 @@ class Listener(LineFilter):
 
 @pytest.fixture
 def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source):
-    """Return a function that makes a dashboard with a job of each status, pending jobs, a fault, and a process with an anomaly."""
+    """Return a function that makes a dashboard with a job of each status, pending jobs, a fault and an anomaly."""
 
     def make(**options) -> VramtopApp:
         jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
@@ -69,7 +69,7 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
     return make
 
 
-async def look_around(pilot, themes: Sequence[str]) -> dict[str, Listener]:
+async def record_all_screens(pilot, themes: Sequence[str]) -> dict[str, Listener]:
     """Open every screen in each of these themes; return the recorded drawings by theme."""
     app, heard = pilot.app, {theme: Listener() for theme in themes}
 
@@ -88,7 +88,7 @@ async def look_around(pilot, themes: Sequence[str]) -> dict[str, Listener]:
     return heard
 
 
-def seen_as(style: Style, background: Color, colours: ColourDepth, *, dark: bool) -> tuple[RGB, RGB] | None:
+def displayed_colours(style: Style, background: Color, colours: ColourDepth, *, dark: bool) -> tuple[RGB, RGB] | None:
     """Return text and background colours; None where the theme leaves one to the terminal."""
     plain = (0, 0, 0) if dark else (255, 255, 255)
 
@@ -104,7 +104,7 @@ def seen_as(style: Style, background: Color, colours: ColourDepth, *, dark: bool
     return shown(style.color), shown(background.rich_color if style.bgcolor is None else style.bgcolor)
 
 
-def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[float, str, str]]:
+def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[float, str, str]]:
     """Return the texts that are not legible after vramtop's filter."""
     ours, dark = ReadableFilter(colours), BUILTIN_THEMES[theme].dark
     ours.dark = dark
@@ -114,7 +114,7 @@ def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[f
         if (not text and own_ground) or (style.color and style.color.type == ColorType.STANDARD):
             continue
         (segment,) = ours.apply([Segment(words, style)], background)
-        pair = seen_as(segment.style, background, colours, dark=dark)
+        pair = displayed_colours(segment.style, background, colours, dark=dark)
         if pair and contrast(*pair) < (4.5 if text else 3.0):
             found.append((round(contrast(*pair), 2), words, str(segment.style)))
     return found
@@ -126,10 +126,12 @@ def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[f
 async def test_all_text_is_legible_in_every_theme_and_colour_depth(open_app, themes) -> None:
     app = open_app()
     async with app.run_test(size=(150, 50)) as pilot:
-        heard = await look_around(pilot, themes)
+        heard = await record_all_screens(pilot, themes)
     assert all(len(heard[theme].drawn) > 40 for theme in themes)
     for colours in ("true", "256", "16"):
-        assert {theme: faint for theme in themes if (faint := too_faint(heard[theme], theme, colours))} == {}, colours
+        assert {theme: faint for theme in themes if (faint := illegible_texts(heard[theme], theme, colours))} == {}, (
+            colours
+        )
 
 
 async def test_the_app_uses_the_filter_with_its_theme(open_app) -> None:
@@ -148,7 +150,7 @@ async def test_the_app_uses_the_filter_with_its_theme(open_app) -> None:
 async def test_without_colour_none_is_sent_and_the_selection_stands_out(open_app) -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
-        heard = await look_around(pilot, ["textual-dark"])
+        heard = await record_all_screens(pilot, ["textual-dark"])
         (ours,) = (each for each in app.get_line_filters() if isinstance(each, ColourlessFilter))
     lines = [ours.apply([Segment(words, key[0])], key[1])[0] for key, words in heard["textual-dark"].drawn.items()]
     assert {line.style.color.type for line in lines if line.style.color} <= {ColorType.DEFAULT}
@@ -197,7 +199,7 @@ def test_a_cursor_is_visible_in_16_colours_and_a_bluish_background_is_black() ->
 async def test_without_colour_the_focus_is_visible(open_app) -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
-        heard = await look_around(pilot, ["textual-dark"])
+        heard = await record_all_screens(pilot, ["textual-dark"])
         heard["textual-dark"].drawn.clear()
         app.listener = heard["textual-dark"]
         app.screen.query("Choice").first().focus()

@@ -14,7 +14,7 @@ def follow(tracker: PhaseTracker, sizes: Sequence[float | None], *, begin: float
     return tracker
 
 
-def seen(tracker: PhaseTracker) -> list[tuple[str, float]]:
+def marks_of(tracker: PhaseTracker) -> list[tuple[str, float]]:
     return [(mark.phase, mark.time) for mark in tracker.phase_starts]
 
 
@@ -22,7 +22,7 @@ def test_a_run_from_its_start_goes_through_all_phases(make_budget: Callable[...,
     budget = make_budget(device=40)  # 2.5 GiB of context, 10 with the weights, 42.5 at the peak
     curve = [2.6] * 5 + [2.6 + n for n in range(1, 8)] + [10.0] * 4 + [20.0, 38.0, 42.0] + [42.0] * 40
     tracker = follow(PhaseTracker(budget, start_time=990.0, from_start=True), curve)
-    assert seen(tracker) == [
+    assert marks_of(tracker) == [
         ("started", 990.0),
         ("context", 1000.0),
         ("loading", 1006.0),
@@ -34,7 +34,7 @@ def test_a_run_from_its_start_goes_through_all_phases(make_budget: Callable[...,
 
 def test_phases_that_were_not_observed_have_no_start(make_budget: Callable[..., Budget]) -> None:
     late = follow(PhaseTracker(make_budget(device=40), start_time=100.0), [41.0] * 60)
-    assert (late.phase, seen(late)) == ("steady", [("started", 100.0), ("steady", 1000.0)])
+    assert (late.phase, marks_of(late)) == ("steady", [("started", 100.0), ("steady", 1000.0)])
     hidden = follow(PhaseTracker(make_budget(device=40)), [10.0] * 3)
     assert (hidden.phase, hidden.phase_starts) == ("warming_up", ())
     nothing = follow(PhaseTracker(make_budget(device=40)), [None, None])

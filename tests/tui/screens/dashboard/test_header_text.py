@@ -9,7 +9,7 @@ from vramtop.tui.screens.base import FeedStatus
 from vramtop.tui.screens.dashboard.header_text import notices
 
 
-def odd(gpu: int, held: int) -> Anomaly:
+def make_anomaly(gpu: int, held: int) -> Anomaly:
     return Anomaly(
         kind="unseen", gpu_index=gpu, pids=(), held_bytes=held * GIB, sentence=f"{held} GiB odd", advice="look"
     )
@@ -21,12 +21,12 @@ def test_anomalies_take_at_most_two_lines_above_the_gpus(
     snapshot = make_snapshot([make_gpu(0)])
     gpus = (GpuRow(reading=snapshot.gpus[0], rows=()),)
     assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), FeedStatus(interval=1.0), 80) == []
-    two = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=(odd(0, 1), odd(1, 9)))
+    two = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=(make_anomaly(0, 1), make_anomaly(1, 9)))
     assert [line.plain for line in notices(two, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 1: 9 GiB odd",
         " !  GPU 0: 1 GiB odd",
     ]
-    many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(odd(n, n) for n in range(1, 5)))
+    many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(make_anomaly(n, n) for n in range(1, 5)))
     assert [line.plain for line in notices(many, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
         " !  3 more on GPU 1, 2, 3: vramtop --once shows all of them",

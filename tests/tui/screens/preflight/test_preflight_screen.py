@@ -48,7 +48,7 @@ JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h10
 ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
 
 
-class Says(Check):
+class FixedCheck(Check):
     """A check with a given result, which waits for ``go``."""
 
     waits_for = "a word"
@@ -117,8 +117,10 @@ def rows(app: App[Any]) -> list[list[str]]:
 async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_screen, size):
     go = threading.Event()
     done: list[PreflightProgress] = []
-    slow = Says("Slow", "failure", found="it is not there", advice="put it there", go=go)
-    screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), on_done=done.append)
+    slow = FixedCheck("Slow", "failure", found="it is not there", advice="put it there", go=go)
+    screen = make_screen(
+        FixedCheck("First"), FixedCheck("Second", "skipped"), slow, FixedCheck("Third", "warning"), on_done=done.append
+    )
     async with ScreenHost(screen).run_test(size=size) as pilot:
         await until_shown(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
         assert [name for _, _, name in rows(pilot.app)] == ["First", "Second", "Slow", "Third"]
@@ -142,8 +144,8 @@ async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_s
 
 async def test_r_reruns_all_checks_without_waiting_for_one_that_hangs(make_screen):
     never = threading.Event()
-    hangs = Says("Hangs", go=never)
-    async with ScreenHost(make_screen(hangs, Says("Quick"))).run_test() as pilot:
+    hangs = FixedCheck("Hangs", go=never)
+    async with ScreenHost(make_screen(hangs, FixedCheck("Quick"))).run_test() as pilot:
         await until_shown(pilot, lambda: "1 of 2 checks done" in text(pilot.app))
         hangs.go, hangs.found = None, "answers now"
         await pilot.press("r")
@@ -157,8 +159,8 @@ async def test_r_reruns_all_checks_without_waiting_for_one_that_hangs(make_scree
 
 async def test_leaving_the_screen_cancels_running_checks_and_quitting_is_not_delayed(make_screen):
     never = threading.Event()
-    hangs, done = Says("Hangs", go=never), []
-    async with ScreenHost(make_screen(hangs, Says("Quick"), on_done=done.append)).run_test() as pilot:
+    hangs, done = FixedCheck("Hangs", go=never), []
+    async with ScreenHost(make_screen(hangs, FixedCheck("Quick"), on_done=done.append)).run_test() as pilot:
         await until_shown(pilot, lambda: bool(hangs.scopes))
         await pilot.press("escape")
         await until_shown(pilot, lambda: not isinstance(pilot.app.screen, PreflightScreen))
@@ -175,7 +177,7 @@ async def test_invalid_settings_are_reported_in_one_sentence():
     def refuse(_: PreflightRequest) -> CheckContext:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
-    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[Says("First")])
+    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[FixedCheck("First")])
     async with ScreenHost(screen).run_test() as pilot:
         await until_shown(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
@@ -183,7 +185,7 @@ async def test_invalid_settings_are_reported_in_one_sentence():
 
 
 async def test_all_rows_can_be_reached_by_scrolling_at_80_by_24(make_screen):
-    checks = [Says(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
+    checks = [FixedCheck(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
     async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
@@ -320,7 +322,7 @@ def test_a_known_deep_budget_is_not_estimated_again(no_network, make_budget):
         context.deepest_budget()
 
 
-def looked(*checks: Says) -> PreflightProgress:
+def progress_of(*checks: FixedCheck) -> PreflightProgress:
     return PreflightProgress(
         checks=checks,
         outcomes={check.name: check._result(check.status, check.found, check.advice) for check in checks},
@@ -328,9 +330,13 @@ def looked(*checks: Says) -> PreflightProgress:
 
 
 def test_the_mark_counts_failures_and_warnings_or_else_passed_checks():
-    bad = looked(Says("a"), Says("b", "failure"), Says("c", "warning"), Says("d", "failure"))
+    bad = progress_of(
+        FixedCheck("a"), FixedCheck("b", "failure"), FixedCheck("c", "warning"), FixedCheck("d", "failure")
+    )
     assert str(mark_line(bad)) == "preflight: ✗ 2 failures, 1 warning · F12"
-    assert str(mark_line(looked(Says("a"), Says("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
+    assert (
+        str(mark_line(progress_of(FixedCheck("a"), FixedCheck("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
+    )
     assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
     assert str(mark_line(None)) == "preflight: not run yet · F12"
 
@@ -350,7 +356,7 @@ async def test_the_mark_shows_results_for_other_settings_and_a_click_opens_the_s
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: not run yet · F12"
         mark = screen.query_one(PreflightMark)
-        mark.show_progress(looked(Says("a", "failure")), JOB)
+        mark.show_progress(progress_of(FixedCheck("a", "failure")), JOB)
         mark.show_job(Job(name="other"))
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F12"
