@@ -1,17 +1,17 @@
-# make run     make a virtual environment, install, open the dashboard (for planning where there is no driver)
-# make test    install what the tests need, run the quick ones (AREA=monitor, or a path below tests/, for a part of them;
+# make run     create a virtual environment, install, open the dashboard (for planning if there is no driver)
+# make test    install what the tests need, run the quick tests (AREA=monitor, or a path below tests/, for a part of them;
 #              JOBS=1 for one process)
-# make test-all  also the tests marked slow: every variant, long fuzzing (CI runs this)
+# make test-all  also run the tests marked slow: every variant, long fuzzing
 # make check   lint, types, import contracts
-# make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
-# make bench   what the command and the dashboard cost, beside their peers, and whether the targets are met
+# make accuracy  predicted and measured memory, row by row (ARGS='--method auto' for the deepest method available)
+# make bench   cost of the command and the dashboard, beside other tools, and whether the targets are met
 #              (ARGS='--only monitors' for a part of it, --help for more)
-# make bench-probe  what the probe costs the program that it watches (CPU only; some two minutes)
+# make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
 # make soak    whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make explanations  how often the true cause of a divergence is found, in simulation
-# make picture draw the pictures in docs/ anew, from the demo recording
-# make architecture  draw the rooms and arrows in docs/architecture.md anew, from the imports
-# make demo    make the demo recording anew
+# make architecture  draw the rooms and arrows in docs/architecture.md from the imports
+# make picture draw the pictures in docs/ from the demo recording
+# make demo    record the demo recording
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 JOBS ?= $(shell nproc 2> /dev/null || echo 2)
 AREA ?=
-# One thread of torch in each process: the processes share the cores.
+# One torch thread per process: the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture demo clean
@@ -83,13 +83,13 @@ $(VENV)/installed-for-tests: pyproject.toml tests/constraints.txt | $(VENV)/bin/
 	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[torch,dev]'
 	touch $@ $(VENV)/installed
 
-# Other monitors, for the bench: in an environment of their own, as they want other versions of what vramtop needs.
+# Other monitors, for the bench, in an environment of their own: they need other versions of the same libraries.
 $(VENV)/peers/installed: tests/bench/peers.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/peers
-	$(VENV)/peers/bin/python -m pip install --quiet --requirement tests/bench/peers.txt || echo "no peers: the bench goes on without"
+	$(VENV)/peers/bin/python -m pip install --quiet --requirement tests/bench/peers.txt || echo "other monitors could not be installed: the bench continues without them"
 	touch $@
 
-# The folders under their installed names, for tools that look for sources rather than import.
+# The folders under their installed names, for tools that read sources instead of importing.
 $(TYPING):
 	mkdir -p $@
 	for folder in estimator monitor tui; do ln -sfn ../../../$$folder $@/$$folder; done

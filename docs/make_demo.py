@@ -1,8 +1,8 @@
-"""Writes the demo recording: a story of two GPUs, told with figures from the estimator itself.
+"""Writes the demo recording: two GPUs over three minutes, with memory figures from the estimator itself.
 
-A full fine-tuning loads, takes its first step and runs on budget. A second job starts on the other GPU, runs on budget
-for a while, then outgrows its budget up to the end of the card. A third job waits: at first it fits beside the second,
-then it does not.
+A full fine-tuning job loads, takes its first step and runs on budget. A second job starts on the other GPU, runs on
+budget for a while, then outgrows its budget until the GPU is full. A third job is pending: at first it fits beside the
+second, then it does not.
 """
 
 import math
@@ -18,12 +18,12 @@ from vramtop.monitor.sources.recording import RecordingWriter
 
 SECONDS = 180
 START = 1_780_000_000.0
-CARD = find_gpu("h100-80gb")
+GPU = find_gpu("h100-80gb")
 SFT = Job(
     name="llama-8b-sft",
     model=ModelSpec(id="meta-llama/Llama-3.1-8B"),
     training=Training(precision="bf16", optimizer="adamw-fused", sequence_length=4096, activation_checkpointing="full"),
-    target=Target(gpu=CARD.name),
+    target=Target(gpu=GPU.name),
 )
 DPO = Job(
     name="qwen-7b-dpo",
@@ -36,19 +36,19 @@ DPO = Job(
         activation_checkpointing="full",
     ),
     lora=Lora(rank=32, targets="all-linear"),
-    target=Target(gpu=CARD.name),
+    target=Target(gpu=GPU.name),
 )
-WAITING = Job(
+PENDING = Job(
     name="qwen-14b-lora",
     model=ModelSpec(id="Qwen/Qwen2.5-14B"),
     training=Training(precision="bf16", optimizer="adamw-fused", sequence_length=2048, activation_checkpointing="full"),
     lora=Lora(rank=16, targets="all-linear"),
-    target=Target(gpu=CARD.name),
+    target=Target(gpu=GPU.name),
 )
 
 
 def main() -> None:
-    """Write the recording to where the package looks for it."""
+    """Write the recording to the path where the package looks for it."""
     noise = random.Random(7)  # noqa: S311 - a demo, not a secret
     path = demo_path()
     with RecordingWriter(path, overwrite=True) as writer:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def snapshot(second: int, noise: random.Random) -> Snapshot:
-    """The machine at that second of the story."""
+    """Return the snapshot at this second of the recording."""
     sft_peak, dpo_peak = estimate(SFT).peak, estimate(DPO).peak
     sft = grown(second - 4, context=0.6, weights=16.0, first=0.55, peak=sft_peak.device_bytes - 300 * MIB)
     dpo = grown(second - 38, context=0.6, weights=15.4, first=0.9, peak=dpo_peak.device_bytes - 150 * MIB)
@@ -81,12 +81,12 @@ def snapshot(second: int, noise: random.Random) -> Snapshot:
             gpu(1, [*second_job, notebook], second, noise, busy=second > 60),
         ),
         watched=tuple(watched),
-        pending=(WAITING,) if second >= 10 else (),
+        pending=(PENDING,) if second >= 10 else (),
     )
 
 
 def grown(age: int, *, context: float, weights: float, first: float, peak: int) -> int:
-    """Bytes that a job holds so many seconds after its start: context, weights, a first step, then steady."""
+    """Bytes that a job holds at this age in seconds: context, weights, a first step, then steady."""
     if age < 0:
         return 0
     if age < 4:
@@ -122,17 +122,17 @@ def process(pid: int, start: float, user: str, command: str, used: float) -> Gpu
 
 def gpu(index: int, processes: list[GpuProcess], second: int, noise: random.Random, *, busy: bool) -> GpuReading:
     """An H100 that holds these processes."""
-    reserved = CARD.reserved_bytes or 0
+    reserved = GPU.reserved_bytes or 0
     used = sum(each.used_bytes or 0 for each in processes) + 18 * MIB
     load = noise.randint(93, 99) if busy else (noise.randint(0, 6) if processes else 0)
     return GpuReading(
         index=index,
         uuid=f"GPU-5b1d8c3e-0000-4000-8000-00000000000{index}",
         name="NVIDIA H100 80GB HBM3",
-        total_bytes=CARD.total_bytes,
+        total_bytes=GPU.total_bytes,
         reserved_bytes=reserved,
         used_bytes=used,
-        free_bytes=CARD.total_bytes - reserved - used,
+        free_bytes=GPU.total_bytes - reserved - used,
         utilisation_percent=load,
         temperature_c=34 + load * 30 // 100 + index,
         power_w=round(75 + 5.6 * load + noise.random() * 4, 1),

@@ -1,4 +1,4 @@
-"""Draws the README's pictures: the real program on the demo recording, stopped at a moment of its story."""
+"""Draws the README's pictures: the real program on the demo recording, stopped at one second of it."""
 
 import asyncio
 import sys
@@ -23,11 +23,11 @@ from vramtop.tui.screens.step.screen import StepScreen
 
 FOLDER = Path(__file__).parent
 SECOND = 132
-"""Of the story: one job on budget, one over, one that no longer fits."""
+"""Second of the recording at which one job is on budget, one is over, and one no longer fits."""
 
 
 class Still:
-    """A source that stands at one snapshot."""
+    """A source that always returns the same snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -36,7 +36,7 @@ class Still:
         """Nothing to open."""
 
     def read(self) -> Snapshot:
-        """The same for ever."""
+        """Return the snapshot."""
         return self._snapshot
 
     def close(self) -> None:
@@ -49,12 +49,12 @@ async def draw(
     act: Callable[[Pilot[None]], Coroutine[Any, Any, None]],
     refine: EstimateFunction | None = None,
 ) -> None:
-    """Open the program, do what a user would do, and keep what is on the screen."""
-    story = list(read_recording(demo_path()))[: SECOND + 1]
+    """Open the program, act as a user would, and save the screen."""
+    snapshots = list(read_recording(demo_path()))[: SECOND + 1]
     watchlist = Watchlist(estimate)
-    for snapshot in story:
+    for snapshot in snapshots:
         watchlist.update(snapshot)
-    app = VramtopApp(Still(story[-1]), watchlist, AppOptions(interval=1.0, refine=refine))
+    app = VramtopApp(Still(snapshots[-1]), watchlist, AppOptions(interval=1.0, refine=refine))
     async with app.run_test(size=size) as pilot:
         while app.board is None:
             await pilot.pause(0.05)
@@ -64,12 +64,12 @@ async def draw(
 
 
 def trace(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-    """The deeper estimate, by the Python that draws."""
+    """Estimate a job by tracing it, under the Python that runs this script."""
     return estimate(job, method="traced", environ=environ, python=python or sys.executable)
 
 
 async def nothing(pilot: Pilot[None]) -> None:
-    """Only look."""
+    """Wait for the first frame."""
     await pilot.pause(0.2)
 
 
@@ -82,7 +82,7 @@ async def check_a_job(pilot: Pilot[None]) -> None:
 
 
 async def attach_to_a_job(pilot: Pilot[None]) -> None:
-    """Attach to the job that is over its budget, and wait until that is explained."""
+    """Attach to the job that is over its budget, and wait for the explanation."""
     await pilot.press("enter")
     await pilot.pause(3)
 
@@ -95,7 +95,7 @@ async def look_at_a_step(pilot: Pilot[None]) -> None:
 
 
 async def main() -> None:
-    """All pictures, in the time zone of the recording."""
+    """Draw all pictures, in the time zone of the recording."""
     time.tzset()
     await draw("dashboard", (120, 38), nothing)
     await draw("fit-check", (120, 38), check_a_job)

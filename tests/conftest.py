@@ -1,4 +1,4 @@
-"""Factories that many tests share: budgets, snapshots and sources made by hand, with figures that are easy to check."""
+"""Fixtures of the whole test suite: factories of budgets, snapshots and sources with figures that are easy to check."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +15,13 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading
 
 @pytest.fixture(autouse=True)
 def own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test has vramtop remember is not the user's."""
+    """Keep the files that vramtop stores during a test out of the user's data folder."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_worker() -> Iterator[None]:
-    """Let all estimates of the run use one worker process: each start costs some three seconds."""
+def _shared_worker() -> Iterator[None]:
+    """Let all estimates of a test run use one worker process, since each start takes about three seconds."""
     keep_idle_workers(600)
     yield
     keep_idle_workers(0)
@@ -30,7 +30,7 @@ def _one_worker() -> Iterator[None]:
 
 @pytest.fixture
 def make_budget() -> Callable[..., Budget]:
-    """A budget of ``device`` GiB: a sixteenth context, an eighth activations, the rest weights, gradients, states."""
+    """Make a budget of ``device`` GiB: 1/16 CUDA context, 1/8 activations, the rest weights, gradients and states."""
 
     def make(
         job: Job | None = None, *, device: float = 40, low: float | None = None, high: float | None = None
@@ -68,7 +68,7 @@ def make_budget() -> Callable[..., Budget]:
 
 @pytest.fixture
 def make_process() -> Callable[..., GpuProcess]:
-    """A process that holds ``used`` GiB."""
+    """Make a process that holds ``used`` GiB; None: its memory is unknown."""
 
     def make(pid: int = 4711, used: float | None = 30, **changes: Any) -> GpuProcess:
         facts: dict[str, Any] = {
@@ -87,7 +87,7 @@ def make_process() -> Callable[..., GpuProcess]:
 
 @pytest.fixture
 def make_gpu() -> Callable[..., GpuReading]:
-    """An 80 GiB card whose used memory is its processes' and 1 GiB more."""
+    """Make an 80 GiB GPU whose used memory is that of its processes plus 1 GiB."""
 
     def make(index: int = 0, processes: Sequence[GpuProcess] = (), **changes: Any) -> GpuReading:
         used = sum(process.used_bytes or 0 for process in processes) + GIB
@@ -113,7 +113,7 @@ def make_gpu() -> Callable[..., GpuReading]:
 
 @pytest.fixture
 def make_snapshot() -> Callable[..., Snapshot]:
-    """A snapshot of these GPUs, 1,000 seconds after the processes' start."""
+    """Make a snapshot of these GPUs, taken 1,000 seconds after the processes started."""
 
     def make(gpus: Sequence[GpuReading], *, time: float = 2_000.0, **changes: Any) -> Snapshot:
         source = Source(kind="nvml", host="gpubox-3", driver_version="580.95", cuda_version="13.0")
@@ -123,19 +123,22 @@ def make_snapshot() -> Callable[..., Snapshot]:
 
 
 class ScriptedSource:
-    """A snapshot source that hands out what it is given, the last one for ever; ``hang`` holds the next read."""
+    """A source that returns the given snapshots in turn, then repeats the last one.
+
+    Clear ``read_allowed`` to make the next read hang, set it to let the read return.
+    """
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
         self.snapshots = list(snapshots)
         self.reads = 0
-        self.hang = threading.Event()
-        self.hang.set()
+        self.read_allowed = threading.Event()
+        self.read_allowed.set()
 
     def open(self) -> None:
         pass
 
     def read(self) -> Snapshot:
-        self.hang.wait(30)
+        self.read_allowed.wait(30)
         snapshot = self.snapshots[min(self.reads, len(self.snapshots) - 1)]
         self.reads += 1
         return snapshot
@@ -151,24 +154,27 @@ def scripted_source() -> type[ScriptedSource]:
 
 @pytest.fixture
 def make_mig_gpu(make_gpu: Callable[..., GpuReading]) -> Callable[..., GpuReading]:
-    """An 80 GiB card in MIG mode: 40 GiB shared by two compute instances, and 20 GiB; so much is free on each."""
+    """Make an 80 GiB GPU in MIG mode: a GPU instance of 40 GiB with two compute instances, and one of 20 GiB.
+
+    ``free`` holds the free GiB of the two GPU instances.
+    """
 
     def make(
         index: int = 0, processes: Sequence[GpuProcess] = (), *, free: Sequence[float] = (39, 19), **changes: Any
     ) -> GpuReading:
-        shape = ((3, 0, "1c.3g.40gb", 40), (3, 1, "2c.3g.40gb", 40), (9, 0, "1g.20gb", 20))
-        devices = tuple(
+        devices_by_instance = ((3, 0, "1c.3g.40gb", 40), (3, 1, "2c.3g.40gb", 40), (9, 0, "1g.20gb", 20))
+        mig = tuple(
             MigReading(
-                uuid=f"MIG-{index}-{instance}-{part}",
+                uuid=f"MIG-{index}-{instance}-{compute_instance}",
                 gpu_instance=instance,
-                compute_instance=part,
+                compute_instance=compute_instance,
                 profile=profile,
                 total_bytes=total * GIB,
                 used_bytes=round((total - free[instance == 9]) * GIB),
                 free_bytes=round(free[instance == 9] * GIB),
             )
-            for instance, part, profile, total in shape
+            for instance, compute_instance, profile, total in devices_by_instance
         )
-        return make_gpu(index, processes, **({"mig": devices} | changes))
+        return make_gpu(index, processes, **({"mig": mig} | changes))
 
     return make

@@ -1,4 +1,4 @@
-"""A scripted driver in place of libnvidia-ml, so that pynvml's own calling code runs without a GPU."""
+"""A fake libnvidia-ml, so that pynvml's own calling code runs without a GPU."""
 
 import ctypes
 import threading
@@ -11,19 +11,21 @@ import pynvml
 
 SUCCESS = 0
 GIB = 2**30
-_SLOT = 1000
-"""Handles of MIG devices are numbered from here, those of a GPU's first slot first."""
+_MIG_HANDLE_STEP = 1000
+"""Handle number of a MIG device: this times (slot + 1), plus the index of its GPU."""
 
 
 @dataclass
 class FakeProcess:
+    """A GPU process."""
+
     pid: int
     used_bytes: int | None
     lists: tuple[str, ...] = ("Compute",)
     peak_bytes: int | None = None
-    """Peak according to the accounting."""
+    """Peak memory reported by accounting; None: not available."""
     running: bool = True
-    """False: what is accounted is of an earlier process with this pid."""
+    """False: the accounting statistics belong to an earlier process with this pid."""
     gpu_instance: int | None = None
     compute_instance: int | None = None
 
@@ -42,13 +44,15 @@ class FakeMig:
 
 @dataclass
 class FakeGpu:
+    """A whole GPU."""
+
     name: str = "NVIDIA A100-SXM4-80GB"
     uuid: str = "GPU-0"
     total_bytes: int = 80 * GIB
     reserved_bytes: int = GIB // 2
     used_bytes: int = 20 * GIB
     free_bytes: int | None = None
-    """None: what is left."""
+    """None: total minus reserved minus used."""
     utilisation: int = 70
     temperature: int = 55
     milliwatts: int = 300_000
@@ -57,7 +61,7 @@ class FakeGpu:
     processes: list[FakeProcess] = field(default_factory=list)
     accounting: bool = False
     mig: list[FakeMig | None] | None = None
-    """The slots for MIG devices; None: it has no MIG mode, empty: it is off."""
+    """Slots for MIG devices, None for an unused slot; None: no MIG support, empty list: MIG mode is off."""
 
     @property
     def free(self) -> int:
@@ -65,41 +69,43 @@ class FakeGpu:
 
 
 class FakeDriver:
-    """Behaves like the C library: writes its answer through the pointers that it is given, and returns a code."""
+    """Behaves like the C library: functions write results through pointer arguments and return an error code."""
 
     def __init__(self) -> None:
         self.gpus: list[FakeGpu] = []
         self.errors: dict[tuple[str, int | None], int] = {}
         """(function, GPU or None for all) -> code."""
-        self.whole_errors: dict[str, int] = {}
-        """function -> code, except for MIG devices."""
+        self.whole_gpu_errors: dict[str, int] = {}
+        """function -> code, for whole GPUs only, not for MIG devices."""
         self.missing: set[str] = set()
         """Functions that this driver's library does not have."""
         self.mig: dict[str, int] = {}
-        """The GPU of each MIG device, by its uuid."""
+        """UUID of a MIG device -> index of its GPU."""
         self.calls: Counter[str] = Counter()
         self.initialised = 0
         self.hangs: dict[tuple[str, int | None], threading.Event] = {}
-        """(function, GPU or None for all) -> when calls come back; ``*`` is every function that asks of a GPU."""
-        self.under_way: Counter[str] = Counter()
-        """Calls that have not come back."""
+        """(function, GPU or None for all) -> event that lets calls return; ``*``: functions with a device handle."""
+        self.pending_calls: Counter[str] = Counter()
+        """Number of hanging calls, by function."""
         self.hanging_threads: set[int] = set()
-        """Identifiers of the threads whose call hangs."""
-        self.disturbed: list[str] = []
-        """Calls that were under way when NVML was shut down."""
+        """Identifiers of the threads with a hanging call."""
+        self.calls_interrupted_by_shutdown: list[str] = []
+        """Functions with calls still pending when NVML was shut down."""
 
     def fail(self, function: str, code: int, gpu: int | None = None) -> None:
+        """Make a function return an error code, for one GPU or for all."""
         self.errors[function, gpu] = code
 
-    def refuse_whole(self, function: str, code: int) -> None:
-        """Refuse a call for whole GPUs; their MIG devices answer."""
-        self.whole_errors[function] = code
+    def fail_for_whole_gpus(self, function: str, code: int) -> None:
+        """Make a function fail for whole GPUs but not for their MIG devices."""
+        self.whole_gpu_errors[function] = code
 
     def lose(self, gpu: int, code: int = pynvml.NVML_ERROR_GPU_IS_LOST) -> None:
+        """Make all functions fail for one GPU."""
         self.fail("*", code, gpu)
 
     def hang(self, function: str = "*", gpu: int | None = None) -> threading.Event:
-        """Make calls hang until the returned event is set."""
+        """Make calls hang until the returned event is set or ``release`` is called."""
         self.hangs[function, gpu] = threading.Event()
         return self.hangs[function, gpu]
 
@@ -127,26 +133,26 @@ class FakeDriver:
         simple, gpu = name.removesuffix("_v3").removesuffix("_v2"), self._gpu_of(name, args)
         keys = ((simple, gpu), (simple, None), ("*", gpu))
         for event in [self.hangs[key] for key in keys if key in self.hangs and (key[0] != "*" or gpu is not None)]:
-            self.under_way[name] += 1
+            self.pending_calls[name] += 1
             self.hanging_threads.add(threading.get_ident())
-            assert event.wait(600), f"nobody let {name} come back"
+            assert event.wait(600), f"{name} still hangs: the test never released it"
             self.hanging_threads.discard(threading.get_ident())
-            self.under_way[name] -= 1
+            self.pending_calls[name] -= 1
 
     @staticmethod
     def _gpu_of(name: str, args: tuple[Any, ...]) -> int | None:
         if name.startswith("nvmlDeviceGetHandleByIndex"):
             return int(args[0].value)
         if name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
-            return number_of(args[0]) % _SLOT
+            return handle_number(args[0]) % _MIG_HANDLE_STEP
         return None
 
     def _error(self, name: str, args: tuple[Any, ...]) -> int:
         if not self.initialised and not name.startswith(("nvmlInit", "nvmlSystemGetNVMLVersion", "nvmlErrorString")):
             return pynvml.NVML_ERROR_UNINITIALIZED
         gpu = self._gpu_of(name, args)
-        if name in self.whole_errors and gpu is not None and number_of(args[0]) < _SLOT:
-            return self.whole_errors[name]
+        if name in self.whole_gpu_errors and gpu is not None and handle_number(args[0]) < _MIG_HANDLE_STEP:
+            return self.whole_gpu_errors[name]
         for key in ((name, gpu), (name, None), ("*", gpu)):
             if key in self.errors and (key[0] != "*" or gpu is not None):
                 return self.errors[key]
@@ -157,7 +163,7 @@ class FakeDriver:
         return SUCCESS
 
     def _nvmlShutdown(self, name: str) -> int:  # noqa: N802
-        self.disturbed += [call for call, count in self.under_way.items() if count]
+        self.calls_interrupted_by_shutdown += [call for call, count in self.pending_calls.items() if count]
         self.initialised -= 1
         return SUCCESS
 
@@ -189,40 +195,40 @@ class FakeDriver:
         return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(gpu), handle)
 
     def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, name: str, mig: Any, handle: Any) -> int:  # noqa: N802
-        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(number_of(mig)), handle)
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(handle_number(mig)), handle)
 
     def _nvmlDeviceGetPciInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
-        info._obj.busId = f"0000000A:{number_of(handle) + 1:02X}:00.0".encode()
+        info._obj.busId = f"0000000A:{handle_number(handle) + 1:02X}:00.0".encode()
         return SUCCESS
 
     def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = (self._mig_of(handle) or self.gpus[number_of(handle)]).name.encode()
+        text.value = (self._mig_of(handle) or self.gpus[handle_number(handle)]).name.encode()
         return SUCCESS
 
     def _nvmlDeviceGetUUID(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = (self._mig_of(handle) or self.gpus[number_of(handle)]).uuid.encode()
+        text.value = (self._mig_of(handle) or self.gpus[handle_number(handle)]).uuid.encode()
         return SUCCESS
 
     def _mig_of(self, handle: Any) -> FakeMig | None:
-        slot, gpu = divmod(number_of(handle), _SLOT)
+        slot, gpu = divmod(handle_number(handle), _MIG_HANDLE_STEP)
         return (self.gpus[gpu].mig or [])[slot - 1] if slot else None
 
     def _nvmlDeviceGetMigMode(self, name: str, handle: Any, now: Any, pending: Any) -> int:  # noqa: N802
-        slots = self.gpus[number_of(handle)].mig
+        slots = self.gpus[handle_number(handle)].mig
         if slots is None:
             return pynvml.NVML_ERROR_NOT_SUPPORTED
         now._obj.value = pending._obj.value = bool(slots)
         return SUCCESS
 
     def _nvmlDeviceGetMaxMigDeviceCount(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = len(self.gpus[number_of(handle)].mig or ())
+        number._obj.value = len(self.gpus[handle_number(handle)].mig or ())
         return SUCCESS
 
     def _nvmlDeviceGetMigDeviceHandleByIndex(self, name: str, handle: Any, slot: Any, device: Any) -> int:  # noqa: N802
-        gpu = number_of(handle)
+        gpu = handle_number(handle)
         if (self.gpus[gpu].mig or [])[slot.value] is None:
             return pynvml.NVML_ERROR_NOT_FOUND
-        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(_SLOT * (slot.value + 1) + gpu), device)
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(_MIG_HANDLE_STEP * (slot.value + 1) + gpu), device)
 
     def _nvmlDeviceGetGpuInstanceId(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
         device = self._mig_of(handle)
@@ -235,19 +241,19 @@ class FakeDriver:
         return SUCCESS if device else pynvml.NVML_ERROR_NOT_FOUND
 
     def _nvmlDeviceGetCudaComputeCapability(self, name: str, handle: Any, major: Any, minor: Any) -> int:  # noqa: N802
-        major._obj.value, minor._obj.value = (9, 0) if "H100" in self.gpus[number_of(handle)].name else (8, 0)
+        major._obj.value, minor._obj.value = (9, 0) if "H100" in self.gpus[handle_number(handle)].name else (8, 0)
         return SUCCESS
 
     def _nvmlDeviceGetMemoryInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
         answer = info._obj
-        if number_of(handle) >= _SLOT:
+        if handle_number(handle) >= _MIG_HANDLE_STEP:
             device = self._mig_of(handle)
             if device is None:
                 return pynvml.NVML_ERROR_INVALID_ARGUMENT
             answer.total, answer.used = device.total_bytes, device.used_bytes
             answer.free = device.total_bytes - device.used_bytes
             return SUCCESS
-        gpu = self.gpus[number_of(handle)]
+        gpu = self.gpus[handle_number(handle)]
         answer.total, answer.free, answer.used = gpu.total_bytes, gpu.free, gpu.used_bytes
         if name.endswith("_v2"):
             answer.reserved = gpu.reserved_bytes
@@ -256,27 +262,27 @@ class FakeDriver:
         return SUCCESS
 
     def _nvmlDeviceGetUtilizationRates(self, name: str, handle: Any, rates: Any) -> int:  # noqa: N802
-        rates._obj.gpu = self.gpus[number_of(handle)].utilisation
+        rates._obj.gpu = self.gpus[handle_number(handle)].utilisation
         return SUCCESS
 
     def _nvmlDeviceGetTemperature(self, name: str, handle: Any, sensor: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].temperature
+        number._obj.value = self.gpus[handle_number(handle)].temperature
         return SUCCESS
 
     def _nvmlDeviceGetTemperatureV(self, name: str, handle: Any, reading: Any) -> int:  # noqa: N802
-        reading._obj.temperature = self.gpus[number_of(handle)].temperature
+        reading._obj.temperature = self.gpus[handle_number(handle)].temperature
         return SUCCESS
 
     def _nvmlDeviceGetPowerUsage(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].milliwatts
+        number._obj.value = self.gpus[handle_number(handle)].milliwatts
         return SUCCESS
 
     def _nvmlDeviceGetEnforcedPowerLimit(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].limit_milliwatts
+        number._obj.value = self.gpus[handle_number(handle)].limit_milliwatts
         return SUCCESS
 
     def _nvmlDeviceGetComputeMode(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].compute_mode
+        number._obj.value = self.gpus[handle_number(handle)].compute_mode
         return SUCCESS
 
     def _nvmlDeviceGetComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
@@ -289,11 +295,11 @@ class FakeDriver:
         return self._processes("MPSCompute", *args)
 
     def _nvmlDeviceGetAccountingMode(self, name: str, handle: Any, mode: Any) -> int:  # noqa: N802
-        mode._obj.value = self.gpus[number_of(handle)].accounting
+        mode._obj.value = self.gpus[handle_number(handle)].accounting
         return SUCCESS
 
     def _nvmlDeviceGetAccountingStats(self, name: str, handle: Any, pid: Any, stats: Any) -> int:  # noqa: N802
-        found = [process for process in self.gpus[number_of(handle)].processes if process.pid == pid.value]
+        found = [process for process in self.gpus[handle_number(handle)].processes if process.pid == pid.value]
         if not found:
             return pynvml.NVML_ERROR_NOT_FOUND
         unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
@@ -302,7 +308,7 @@ class FakeDriver:
         return SUCCESS
 
     def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
-        gpu, device = self.gpus[number_of(handle) % _SLOT], self._mig_of(handle)
+        gpu, device = self.gpus[handle_number(handle) % _MIG_HANDLE_STEP], self._mig_of(handle)
         listed = [
             process
             for process in gpu.processes
@@ -310,9 +316,9 @@ class FakeDriver:
             and (device is None or process.gpu_instance == device.gpu_instance)
             and (device is None or process.compute_instance in (None, device.compute_instance))
         ]
-        room = count._obj.value
+        capacity = count._obj.value
         count._obj.value = len(listed)
-        if len(listed) > room:
+        if len(listed) > capacity:
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
         for row, process in zip(rows or (), listed, strict=False):
             row.pid = process.pid
@@ -323,5 +329,6 @@ class FakeDriver:
         return SUCCESS
 
 
-def number_of(handle: Any) -> int:
+def handle_number(handle: Any) -> int:
+    """Return the number encoded in a device handle."""
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1

@@ -1,4 +1,4 @@
-"""An app that shows one screen, and what is drawn on a screen, for tests."""
+"""An app that hosts one screen under test, and functions that return the text drawn on a screen."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from textual.screen import Screen
 
 
 class ScreenHost(App[None]):
-    """Opens the given screen, and records its notifications."""
+    """Opens the given screen and records notifications."""
 
     def __init__(self, screen: Screen[Any]) -> None:
         super().__init__()
@@ -15,20 +15,20 @@ class ScreenHost(App[None]):
         self.notices: list[str] = []
 
     def notify(self, message: str, **options: Any) -> None:
-        """Record the message, and show it."""
+        """Record the message and show it."""
         self.notices.append(message)
         super().notify(message, **options)
 
     async def on_mount(self) -> None:
-        """Open the screen."""
+        """Push the screen."""
         await self.push_screen(self.shown)
 
 
 def screen_lines(app: App[Any]) -> list[str]:
-    """Return the lines that are drawn."""
+    """Return the text of each line of the current screen."""
     return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
 def screen_text(app: App[Any]) -> str:
-    """Return all that is drawn."""
+    """Return the text of the current screen."""
     return "\n".join(screen_lines(app))

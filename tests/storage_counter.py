@@ -1,4 +1,4 @@
-"""A counter of live storages that is independent of the product's: the measure for estimates and traces.
+"""A counter of live tensor storages, independent of the product's, to check estimates and traces against.
 
 ``from storage_counter import StorageCounter``; pytest's ``pythonpath`` setting makes this folder importable.
 """
@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class StorageCounter(TorchDispatchMode):
-    """Bytes of live storages, in the allocator's blocks of 512, and their peak since ``reset_peak``.
+    """Counts the bytes of live storages, rounded up to the allocator's 512-byte blocks, and their peak.
 
-    The dispatch mode sees each new storage, a finalizer its release; real tensors and fake ones count alike.
+    The dispatch mode sees every new storage, a finalizer its release. Works with real and fake tensors.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,11 @@ class StorageCounter(TorchDispatchMode):
         return result
 
     def reset_peak(self) -> None:
+        """Set the peak to the current bytes."""
         self.peak = self.live
 
     def count(self, tensor: torch.Tensor) -> None:
-        """Count a tensor that existed before."""
+        """Count the storage of a tensor, once; call it for tensors that existed before this mode was entered."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
         if key in self._seen:

@@ -1,11 +1,12 @@
-"""The table of measured jobs: files of facts in ``cases/``, each row a job file's tables and the bytes measured on it.
+"""The accuracy table: jobs with their measured memory, read from ``cases/*.toml`` and ``measured/*.jsonl``.
 
-A file holds what its rows share (``[job]``, source, versions, GPU) and its models (``[models]``); a ``[[case]]`` adds
-its own settings. ``figure`` names the measured quantity: ``allocated``, ``reserved`` (by torch.cuda), ``device`` (by
-NVML) or ``component``, a single ``part``. ``expects`` states what the latest versions change, ``explained`` why the
-prediction is off by more than a tenth. No figure is adjusted for either.
+In a TOML file, the top level and ``[job]`` hold the settings, source, versions and GPU that its rows share,
+``[models]`` the model configs, and each ``[[case]]`` a row with its own settings and the measured bytes. ``figure`` is
+the measured quantity: ``allocated`` or ``reserved`` (torch.cuda), ``device`` (NVML), or ``component``, a single
+``part`` of the budget. ``expects`` describes what later versions of the software change,
+``explained`` why the prediction is off by more than 10 %; neither adjusts a figure.
 
-``measured/*.jsonl``, written by ``measure.py`` on a machine with a GPU, gives one row for each figure.
+``measure.py`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,7 @@ _MEASURED_FIGURES: dict[Figure, str] = {
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement and its job."""
+    """One row: a job and a measured quantity."""
 
     id: str
     file: str
@@ -40,7 +41,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     part: Part | None
     measured_bytes: int
     besides_bytes: int
-    """Components that a measurement includes besides the measured one."""
+    """Bytes of other components that the measurement includes."""
     card: str | None
     source: str
     versions: str
@@ -61,7 +62,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
                 return _part_bytes(budget, self.part) + self.besides_bytes
 
     def range_bytes(self, budget: Budget) -> tuple[int, int] | None:
-        """Return the range of the predicted figure; None for a component, which has none."""
+        """Return the predicted range of the figure; None for a component, since budgets have no range for those."""
         if self.figure == "component":
             return None
         shift = self.predicted_bytes(budget) - budget.peak.device_bytes
@@ -69,7 +70,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows of a source that the table leaves out."""
+    """Rows of a source that the table excludes, with the reason."""
 
     ids: list[str]
     reason: str
@@ -107,12 +108,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_cases(folder: Path = FOLDER) -> tuple[Case, ...]:
-    """Return every row of every file."""
+    """Return all rows of all TOML files."""
     return tuple(case for path, file in _files(folder) for case in _cases(path.stem, file))
 
 
 def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
-    """Return rows of measurements on one's own machines, one for each readable figure."""
+    """Return the rows measured by ``measure.py``, one for each figure that is not null."""
     lines = (
         (path.stem, number, msgspec.json.decode(line))
         for path in sorted(folder.glob("*.jsonl"))
@@ -122,7 +123,7 @@ def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
 
 
 def read_left_out(folder: Path = FOLDER) -> tuple[LeftOut, ...]:
-    """Return the known rows that the table leaves out, with the reasons."""
+    """Return the excluded rows of all TOML files."""
     return tuple(entry for _, file in _files(folder) for entry in file.left_out)
 
 
@@ -176,14 +177,14 @@ def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Cas
 
 def _job(file: _File, row: _Row, card: str | None) -> Job:
     tables: dict[str, Any] = {"name": row.id}
-    own: Mapping[str, dict[str, Any] | None] = {
+    row_tables: Mapping[str, dict[str, Any] | None] = {
         "model": row.model,
         "training": row.training,
         "parallel": row.parallel,
         "lora": row.lora,
         "software": row.software,
     }
-    for table, values in own.items():
+    for table, values in row_tables.items():
         merged = {**file.job.get(table, {}), **(values or {})}
         if merged or values is not None:
             tables[table] = merged
@@ -197,14 +198,14 @@ def _job(file: _File, row: _Row, card: str | None) -> Job:
 
 def _part_bytes(budget: Budget, part: Part | None) -> int:
     loading, step = budget.phase("loading"), budget.phase("optimizer step")
-    fullest = budget.phase(budget.peak.phase)
-    if loading is None or step is None or fullest is None:
-        raise ValueError("a component can only be looked up in a training step")
+    peak = budget.phase(budget.peak.phase)
+    if loading is None or step is None or peak is None:
+        raise ValueError("the budget has no training step to take a component from")
     match part:
         case "context":
             return loading.components.context
         case "nccl":
-            return fullest.outside_bytes - fullest.components.context
+            return peak.outside_bytes - peak.components.context
         case "logits":
             return max(phase.components.logits for phase in budget.phases)
         case "states":

@@ -1,6 +1,6 @@
-"""The configurations that ``measure.py`` runs: models of 0.1 to 8 billion parameters and training settings.
+"""The jobs that ``measure.py`` runs: models of 0.1 to 8 billion parameters with different training settings.
 
-Standard library only, since it is copied along with ``measure.py``.
+Uses only the standard library, since it is copied to other machines together with ``measure.py``.
 """
 
 import copy
@@ -44,7 +44,7 @@ def bert(hidden: int, layers: int, heads: int) -> Tables:
 
 
 def t5(hidden: int, layers: int, heads: int, mlp: int) -> Tables:
-    """Return the config of a T5, gated as in its version 1.1."""
+    """Return the config of a T5 with the gated MLP of version 1.1."""
     return {
         "model_type": "t5",
         "d_model": hidden,
@@ -171,7 +171,7 @@ _RUNS = [
 
 
 def configurations() -> Iterator[Tables]:
-    """Return every job to run, as tables of a job file; ``name`` states what is particular about it."""
+    """Yield every job to run, as the tables of a job file; ``name`` lists its settings."""
     for model, batch, length, changes in _RUNS:
         config = MODELS[model]
         job: Tables = {
@@ -184,12 +184,12 @@ def configurations() -> Iterator[Tables]:
                     job["lora"] = dict(value)
                 else:
                     job["model" if key in ("task", "attention") else "training"][key] = value
-        job["name"] = " ".join([model, f"b{batch}", f"s{length}", *_words(job)])
+        job["name"] = " ".join([model, f"b{batch}", f"s{length}", *_setting_names(job)])
         yield job
 
 
 def tiny(job: Tables) -> Tables:
-    """Return the job on a model that runs on a CPU within a second."""
+    """Return the job with a model so small that it runs on a CPU within a second."""
     small = {
         "hidden_size": 64, "n_embd": 64, "d_model": 64, "num_hidden_layers": 2, "n_layer": 2, "num_layers": 2,
         "num_decoder_layers": 2, "num_attention_heads": 4, "n_head": 4, "num_heads": 4, "num_key_value_heads": 2,
@@ -202,11 +202,11 @@ def tiny(job: Tables) -> Tables:
 
 
 def find(name: str | None) -> list[Tables]:
-    """Return the jobs whose name contains a text; None: all jobs."""
+    """Return the jobs whose name contains ``name``; None: all jobs."""
     return [job for job in configurations() if name is None or name in job["name"]]
 
 
-def _words(job: Tables) -> Iterator[str]:
+def _setting_names(job: Tables) -> Iterator[str]:
     training = job["training"]
     yield training["precision"]
     yield training.get("optimizer", "adamw")

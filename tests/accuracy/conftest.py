@@ -1,4 +1,4 @@
-"""The scripts of this folder import one another by plain name, as they do when run as programs."""
+"""Make this folder importable: its modules also run as programs, so they import one another by plain name."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The jobs that ``explanations.py`` tries, and the ways in which each may run differently from its settings.
+"""The jobs that ``explanations.py`` simulates, and the plausible causes for which each may diverge from its settings.
 
-The true settings are written independently of the causes that the estimator searches, and differ from values that it
-tries where a value is free.
+The causes are written independently of those that the estimator searches. Numeric settings that can take any value
+differ from the values that the estimator tries.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,27 +17,27 @@ Estimate = Callable[[Job], Budget]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
-    """The true settings and memory of a run."""
+class TrueCause:
+    """The true cause of a divergence: settings and memory in which a run differs from its job."""
 
     name: str
-    """Name of the cause in the estimator."""
+    """Name that the estimator gives this cause."""
     changes: Mapping[str, Any]
     allocated_bytes: int = 0
     """Additional bytes in torch's allocator."""
     loading_bytes: int = 0
-    """Part of them that exists before the first step."""
+    """Part of ``allocated_bytes`` that exists before the first step."""
 
 
 def _job(model: str, batch: int, length: int, *more: str, task: str = "causal-lm") -> Job:
-    """Return a job from one line: ``training.precision=bf16`` and so on, strings all but numbers and switches."""
+    """Return a job with settings such as ``training.precision=bf16``; values are parsed as int, bool or str."""
     tables: dict[str, Any] = {"model": {"id": model, "task": task}}
     tables["training"] = {"micro_batch": batch, "sequence_length": length}
-    for each in more:
-        dotted, _, value = each.partition("=")
+    for setting in more:
+        dotted, _, value = setting.partition("=")
         table, _, key = dotted.partition(".")
-        known: dict[str, Any] = {"true": True, "false": False}
-        tables.setdefault(table, {})[key] = int(value) if value.isdigit() else known.get(value, value)
+        booleans: dict[str, Any] = {"true": True, "false": False}
+        tables.setdefault(table, {})[key] = int(value) if value.isdigit() else booleans.get(value, value)
     return job_from_mapping(tables, where=model)
 
 
@@ -51,7 +51,7 @@ H100, A100, L4, RTX = "target.gpu=h100-80gb", "target.gpu=a100-40gb", "target.gp
 DDP = ("parallel.strategy=ddp", "parallel.data_replicate=8")
 
 
-def _over(strategy: str, ranks: int, copies: int = 1) -> tuple[str, ...]:
+def _shard(strategy: str, ranks: int, copies: int = 1) -> tuple[str, ...]:
     return (
         f"parallel.strategy={strategy}",
         f"parallel.data_shard={ranks}",
@@ -60,36 +60,36 @@ def _over(strategy: str, ranks: int, copies: int = 1) -> tuple[str, ...]:
 
 
 JOBS: tuple[Job, ...] = (
-    _job(LLAMA, 2, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_over("fsdp2", 8)),
-    _job(LLAMA, 1, 8192, MIXED, FUSED, CHECKPOINTED, H100, *_over("fsdp1", 16)),
-    _job(LLAMA, 4, 2048, BF16, FUSED, H100, *_over("fsdp2", 8)),
-    _job(LLAMA, 2, 4096, MIXED, FUSED, CHECKPOINTED, A100, *_over("zero3", 8)),
-    _job(LLAMA, 1, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_over("zero2", 8)),
+    _job(LLAMA, 2, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_shard("fsdp2", 8)),
+    _job(LLAMA, 1, 8192, MIXED, FUSED, CHECKPOINTED, H100, *_shard("fsdp1", 16)),
+    _job(LLAMA, 4, 2048, BF16, FUSED, H100, *_shard("fsdp2", 8)),
+    _job(LLAMA, 2, 4096, MIXED, FUSED, CHECKPOINTED, A100, *_shard("zero3", 8)),
+    _job(LLAMA, 1, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_shard("zero2", 8)),
     _job(LLAMA, 1, 2048, BF16, "training.optimizer=adamw-8bit", CHECKPOINTED, H100),
     _job(LLAMA, 2, 2048, BF16, FUSED, LORA, CHECKPOINTED, A100),
     _job(LLAMA, 4, 1024, BF16, FUSED, LORA, NF4, CHECKPOINTED, RTX, "training.optimizer=paged-adamw-8bit"),
     _job(QWEN, 4, 2048, BF16, FUSED, LORA, CHECKPOINTED, H100),
     _job(QWEN, 8, 1024, MIXED, FUSED, LORA, NF4, CHECKPOINTED, A100),
-    _job(QWEN, 2, 8192, MIXED, FUSED, CHECKPOINTED, H100, *_over("fsdp2", 8, 2)),
+    _job(QWEN, 2, 8192, MIXED, FUSED, CHECKPOINTED, H100, *_shard("fsdp2", 8, 2)),
     _job(MISTRAL, 2, 4096, BF16, FUSED, "lora.rank=64", LORA, H100),
     _job(MISTRAL, 1, 2048, BF16, FUSED, LORA, "lora.quantization=int8", L4, CHECKPOINTED),
-    _job("meta-llama/Llama-2-13b-hf", 4, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_over("fsdp1", 8)),
-    _job("meta-llama/Llama-3.1-70B", 1, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_over("fsdp2", 32)),
+    _job("meta-llama/Llama-2-13b-hf", 4, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_shard("fsdp1", 8)),
+    _job("meta-llama/Llama-3.1-70B", 1, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_shard("fsdp2", 32)),
     _job("meta-llama/Llama-3.1-70B", 1, 2048, BF16, FUSED, LORA, NF4, CHECKPOINTED, H100),
     _job("meta-llama/Llama-3.2-1B", 8, 2048, MIXED, H100),
     _job("meta-llama/Llama-3.2-1B", 4, 1024, BF16, FUSED, CHECKPOINTED, RTX),
-    _job("meta-llama/Llama-3.2-3B", 2, 4096, MIXED, CHECKPOINTED, H100, *_over("zero2", 4)),
+    _job("meta-llama/Llama-3.2-3B", 2, 4096, MIXED, CHECKPOINTED, H100, *_shard("zero2", 4)),
     _job("Qwen/Qwen2.5-0.5B", 16, 1024, MIXED, FUSED, A100, *DDP),
     _job("Qwen/Qwen2.5-1.5B", 4, 2048, BF16, FUSED, RTX, CHECKPOINTED),
     _job("Qwen/Qwen2.5-1.5B", 4, 4096, MIXED, H100, "parallel.strategy=ddp", "parallel.data_replicate=4"),
     _job("Qwen/Qwen3-0.6B", 8, 2048, MIXED, FUSED, A100, "training.loss=fused-linear"),
-    _job("Qwen/Qwen3-8B", 2, 4096, BF16, FUSED, CHECKPOINTED, H100, *_over("fsdp2", 8), "training.loss=fused-linear"),
-    _job("Qwen/Qwen3-30B-A3B", 1, 4096, BF16, FUSED, CHECKPOINTED, H100, *_over("fsdp2", 16)),
+    _job("Qwen/Qwen3-8B", 2, 4096, BF16, FUSED, CHECKPOINTED, H100, *_shard("fsdp2", 8), "training.loss=fused-linear"),
+    _job("Qwen/Qwen3-30B-A3B", 1, 4096, BF16, FUSED, CHECKPOINTED, H100, *_shard("fsdp2", 16)),
     _job("google/gemma-2-9b", 1, 4096, BF16, FUSED, LORA, "model.attention=eager", CHECKPOINTED, H100),
     _job("google/gemma-3-1b-it", 4, 2048, MIXED, FUSED, H100),
     _job("openai-community/gpt2-large", 8, 1024, MIXED, A100),
     _job("openai-community/gpt2", 32, 512, "training.precision=fp32", L4),
-    _job("microsoft/phi-4", 1, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_over("zero3", 8), "parallel.cpu_offload=all"),
+    _job("microsoft/phi-4", 1, 4096, MIXED, FUSED, CHECKPOINTED, H100, *_shard("zero3", 8), "parallel.cpu_offload=all"),
     _job("google-bert/bert-base-uncased", 64, 256, MIXED, L4, task="masked-lm"),
     _job("google-bert/bert-large-uncased", 32, 512, "training.precision=fp16-mixed", A100, task="masked-lm"),
     _job("google-bert/bert-base-uncased", 32, 128, "training.precision=fp32", RTX, task="sequence-classification"),
@@ -97,28 +97,28 @@ JOBS: tuple[Job, ...] = (
     _job("HuggingFaceTB/SmolLM2-1.7B", 4, 2048, BF16, FUSED, A100, *DDP),
     _job("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 8, 2048, MIXED, FUSED, CHECKPOINTED, A100),
     _job(LLAMA, 2, 8192, BF16, FUSED, "training.framework=torchtitan", "training.activation_checkpointing=selective",
-         H100, *_over("fsdp2", 8)),
+         H100, *_shard("fsdp2", 8)),
     _job(LLAMA, 4, 4096, BF16, FUSED, "training.framework=torchtune", CHECKPOINTED, "training.loss=chunked", A100,
-         *_over("fsdp2", 8)),
+         *_shard("fsdp2", 8)),
     _job(MISTRAL, 2, 2048, BF16, FUSED, "training.framework=litgpt", LORA, H100),
     _job(LLAMA, 2, 4096, MIXED, FUSED, "training.framework=megatron", "parallel.tensor=2", CHECKPOINTED, H100,
-         *_over("zero1", 4)),
+         *_shard("zero1", 4)),
 )  # fmt: skip
 
 
-def truths(job: Job, estimate: Estimate) -> Iterator[Truth]:
-    """Return every truth that is plausible for a job."""
-    yield from _of_activations(job)
-    yield from _of_sizes(job)
-    yield from _of_states(job, estimate(job))
-    yield from _of_spread(job, estimate(job))
+def plausible_causes(job: Job, estimate: Estimate) -> Iterator[TrueCause]:
+    """Yield every plausible cause of a divergence of this job."""
+    yield from _activation_causes(job)
+    yield from _batch_causes(job)
+    yield from _model_state_causes(job, estimate(job))
+    yield from _parallelism_causes(job, estimate(job))
 
 
-def both(one: Truth, other: Truth) -> Truth | None:
-    """Return two truths combined; None if they change the same setting."""
+def combine(one: TrueCause, other: TrueCause) -> TrueCause | None:
+    """Return the combination of two causes; None if they change the same setting."""
     if one.name == other.name or one.changes.keys() & other.changes.keys():
         return None
-    return Truth(
+    return TrueCause(
         name=f"{one.name} + {other.name}",
         changes={**one.changes, **other.changes},
         allocated_bytes=one.allocated_bytes + other.allocated_bytes,
@@ -126,75 +126,75 @@ def both(one: Truth, other: Truth) -> Truth | None:
     )
 
 
-def _of_activations(job: Job) -> Iterator[Truth]:
+def _activation_causes(job: Job) -> Iterator[TrueCause]:
     training, attention = job.training, job.model.attention
     checkpointing = "training.activation_checkpointing"
     if training.activation_checkpointing == "none":
-        yield Truth(name="checkpointing on", changes={checkpointing: "full"})
+        yield TrueCause(name="checkpointing on", changes={checkpointing: "full"})
     else:
-        yield Truth(name="checkpointing off", changes={checkpointing: "none"})
+        yield TrueCause(name="checkpointing off", changes={checkpointing: "none"})
     if attention == "eager":
-        yield Truth(name="attention fused", changes={"model.attention": "sdpa"})
+        yield TrueCause(name="attention fused", changes={"model.attention": "sdpa"})
     else:
-        yield Truth(name="attention eager", changes={"model.attention": "eager"})
+        yield TrueCause(name="attention eager", changes={"model.attention": "eager"})
     if job.model.task == "causal-lm":
         full = training.loss == "full"
         loss = "fused-linear" if full else "full"
-        yield Truth(name="loss fused" if full else "loss full", changes={"training.loss": loss})
+        yield TrueCause(name="loss fused" if full else "loss full", changes={"training.loss": loss})
 
 
-def _of_sizes(job: Job) -> Iterator[Truth]:
+def _batch_causes(job: Job) -> Iterator[TrueCause]:
     batch, length = job.training.micro_batch, job.training.sequence_length
     if batch % 2 == 0:
-        yield Truth(name="batch smaller", changes={"training.micro_batch": batch // 2})
-    yield Truth(name="batch larger", changes={"training.micro_batch": batch * 2})
+        yield TrueCause(name="batch smaller", changes={"training.micro_batch": batch // 2})
+    yield TrueCause(name="batch larger", changes={"training.micro_batch": batch * 2})
     for share in (0.3, 0.55, 0.8):
-        yield Truth(name="shorter sequences", changes={"training.sequence_length": round(length * share)})
-    yield Truth(name="longer sequences", changes={"training.sequence_length": 2 * length})
+        yield TrueCause(name="shorter sequences", changes={"training.sequence_length": round(length * share)})
+    yield TrueCause(name="longer sequences", changes={"training.sequence_length": 2 * length})
 
 
-def _of_states(job: Job, budget: Budget) -> Iterator[Truth]:
+def _model_state_causes(job: Job, budget: Budget) -> Iterator[TrueCause]:
     optimizer, precision = job.training.optimizer, job.training.precision
     step = budget.phase("optimizer step")
     others = {"adamw": "adamw-fused", "adamw-fused": "adamw", "paged-adamw-8bit": "adamw-8bit", "adamw-8bit": "adamw"}
     for other in sorted({others[optimizer], "adamw-8bit"} - {optimizer}):
-        yield Truth(name=f"optimizer {other}", changes={"training.optimizer": other})
+        yield TrueCause(name=f"optimizer {other}", changes={"training.optimizer": other})
     half = precision.removesuffix("-mixed") if precision != "fp32" else "bf16"
     for other in sorted({half, f"{half}-mixed", "fp32"} - {precision}):
-        yield Truth(name=f"precision {other.replace(half, '16')}", changes={"training.precision": other})
+        yield TrueCause(name=f"precision {other.replace(half, '16')}", changes={"training.precision": other})
     if job.lora is None:
-        yield Truth(name="adapters alone", changes={"lora.rank": 32, "lora.targets": "all-linear"})
+        yield TrueCause(name="adapters alone", changes={"lora.rank": 32, "lora.targets": "all-linear"})
     else:
-        yield Truth(name="all weights trained", changes={"lora": None})
+        yield TrueCause(name="all weights trained", changes={"lora": None})
     if job.lora is not None and job.lora.quantization == "none":
-        yield Truth(name="quantization nf4", changes={"lora.quantization": "nf4"})
+        yield TrueCause(name="quantization nf4", changes={"lora.quantization": "nf4"})
     elif job.lora is not None:
-        yield Truth(name="quantization off", changes={"lora.quantization": "none"})
+        yield TrueCause(name="quantization off", changes={"lora.quantization": "none"})
     if job.model.task == "causal-lm" and job.lora is None and step is not None:
         copy = step.components.weights
-        yield Truth(name="second model", changes={}, allocated_bytes=copy, loading_bytes=copy)
+        yield TrueCause(name="second model", changes={}, allocated_bytes=copy, loading_bytes=copy)
 
 
-def _of_spread(job: Job, budget: Budget) -> Iterator[Truth]:
+def _parallelism_causes(job: Job, budget: Budget) -> Iterator[TrueCause]:
     parallel, step = job.parallel, budget.phase("optimizer step")
     if parallel.strategy not in ("none", "ddp"):
         whole = {"parallel.strategy": "ddp", "parallel.data_shard": 1, "parallel.data_replicate": parallel.data_ranks}
-        yield Truth(name="sharding off", changes={**whole, "parallel.cpu_offload": "none"})
+        yield TrueCause(name="sharding off", changes={**whole, "parallel.cpu_offload": "none"})
     if parallel.strategy in ("zero2", "zero3"):
         other = "zero3" if parallel.strategy == "zero2" else "zero2"
-        yield Truth(name=f"stage {other[-1]}", changes={"parallel.strategy": other})
+        yield TrueCause(name=f"stage {other[-1]}", changes={"parallel.strategy": other})
     if parallel.strategy in ("fsdp1", "fsdp2"):
         other = "fsdp1" if parallel.strategy == "fsdp2" else "fsdp2"
-        yield Truth(name="other FSDP", changes={"parallel.strategy": other})
-        yield Truth(name="kept gathered", changes={"parallel.reshard_after_forward": False})
+        yield TrueCause(name="other FSDP", changes={"parallel.strategy": other})
+        yield TrueCause(name="kept gathered", changes={"parallel.reshard_after_forward": False})
     if parallel.data_shard > 8:
         copies = parallel.data_ranks // 8
         changes = {"parallel.data_shard": 8, "parallel.data_replicate": copies}
-        yield Truth(name="sharded by node", changes=changes)
+        yield TrueCause(name="sharded by node", changes=changes)
     if parallel.cpu_offload != "none":
-        yield Truth(name="offload off", changes={"parallel.cpu_offload": "none"})
+        yield TrueCause(name="offload off", changes={"parallel.cpu_offload": "none"})
     elif parallel.strategy in ("fsdp1", "fsdp2", "zero2", "zero3"):
-        yield Truth(name="offload optimizer", changes={"parallel.cpu_offload": "optimizer"})
+        yield TrueCause(name="offload optimizer", changes={"parallel.cpu_offload": "optimizer"})
     if parallel.strategy == "ddp" and step is not None:
         bucket = step.components.communication - nccl_bytes(job.parallel)
-        yield Truth(name="bucket views", changes={}, allocated_bytes=-bucket)
+        yield TrueCause(name="bucket views", changes={}, allocated_bytes=-bucket)

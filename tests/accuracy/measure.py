@@ -1,13 +1,14 @@
-"""Measure real training steps on this machine's GPU, one process each, beside the prediction made beforehand.
+"""Measure the memory of real training steps on this machine's GPU and record it next to the prediction.
 
     python measure.py --predict predictions.jsonl          where vramtop is installed (no GPU needed)
     python measure.py --predictions predictions.jsonl --out results.jsonl      on the machine with the GPU
     python measure.py --cpu --only gpt2                    a trial run on the CPU with tiny models; figures are null
 
-Needs torch and transformers (and peft for adapters); vramtop only for predictions, which are made here if it is
-installed. Every configuration runs three steps in a process of its own and adds one JSON line: the job, the prediction,
-the figures of torch's allocator and NVML (through nvidia-smi), and the versions. Nothing else should use the GPU
-meanwhile. Put results under ``tests/accuracy/measured/``, where ``make accuracy`` finds them.
+Needs torch and transformers (and peft for adapters). vramtop is needed only to predict; without ``--predictions`` and
+without vramtop, results have no prediction. Every configuration runs three steps in its own process and adds one JSON
+line with the job, the prediction, the figures of torch's allocator and of NVML (through nvidia-smi), and the versions.
+No other program should use the GPU meanwhile. Put results under ``tests/accuracy/measured/``,
+where ``make accuracy`` finds them.
 """
 
 import argparse
@@ -34,17 +35,17 @@ PEFT_TASKS = {"causal-lm": "CAUSAL_LM", "seq2seq-lm": "SEQ_2_SEQ_LM", "sequence-
 
 
 def main() -> int:
-    """Run the requested configurations; return 1 if one failed for another reason than memory."""
+    """Run the requested configurations; return 1 if one failed other than by running out of memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="configurations whose name has this text")
-    parser.add_argument("--limit", type=int, help="at most so many of them")
-    parser.add_argument("--out", type=Path, help="add results to this file; stdout when left out")
+    parser.add_argument("--only", help="run only configurations whose name contains this text")
+    parser.add_argument("--limit", type=int, help="maximum number of configurations to run")
+    parser.add_argument("--out", type=Path, help="append results to this file (default: stdout)")
     parser.add_argument("--predict", type=Path, help="write predictions to this file and measure nothing")
-    parser.add_argument("--predictions", type=Path, help="take predictions from this file")
-    parser.add_argument("--method", default="formula", help="how to predict: formula, exact, traced, auto")
-    parser.add_argument("--gpu", help="the card to predict for, as in vramtop's GPU catalogue")
-    parser.add_argument("--cpu", action="store_true", help="tiny models on the CPU")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one configuration")
+    parser.add_argument("--predictions", type=Path, help="read predictions from this file")
+    parser.add_argument("--method", default="formula", help="method of estimation: formula, exact, traced, auto")
+    parser.add_argument("--gpu", help="GPU to predict for, as named in vramtop's GPU catalogue")
+    parser.add_argument("--cpu", action="store_true", help="run tiny models on the CPU")
+    parser.add_argument("--timeout", type=float, default=600, help="time limit for one configuration in seconds")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -54,11 +55,11 @@ def main() -> int:
     if options.predict:
         _write(options.predict, ({"job": job, "predicted": predict(job, options)} for job in jobs))
         return 0
-    known = _read_predictions(options.predictions)
+    predictions = _read_predictions(options.predictions)
     failed = False
     for job in jobs:
-        predicted = known.get(job["name"]) if options.predictions else predict(job, options)
-        result = {"job": job, "predicted": predicted, **_in_own_process(job, options)}
+        predicted = predictions.get(job["name"]) if options.predictions else predict(job, options)
+        result = {"job": job, "predicted": predicted, **_run_in_subprocess(job, options)}
         failed = failed or (bool(result["error"]) and "out of memory" not in result["error"])
         _write(options.out, [result])
     return int(failed)
@@ -111,7 +112,7 @@ def run_one(job: Tables, *, cpu: bool) -> dict[str, Any]:
 
 
 def build_model(job: Tables, device: Any) -> Any:
-    """Return the model with random weights, in the job's weight dtype, with its adapters and its checkpointing."""
+    """Return the model with random weights in the job's weight dtype, with adapters and checkpointing as configured."""
     import torch
     import transformers
 
@@ -138,7 +139,7 @@ def build_model(job: Tables, device: Any) -> Any:
 
 
 def train(job: Tables, model: Any, device: Any) -> list[dict[str, Any]]:
-    """Yield bytes and loss of each optimizer step, taken as Hugging Face's Trainer takes it."""
+    """Run the optimizer steps as Hugging Face's Trainer does; return peak allocated bytes and loss of each."""
     import torch
 
     training = job["training"]
@@ -154,7 +155,7 @@ def train(job: Tables, model: Any, device: Any) -> list[dict[str, Any]]:
         for _ in range(accumulation):
             batch = make_batch(job, model, device)
             with torch.autocast(device.type, dtype=low or torch.bfloat16, enabled=low is not None):
-                loss = loss_of(job, model, batch)
+                loss = compute_loss(job, model, batch)
             scaler.scale(loss / accumulation).backward()
             total += float(loss.detach())
             del loss, batch
@@ -169,7 +170,7 @@ def train(job: Tables, model: Any, device: Any) -> list[dict[str, Any]]:
 
 
 def make_optimizer(name: str, model: Any) -> Any:
-    """Return the optimizer of a name from its library."""
+    """Return the optimizer with this name in a job file, from torch or transformers."""
     import torch
     import transformers
 
@@ -181,11 +182,11 @@ def make_optimizer(name: str, model: Any) -> Any:
         return torch.optim.SGD(trained, lr=1e-5, momentum=0.9 if name == "sgd-momentum" else 0.0)
     if name == "adafactor":
         return transformers.optimization.Adafactor(trained, lr=1e-5, scale_parameter=False, relative_step=False)
-    raise ValueError(f"measure.py knows no optimizer {name!r}")
+    raise ValueError(f"measure.py does not support the optimizer {name!r}")
 
 
 def make_batch(job: Tables, model: Any, device: Any) -> dict[str, Any]:
-    """Return random tokens at the full length, and labels."""
+    """Return random tokens of the full sequence length, and labels."""
     import torch
 
     training = job["training"]
@@ -195,8 +196,8 @@ def make_batch(job: Tables, model: Any, device: Any) -> dict[str, Any]:
     return {"input_ids": tokens, "labels": labels}
 
 
-def loss_of(job: Tables, model: Any, batch: dict[str, Any]) -> Any:
-    """Return the model's own loss, or a loss over eighths of the sequence's logits."""
+def compute_loss(job: Tables, model: Any, batch: dict[str, Any]) -> Any:
+    """Return the model's own loss, or the chunked loss over eighths of the sequence."""
     import torch
 
     if job["training"].get("loss", "full") == "full":
@@ -221,7 +222,7 @@ def _with_adapters(model: Any, lora: Tables, task: str) -> Any:
     return peft.get_peft_model(model, config)
 
 
-def _in_own_process(job: Tables, options: argparse.Namespace) -> dict[str, Any]:
+def _run_in_subprocess(job: Tables, options: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, str(Path(__file__).resolve()), "--one", *(["--cpu"] if options.cpu else [])]
     try:
         done = subprocess.run(
@@ -230,12 +231,15 @@ def _in_own_process(job: Tables, options: argparse.Namespace) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"measured": None, "error": f"no result within {options.timeout:g} s"}
     if done.returncode:
-        return {"measured": None, "error": (done.stderr.strip().splitlines() or ["ended without a word"])[-1]}
+        return {
+            "measured": None,
+            "error": (done.stderr.strip().splitlines() or ["exited without an error message"])[-1],
+        }
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def _context_bytes(torch: Any, idle: int | None) -> int | None:
-    """Return NVML's figure for the context, measured with one small tensor whose segment is subtracted."""
+    """Return the size of the CUDA context by NVML: used memory with one small tensor, minus torch's reserved bytes."""
     torch.ones(1, device="cuda")
     torch.cuda.synchronize()
     used = _difference(_device_used(), idle)
@@ -252,19 +256,19 @@ def _device_used() -> int | None:
 
 
 def _process_used() -> int | None:
-    """Return this process's figure; None if nvidia-smi does not list it, as in a container with its own process ids."""
-    lines = _smi("--query-compute-apps=pid,used_memory")
+    """Return this process's GPU memory; None if nvidia-smi does not list it, as in a container with its own pids."""
+    lines = _query_nvidia_smi("--query-compute-apps=pid,used_memory")
     found = [line.split(",")[1].strip() for line in lines if line.split(",")[0].strip() == str(os.getpid())]
     return int(found[0]) * MIB if found and found[0].isdigit() else None
 
 
 def _query(field: str) -> str | None:
-    return next(iter(_smi(f"--query-gpu={field}")), None)
+    return next(iter(_query_nvidia_smi(f"--query-gpu={field}")), None)
 
 
-def _smi(query: str) -> list[str]:
-    card = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    command = ["nvidia-smi", f"--id={card}", query, "--format=csv,noheader,nounits"]
+def _query_nvidia_smi(query: str) -> list[str]:
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    command = ["nvidia-smi", f"--id={gpu}", query, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -279,15 +283,15 @@ def _versions() -> dict[str, str | None]:
     try:
         import peft
     except ImportError:
-        adapters = None
+        peft_version = None
     else:
-        adapters = peft.__version__
+        peft_version = peft.__version__
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "transformers": transformers.__version__,
-        "peft": adapters,
+        "peft": peft_version,
         "allocator": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
     }
 

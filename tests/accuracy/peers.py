@@ -1,7 +1,7 @@
-"""Other estimators as small reference functions: bytes per GPU of a job, None if they do not cover it.
+"""Other estimators as small reference functions: bytes per GPU of a job, or None for a job that they do not cover.
 
-Each follows a published formula, which it names. None knows adapters, so that a job with adapters gets an answer only
-from the lower bound, which considers stored weights only.
+Each implements a published formula, named in its docstring. None of them supports adapters, so for a job with adapters
+only the lower bound, which counts nothing but stored weights, returns a figure.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _ZERO_LEVEL = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1":
 def accelerate(job: Job, arch: Architecture, inventory: Inventory) -> int | None:
     """``accelerate estimate-memory``: the largest of weights, gradients and four times (mixed: twice) the fp32 weights.
 
-    ``accelerate/commands/estimate.py``, ``estimate_training_usage``: batch, length, activations and sharding unknown.
+    ``accelerate/commands/estimate.py``, ``estimate_training_usage``: ignores batch, length, activations and sharding.
     """
     if job.lora:
         return None
@@ -28,10 +28,10 @@ def accelerate(job: Job, arch: Architecture, inventory: Inventory) -> int | None
 
 
 def deepspeed(job: Job, arch: Architecture, inventory: Inventory) -> int | None:
-    """``estimate_zero2_model_states_mem_needs`` and ``estimate_zero3_...``: model states under ZeRO, nothing else.
+    """``estimate_zero2_model_states_mem_needs`` and ``estimate_zero3_...``: model states under ZeRO only.
 
-    4 P + 16 P / N for ZeRO-1 and 2 (and without it, N = 1), 4 x the largest layer + 18 P / N for ZeRO-3; per
-    ``deepspeed/runtime/zero/stage_1_and_2.py`` and ``stage3.py``. The model is taken whole: no TP or PP.
+    4 P + 16 P / N for ZeRO-1 and 2 (and without it, N = 1), 4 x the largest layer + 18 P / N for ZeRO-3; from
+    ``deepspeed/runtime/zero/stage_1_and_2.py`` and ``stage3.py``. Ignores tensor and pipeline parallelism.
     """
     if job.lora:
         return None
@@ -48,7 +48,7 @@ def deepspeed(job: Job, arch: Architecture, inventory: Inventory) -> int | None:
 def eleuther(job: Job, arch: Architecture, inventory: Inventory) -> int | None:
     """``calc_transformer_mem.py`` (EleutherAI/cookbook): states by ZeRO level, activations (arXiv:2205.05198), 5 GiB.
 
-    Activations per layer: s b h (10 + 24/t + 5 a s / (h t)); selective drops the scores, full leaves 2.
+    Activations per layer: s b h (10 + 24/t + 5 a s / (h t)); selective checkpointing drops the scores, full keeps 2.
     """
     if job.lora or arch.encoder_decoder:
         return None
@@ -71,9 +71,9 @@ def eleuther(job: Job, arch: Architecture, inventory: Inventory) -> int | None:
 
 
 def preflight(job: Job, arch: Architecture, inventory: Inventory) -> int:
-    """``N x b + overhead``: stored weights and a fixed overhead, a lower bound on purpose.
+    """``N x b + overhead``: stored weights and a fixed overhead, an intentional lower bound.
 
-    As preflight checks have it; the overhead taken here, 0.75 GiB, is one CUDA context and its libraries.
+    Common in preflight checks. The overhead here, 0.75 GiB, is one CUDA context with its libraries.
     """
     width = 4.0 if job.training.precision in ("fp32", "fp16-mixed", "bf16-mixed") else 2.0
     quantized = {"nf4": 0.5625, "nf4-double": 0.5159, "int8": 1.0}.get(job.lora.quantization) if job.lora else None
@@ -84,10 +84,10 @@ def preflight(job: Job, arch: Architecture, inventory: Inventory) -> int:
 
 
 def space(job: Job, arch: Architecture, inventory: Inventory) -> int | None:
-    """The training-memory Space on Hugging Face: states, activations, logits, all added up.
+    """The training-memory Space on Hugging Face: the sum of states, activations and logits.
 
-    As published it takes queries, keys and values for h x h matrices (no GQA), counts biases always, and does not
-    divide activations by the pipeline's stages.
+    As published, it assumes h x h matrices for queries, keys and values (no GQA), always counts biases, and does not
+    divide activations by the number of pipeline stages.
     """
     if job.lora or arch.encoder_decoder:
         return None

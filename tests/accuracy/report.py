@@ -1,7 +1,7 @@
-"""Predicted against measured memory for every row of the accuracy table, beside other estimators.
+"""Compare predicted with measured memory for every row of the accuracy table, and with other estimators.
 
-Run by ``make accuracy``; ``--method auto`` (or exact, traced) uses the deepest available one, ``--file NAME`` selects
-one source. Results of ``measure.py`` on a machine with a GPU are read from ``measured/``.
+Run by ``make accuracy``. ``--method`` selects the method of estimation (``auto``: the most accurate available),
+``--file NAME`` one source. Results of ``measure.py`` on a machine with a GPU are read from ``measured/``.
 """
 
 import argparse
@@ -31,28 +31,28 @@ class Result:
     method: str
     """Method of the budget; with ``auto`` it may differ between rows."""
     predicted_bytes: int
-    inside: bool | None
+    in_range: bool | None
     """True if the measured figure lies in the predicted range; None for components, which have none."""
     peers: dict[str, int | None]
 
     @property
     def error(self) -> float:
-        """Relative error: 0.1 is a tenth too much."""
+        """Relative error: 0.1 is 10 % too high."""
         return self.predicted_bytes / self.case.measured_bytes - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """Accuracy of the predictions of some rows."""
+class AccuracySummary:
+    """Accuracy over several rows."""
 
     rows: int
-    median: float
-    """Absolute value of the relative error."""
-    under: float
+    median_error: float
+    """Median absolute value of the relative error."""
+    share_under: float
     """Share of rows predicted more than 5 % too low."""
-    beyond: float
-    """Share of rows more than 10 % off."""
-    inside: float | None
+    share_off: float
+    """Share of rows whose prediction is off by more than 10 %."""
+    share_in_range: float | None
     """Share of rows whose measured figure lies in the range; None if no row has a range."""
 
 
@@ -60,7 +60,7 @@ def replay(case: Case, method: MethodChoice = "formula") -> Result:
     """Predict one row.
 
     Raises:
-        VramtopError: the method is out of reach, or the row makes no sense.
+        VramtopError: the method is not available, or the job is invalid.
     """
     budget = estimate(case.job, method=method)
     span = case.range_bytes(budget)
@@ -68,26 +68,26 @@ def replay(case: Case, method: MethodChoice = "formula") -> Result:
         case=case,
         method=budget.method,
         predicted_bytes=case.predicted_bytes(budget),
-        inside=None if span is None else span[0] <= case.measured_bytes <= span[1],
-        peers=_ask_peers(case, budget) if case.figure != "component" else {},
+        in_range=None if span is None else span[0] <= case.measured_bytes <= span[1],
+        peers=_peer_predictions(case, budget) if case.figure != "component" else {},
     )
 
 
-def level(results: Sequence[Result]) -> Level:
-    """Return the accuracy over at least one row."""
+def summarize(results: Sequence[Result]) -> AccuracySummary:
+    """Return the accuracy over one or more rows."""
     errors = [result.error for result in results]
-    spans = [result.inside for result in results if result.inside is not None]
-    return Level(
+    spans = [result.in_range for result in results if result.in_range is not None]
+    return AccuracySummary(
         rows=len(errors),
-        median=statistics.median(abs(error) for error in errors),
-        under=sum(error < -0.05 for error in errors) / len(errors),
-        beyond=sum(abs(error) > 0.1 for error in errors) / len(errors),
-        inside=sum(spans) / len(spans) if spans else None,
+        median_error=statistics.median(abs(error) for error in errors),
+        share_under=sum(error < -0.05 for error in errors) / len(errors),
+        share_off=sum(abs(error) > 0.1 for error in errors) / len(errors),
+        share_in_range=sum(spans) / len(spans) if spans else None,
     )
 
 
-def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Return the rows by measured quantity, by method if there are several, and by source."""
+def group_results(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Return the rows grouped by measured quantity, by method and by source file."""
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(result.case.figure, []).append(result)
@@ -99,10 +99,10 @@ def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; the exit code is always 0, since the tests judge the figures."""
+    """Print the table; the exit code is always 0, since test_accuracy.py checks the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=METHODS, default="formula")
-    parser.add_argument("--file", help="only this file of cases")
+    parser.add_argument("--file", help="use only this file of cases, without .toml")
     options = parser.parse_args(arguments)
     results, failed = [], []
     for case in (*read_cases(), *read_measured()):
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed.append(f"{case.id}: {error}")
     _print_rows(results)
     if results:
-        _print_levels(results)
+        _print_summaries(results)
         _print_peers(results)
     for line in failed:
         print(f"not predicted: {line}")
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _ask_peers(case: Case, budget: Budget) -> dict[str, int | None]:
+def _peer_predictions(case: Case, budget: Budget) -> dict[str, int | None]:
     job = budget.job
     model = resolve_model(job.model)
     arch = read_architecture(model.config, job.model.task, where=model.where)
@@ -135,7 +135,7 @@ def _print_rows(results: Sequence[Result]) -> None:
     for result in results:
         case = result.case
         figure = case.figure if case.part is None else f"{case.part} alone"
-        inside = {True: "in", False: "out", None: "-"}[result.inside]
+        inside = {True: "in", False: "out", None: "-"}[result.in_range]
         peers = "".join(f"{_gib(result.peers.get(name)):>11}" for name in PEERS)
         print(
             f"{case.id:7}{case.file:15}{figure:24}{_gib(case.measured_bytes):>9}{_gib(result.predicted_bytes):>10}"
@@ -146,13 +146,13 @@ def _print_rows(results: Sequence[Result]) -> None:
             print(f"{result.case.id} {result.error:+.0%}: {result.case.explained or 'NOT EXPLAINED'}")
 
 
-def _print_levels(results: Sequence[Result]) -> None:
+def _print_summaries(results: Sequence[Result]) -> None:
     print(f"\n{'':22}{'rows':>6}{'median |error|':>16}{'under by > 5 %':>16}{'off by > 10 %':>15}{'in range':>10}")
-    for name, members in groups(results).items():
-        reached = level(members)
-        inside = "-" if reached.inside is None else f"{reached.inside:.0%}"
+    for name, members in group_results(results).items():
+        summary = summarize(members)
+        inside = "-" if summary.share_in_range is None else f"{summary.share_in_range:.0%}"
         print(
-            f"{name:22}{reached.rows:>6}{reached.median:>16.1%}{reached.under:>16.0%}{reached.beyond:>15.0%}{inside:>10}"
+            f"{name:22}{summary.rows:>6}{summary.median_error:>16.1%}{summary.share_under:>16.0%}{summary.share_off:>15.0%}{inside:>10}"
         )
 
 
@@ -161,14 +161,14 @@ def _print_peers(results: Sequence[Result]) -> None:
         f"\n{'on the same rows':22}{'rows':>6}{'median |error|':>16}{'vramtop':>9}{'under by > 5 %':>16}{'vramtop':>9}"
     )
     for name in PEERS:
-        rows = [(r, said) for r in results if (said := r.peers.get(name)) is not None]
+        rows = [(r, predicted) for r in results if (predicted := r.peers.get(name)) is not None]
         if not rows:
             continue
-        errors = [said / r.case.measured_bytes - 1 for r, said in rows]
-        ours = level([r for r, _ in rows])
+        errors = [predicted / r.case.measured_bytes - 1 for r, predicted in rows]
+        ours = summarize([r for r, _ in rows])
         theirs = statistics.median(abs(error) for error in errors)
         under = sum(error < -0.05 for error in errors) / len(errors)
-        print(f"{name:22}{len(rows):>6}{theirs:>16.1%}{ours.median:>9.1%}{under:>16.0%}{ours.under:>9.0%}")
+        print(f"{name:22}{len(rows):>6}{theirs:>16.1%}{ours.median_error:>9.1%}{under:>16.0%}{ours.share_under:>9.0%}")
 
 
 def _gib(size: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The program that measures real steps: its list of configurations, and trial runs on the CPU."""
+"""``measure.py``: its list of configurations, and trial runs on the CPU."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_sixty_configurations_cover_models_and_ways_to_train() -> None:
+def test_configurations_cover_models_and_training_settings() -> None:
     jobs = list(configurations())
     assert len({job["name"] for job in jobs}) == len(jobs) >= 60
     families = {job["model"]["config"]["model_type"] for job in jobs}
@@ -55,7 +55,7 @@ def test_a_tiny_model_takes_three_steps_on_the_cpu(name: str, tmp_path: Path) ->
     assert len(result["measured"]["losses"]) == 3
     assert result["measured"]["max_allocated_bytes"] is None
     assert result["versions"]["torch"]
-    assert read_measured(tmp_path) == ()  # a CPU has no such figures
+    assert read_measured(tmp_path) == ()  # all figures are null on a CPU
 
 
 def test_predictions_are_made_beforehand_and_read_back(tmp_path: Path) -> None:

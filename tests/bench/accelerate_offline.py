@@ -1,7 +1,7 @@
-"""``accelerate estimate-memory`` on a local folder.
+"""Run ``accelerate estimate-memory`` on a local folder, without network.
 
-The command itself asks the hub about the model before anything else, so it cannot be run offline. That question alone
-is answered here, at once; all else is accelerate's own. It therefore takes less time here than it takes its users.
+The command first asks the Hugging Face Hub about the model, so it cannot run offline. This program replaces that one
+request with a fixed answer; everything else is accelerate's own code. It is therefore faster than the real command.
 """
 
 from types import SimpleNamespace
@@ -11,14 +11,14 @@ from accelerate.commands import estimate
 from accelerate.commands.accelerate_cli import main
 
 
-def known(*_args: Any, **_options: Any) -> SimpleNamespace:
-    """What the hub would say of a model of transformers."""
+def transformers_model_info(*_args: Any, **_options: Any) -> SimpleNamespace:
+    """Return the Hub's answer for a model of the transformers library."""
     return SimpleNamespace(config={}, library_name="transformers")
 
 
 if __name__ == "__main__":
     import sys
 
-    estimate.verify_on_hub = known
+    estimate.verify_on_hub = transformers_model_info
     sys.argv[1:1] = ["estimate-memory"]
     main()

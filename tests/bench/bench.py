@@ -1,11 +1,11 @@
-"""How fast the command is, beside accelerate's own estimator, and what the dashboard costs, beside other monitors.
+"""Benchmarks: the estimate command compared with accelerate's estimator, the dashboard compared with other monitors.
 
-Run by ``make bench``; exit code 1 where a target is missed. No network: the models' configurations are written to
-folders from the built-in ones. Whole processes, medians of several runs. The figures are those of this machine at this
-moment; ratios within one run count.
+Run by ``make bench``; the exit code is 1 if a target is missed. No network is needed: the model configs are the
+built-in ones, written to folders. Times are medians over runs of whole processes. Absolute times hold only for this
+machine at this moment; compare the ratios within one run.
 
-The monitors are measured against the libnvidia-ml that the loader finds. ``--under 'COMMAND'`` measures them under a
-command that runs another one, so that several machines come in one table:
+The monitors read the libnvidia-ml that the loader finds. ``--under 'COMMAND'`` starts the measurement through a wrapper
+command; given several times, it puts several (simulated) machines into one table:
 
     make bench ARGS="--only monitors --under 'env LD_LIBRARY_PATH=/one' --under 'env LD_LIBRARY_PATH=/other'"
 """
@@ -29,19 +29,19 @@ import monitors
 from vramtop.estimator.job.job import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 
-SMALL, LARGE = "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B"
-ACCELERATE = Path(__file__).with_name("accelerate_offline.py")
-CLOSED_FORM = Path(__file__).with_name("closed_form.py")
-JOBS_A_SECOND = 10_000
-SHARDED = ("--precision", "bf16-mixed", "--strategy", "fsdp2", "--data-shard", "8")
+SMALL_MODEL, LARGE_MODEL = "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B"
+ACCELERATE_PROGRAM = Path(__file__).with_name("accelerate_offline.py")
+CLOSED_FORM_PROGRAM = Path(__file__).with_name("closed_form.py")
+MIN_JOBS_PER_SECOND = 10_000
+FSDP2_OPTIONS = ("--precision", "bf16-mixed", "--strategy", "fsdp2", "--data-shard", "8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One line of the table."""
+class BenchmarkRow:
+    """One line of the table of estimate benchmarks."""
 
     name: str
-    figure: str
+    result: str
     peer: str
     ratio: str
     target: str
@@ -49,107 +49,118 @@ class Measured:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure everything and print the table."""
+    """Run the selected benchmarks, print their tables and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", choices=("estimates", "monitors", "growth"), help="leave the other parts out")
-    parser.add_argument("--under", action="append", default=[], help="a command that runs another one; repeatable")
+    parser.add_argument("--only", choices=("estimates", "monitors", "growth"), help="run only these benchmarks")
+    parser.add_argument(
+        "--under", action="append", default=[], help="wrapper command to measure the monitors under; repeatable"
+    )
     monitors.add_options(parser)
     options = parser.parse_args(argv)
     met = True
     if options.only in (None, "estimates"):
         with tempfile.TemporaryDirectory() as folder:
-            rows = list(measure(Path(folder), options.runs))
+            rows = list(benchmark_estimates(Path(folder), options.runs))
         print(table(rows))
         met = all(row.met for row in rows)
     if options.only in (None, "growth"):
-        steps = list(growth.steps())
-        print(growth.table(steps))
-        met &= growth.is_linear(steps)
+        sizes = list(growth.measure_sizes())
+        print(growth.table(sizes))
+        met &= growth.is_linear(sizes)
     if options.only in (None, "monitors"):
-        figures = monitors.measure_under(options.under, seconds=options.seconds, warm=options.warm, runs=options.runs)
-        targets = monitors.all_targets(figures)
-        if figures:
-            print(monitors.table(figures), monitors.targets_table(targets), sep="\n\n")
+        measurements = monitors.measure_under(
+            options.under, seconds=options.seconds, warm=options.warm, runs=options.runs
+        )
+        targets = monitors.all_targets(measurements)
+        if measurements:
+            print(monitors.table(measurements), monitors.targets_table(targets), sep="\n\n")
         met &= all(target.met for target in targets)
     return 0 if met else 1
 
 
-def measure(folder: Path, runs: int) -> Iterator[Measured]:
-    """Each target in turn; what is slow says on stderr that it runs."""
-    small, large = (write_config(folder / name.rpartition("/")[2], name) for name in (SMALL, LARGE))
+def benchmark_estimates(folder: Path, runs: int) -> Iterator[BenchmarkRow]:
+    """Yield one row per target; progress goes to stderr.
+
+    Args:
+        folder: where the model configs and the cache are written.
+        runs: number of runs of each fast command; slow ones run half as often.
+    """
+    small, large = (write_config(folder / name.rpartition("/")[2], name) for name in (SMALL_MODEL, LARGE_MODEL))
     few = max(1, runs // 2)
-    seconds(vramtop(small, "formula"), folder, 1)  # compiles the modules once
-    say("accelerate estimate-memory, 8B")
-    peer = seconds([sys.executable, str(ACCELERATE), str(small), "--library_name", "transformers"], folder, few)
-    say("estimate --method formula, 8B")
-    formula = seconds(vramtop(small, "formula"), folder, runs)
-    yield against("estimate --method formula, 8B", formula, peer, peer / formula, 10, faster=True)
-    say("estimate --method traced, 8B on one GPU")
-    traced = seconds(vramtop(small, "traced"), folder, few, fresh=True)
-    yield against("estimate --method traced, 8B on one GPU", traced, peer, traced / peer, 2, faster=False)
-    say("estimate --method traced, 70B under 8-way FSDP2")
-    sharded = seconds([*vramtop(large, "traced"), *SHARDED], folder, 1, fresh=True)
-    yield within("estimate --method traced, 70B, FSDP2 over 8", sharded, 30)
-    say("the same again")
-    again = seconds([*vramtop(large, "traced"), *SHARDED], folder, runs)
-    yield within("the same again, from the cache", again, 0.3)
-    if CLOSED_FORM.is_file():
-        say("closed form, jobs a second")
-        yield from closed_form()
+    median_seconds(estimate_command(small, "formula"), folder, 1)  # compiles the modules once
+    log_progress("accelerate estimate-memory, 8B")
+    accelerate = [sys.executable, str(ACCELERATE_PROGRAM), str(small), "--library_name", "transformers"]
+    peer = median_seconds(accelerate, folder, few)
+    log_progress("estimate --method formula, 8B")
+    formula = median_seconds(estimate_command(small, "formula"), folder, runs)
+    yield compared_row("estimate --method formula, 8B", formula, peer, peer / formula, 10, faster=True)
+    log_progress("estimate --method traced, 8B on one GPU")
+    traced = median_seconds(estimate_command(small, "traced"), folder, few, fresh=True)
+    yield compared_row("estimate --method traced, 8B on one GPU", traced, peer, traced / peer, 2, faster=False)
+    log_progress("estimate --method traced, 70B with FSDP2 over 8 GPUs")
+    sharded_command = [*estimate_command(large, "traced"), *FSDP2_OPTIONS]
+    sharded = median_seconds(sharded_command, folder, 1, fresh=True)
+    yield limited_row("estimate --method traced, 70B, FSDP2 over 8 GPUs", sharded, 30)
+    log_progress("the same estimate from the cache")
+    cached = median_seconds(sharded_command, folder, runs)
+    yield limited_row("the same estimate from the cache", cached, 0.3)
+    if CLOSED_FORM_PROGRAM.is_file():
+        log_progress("closed form, jobs per second")
+        yield from closed_form_rows()
 
 
-def vramtop(model: Path, method: str) -> list[str]:
-    """The command as it is installed, started as a program."""
+def estimate_command(model: Path, method: str) -> list[str]:
+    """Return the command line of an estimate in a new process."""
     return [sys.executable, "-m", "vramtop.tui.cli", "estimate", str(model), "--method", method]
 
 
-def seconds(command: Sequence[str], folder: Path, runs: int, *, fresh: bool = False) -> float:
-    """The median time of whole processes.
+def median_seconds(command: Sequence[str], folder: Path, runs: int, *, fresh: bool = False) -> float:
+    """Return the median elapsed time of whole processes.
 
     Args:
-        command: what is run.
-        folder: where its cache lies.
-        runs: how often.
-        fresh: the cache is emptied before each run.
+        command: the command to run.
+        folder: parent of the cache folder.
+        runs: number of runs.
+        fresh: clear the cache before each run.
 
     Raises:
-        subprocess.CalledProcessError: it failed; its standard error is shown.
+        subprocess.CalledProcessError: the command failed; its stderr is passed on.
     """
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages are compiled, so the checkout may be too
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode files, so the checkout gets them
     times = []
     for _ in range(runs):
         if fresh:
-            empty(folder / "cache")
-        begun = time.perf_counter()
+            clear_cache(folder / "cache")
+        started = time.perf_counter()
         done = subprocess.run(command, env=environ, capture_output=True, check=False)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
         if done.returncode:
             sys.stderr.buffer.write(done.stderr)
             raise subprocess.CalledProcessError(done.returncode, command)
     return statistics.median(times)
 
 
-def closed_form() -> Iterator[Measured]:
-    """What the closed form's own program prints: a line of jobs a second for each kind of job."""
-    done = subprocess.run([sys.executable, str(CLOSED_FORM)], capture_output=True, text=True, check=True)
+def closed_form_rows() -> Iterator[BenchmarkRow]:
+    """Run ``closed_form.py`` and yield a row for each rate that it prints."""
+    done = subprocess.run([sys.executable, str(CLOSED_FORM_PROGRAM)], capture_output=True, text=True, check=True)
     for name, rate in re.findall(r"^(.+): ([\d,]+) jobs/s", done.stdout, flags=re.MULTILINE):
         jobs = int(rate.replace(",", ""))
-        yield Measured(
+        yield BenchmarkRow(
             name=name,
-            figure=f"{jobs:,} jobs/s",
+            result=f"{jobs:,} jobs/s",
             peer="",
             ratio="",
-            target=f"{JOBS_A_SECOND:,} jobs/s",
-            met=jobs >= JOBS_A_SECOND,
+            target=f"{MIN_JOBS_PER_SECOND:,} jobs/s",
+            met=jobs >= MIN_JOBS_PER_SECOND,
         )
 
 
-def against(name: str, figure: float, peer: float, ratio: float, target: float, *, faster: bool) -> Measured:
-    """A time beside accelerate's for the same config."""
-    return Measured(
+def compared_row(name: str, seconds: float, peer: float, ratio: float, target: float, *, faster: bool) -> BenchmarkRow:
+    """Return a row whose target is a ratio to accelerate's time for the same config."""
+    return BenchmarkRow(
         name=name,
-        figure=f"{figure:.2f} s",
+        result=f"{seconds:.2f} s",
         peer=f"accelerate {peer:.2f} s",
         ratio=f"{ratio:.1f} x faster" if faster else f"{ratio:.2f} x as long",
         target=f"{target:g} x faster" if faster else f"at most {target:g} x",
@@ -157,37 +168,36 @@ def against(name: str, figure: float, peer: float, ratio: float, target: float, 
     )
 
 
-def within(name: str, figure: float, target: float) -> Measured:
-    """A time with a limit of its own."""
-    return Measured(
-        name=name, figure=f"{figure:.2f} s", peer="", ratio="", target=f"{target:g} s", met=figure <= target
+def limited_row(name: str, seconds: float, limit: float) -> BenchmarkRow:
+    """Return a row whose target is a maximum time in seconds."""
+    return BenchmarkRow(
+        name=name, result=f"{seconds:.2f} s", peer="", ratio="", target=f"{limit:g} s", met=seconds <= limit
     )
 
 
 def write_config(folder: Path, name: str) -> Path:
-    """A built-in model's configuration as a folder that any tool reads."""
+    """Write a built-in model's config to a new folder that both estimators can read; return the folder."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(dict(resolve_model(ModelSpec(id=name)).config)))
     return folder
 
 
-def empty(cache: Path) -> None:
-    """Forget earlier answers."""
+def clear_cache(cache: Path) -> None:
+    """Delete all cached results."""
     for file in cache.rglob("*.json"):
         file.unlink()
 
 
-def table(rows: Sequence[Measured]) -> str:
-    """Aligned columns."""
-    lines = [("what", "takes", "peer", "ratio", "target", "met")]
-    lines += [(r.name, r.figure, r.peer, r.ratio, r.target, "yes" if r.met else "NO") for r in rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+def table(rows: Sequence[BenchmarkRow]) -> str:
+    """Return the rows as an aligned table."""
+    lines = [("benchmark", "result", "peer", "ratio", "target", "met")]
+    lines += [(r.name, r.result, r.peer, r.ratio, r.target, "yes" if r.met else "NO") for r in rows]
+    return monitors.aligned(lines)
 
 
-def say(words: str) -> None:
-    """What is being measured."""
-    sys.stderr.write(f"{words} ...\n")
+def log_progress(text: str) -> None:
+    """Print the current step to stderr."""
+    sys.stderr.write(f"{text} ...\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""How many jobs a second the closed form answers, once the model's shape and inventory are known.
+"""Throughput of the closed form in jobs per second, with the model's architecture and inventory already computed.
 
-Run as ``python tests/bench/closed_form.py``. Processor time, the best of several rounds: what else runs on the machine
-counts little. Candidates differ in what a sweep varies: batch, length and checkpointing.
+Run as ``python tests/bench/closed_form.py``. Rates use processor time and the best of several rounds, so other load on
+the machine matters little. The jobs differ in the settings that a sweep varies: micro-batch, sequence length and
+activation checkpointing.
 """
 
 import time
@@ -26,57 +27,57 @@ CONFIG: dict[str, Any] = {
     "intermediate_size": 14336,
     "vocab_size": 128256,
 }
-KINDS: dict[str, dict[str, Any]] = {
-    "one card": {},
+JOB_TABLES: dict[str, dict[str, Any]] = {
+    "one GPU": {},
     "fsdp2 over 8": {"parallel": {"strategy": "fsdp2", "data_shard": 8}},
     "qlora": {"lora": {"targets": "all-linear", "quantization": "nf4"}},
 }
 
 
-def candidates(tables: dict[str, Any]) -> list[Job]:
-    """A sweep over batch, length and checkpointing."""
-    varied = (
+def sweep_jobs(tables: dict[str, Any]) -> list[Job]:
+    """Return a sweep over micro-batch, sequence length and checkpointing, with these job-file tables added."""
+    trainings = (
         {"micro_batch": batch, "sequence_length": length, "activation_checkpointing": checkpointing}
         for batch in range(1, 17)
         for length in (1024, 2048, 4096, 8192)
         for checkpointing in ("none", "full")
     )
-    return [job_from_mapping({"model": {"config": CONFIG}, "training": t, **tables}, where="bench") for t in varied]
+    return [job_from_mapping({"model": {"config": CONFIG}, "training": t, **tables}, where="bench") for t in trainings]
 
 
 def jobs_per_second(tables: dict[str, Any]) -> float:
-    """Of an 8B model, on one core."""
+    """Return the rate of closed-form estimates for an 8B model on one core."""
     arch = read_architecture(CONFIG)
-    inventory, jobs = count_parameters(arch), candidates(tables)
+    inventory, jobs = count_parameters(arch), sweep_jobs(tables)
     seconds = []
     for _ in range(ROUNDS):
-        begun = time.process_time()
+        started = time.process_time()
         for job in jobs:
             closed_form(job, arch, inventory)
-        seconds.append(time.process_time() - begun)
+        seconds.append(time.process_time() - started)
     return len(jobs) / min(seconds)
 
 
 def candidates_per_second() -> float:
-    """Of a search for what makes an 8B model fit: pairs of changes, made into jobs, with what they take of the host."""
+    """Return the rate at which a search for fitting settings of an 8B model evaluates pairs of changes."""
     job = job_from_mapping({"model": {"config": CONFIG}, "training": {"micro_batch": 8}}, where="bench")
     quick = quick_estimator(job)
     changes = candidate_changes(job, gpus=8)
     pairs = [{**a.changes, **b.changes} for a, b in combinations(changes, 2) if a.kind != b.kind]
     seconds = []
     for _ in range(ROUNDS):
-        begun = time.process_time()
+        started = time.process_time()
         for pair in pairs:
             quick(with_changes(job, pair))
-        seconds.append(time.process_time() - begun)
+        seconds.append(time.process_time() - started)
     return len(pairs) / min(seconds)
 
 
 def main() -> None:
-    """Print a line for each kind of job, and one for a search."""
-    for kind, tables in KINDS.items():
+    """Print the rate of each kind of job, then that of the search."""
+    for kind, tables in JOB_TABLES.items():
         rate = jobs_per_second(tables)
-        print(f"closed form, 8B, {kind}: {rate:,.0f} jobs/s, {1e6 / rate:.0f} us a job")
+        print(f"closed form, 8B, {kind}: {rate:,.0f} jobs/s, {1e6 / rate:.0f} us per job")
     print(f"search, 8B, pairs of changes: {candidates_per_second():,.0f} candidates/s")
 
 

@@ -1,100 +1,94 @@
-"""How the work of one reading grows with GPUs and processes: the watchlist, the table's rows and the lines on screen.
+"""Processor time of one refresh (watchlist, table rows, GPU lines) against the number of GPUs and processes.
 
-Without driver and terminal; processor time, the least of several rounds.
+Needs no driver and no terminal. Each figure is the minimum of several rounds.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Job
 from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 from vramtop.tui.screens.dashboard.gpu_row_text import gpu_row_line
 from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 
-GPUS = (1, 2, 4, 8, 16)
-PROCESSES_EACH = 32
-"""16 GPUs have some 500 then."""
-_READINGS = 20
+GPU_COUNTS = (1, 2, 4, 8, 16)
+PROCESSES_PER_GPU = 32
+"""About 500 processes on 16 GPUs."""
+_REFRESHES = 20
 _ROUNDS = 5
 _GIB = 2**30
 _WIDTH = 120
-_IN_SIGHT = 15
-_MOST = 1.25
-"""So many times as long a process may take among most GPUs as among four: below that, what is fixed counts."""
-_FEW = 4
+_VISIBLE_ROWS = 15
+_MAX_RATIO = 1.25
+"""Limit on the time per process with the most GPUs relative to four GPUs; with fewer, fixed costs dominate."""
+_BASE_GPUS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One size of machine."""
+class MachineSize:
+    """A machine of this size and the processor time of a refresh on it."""
 
     gpus: int
     processes: int
     milliseconds: float
-    """Of processor time for one reading."""
+    """Processor time of one refresh."""
 
     @property
-    def microseconds_each(self) -> float:
-        """For each process."""
+    def microseconds_per_process(self) -> float:
+        """Processor time of one refresh, divided by the number of processes."""
         return self.milliseconds * 1000 / self.processes
 
 
-def steps() -> Iterator[Step]:
-    """All sizes."""
-    for gpus in GPUS:
-        least = min(_round(gpus) for _ in range(_ROUNDS))
-        yield Step(gpus=gpus, processes=gpus * PROCESSES_EACH, milliseconds=least * 1000)
+def measure_sizes() -> Iterator[MachineSize]:
+    """Measure each machine size."""
+    for gpus in GPU_COUNTS:
+        fastest = min(_seconds_per_refresh(gpus) for _ in range(_ROUNDS))
+        yield MachineSize(gpus=gpus, processes=gpus * PROCESSES_PER_GPU, milliseconds=fastest * 1000)
 
 
-def is_linear(found: Sequence[Step]) -> bool:
-    """Whether a process takes as long among many as among few."""
-    few = next(step for step in found if step.gpus == _FEW)
-    return found[-1].microseconds_each <= _MOST * few.microseconds_each
+def is_linear(sizes: Sequence[MachineSize]) -> bool:
+    """Return True if the time per process on the largest machine is within the limit, so that the total is linear."""
+    base = next(size for size in sizes if size.gpus == _BASE_GPUS)
+    return sizes[-1].microseconds_per_process <= _MAX_RATIO * base.microseconds_per_process
 
 
-def table(found: Sequence[Step]) -> str:
-    """A line for each size."""
-    lines = [f"{'GPUs':>4}  {'processes':>9}  {'ms a reading':>12}  {'us a process':>12}"]
-    lines += [f"{s.gpus:4}  {s.processes:9}  {s.milliseconds:12.2f}  {s.microseconds_each:12.1f}" for s in found]
-    few, many = next(step for step in found if step.gpus == _FEW), found[-1]
-    ratio = many.microseconds_each / few.microseconds_each
-    verdict = "yes" if is_linear(found) else "NO"
-    return "\n".join([*lines, f"a process among {many.gpus} GPUs takes {ratio:.2f} x as long as among {few.gpus} "
-                              f"(at most {_MOST:g}): {verdict}"])  # fmt: skip
+def table(sizes: Sequence[MachineSize]) -> str:
+    """Return one line per machine size, and the ratio with its verdict."""
+    lines = [f"{'GPUs':>4}  {'processes':>9}  {'ms/refresh':>12}  {'us/process':>12}"]
+    lines += [f"{s.gpus:4}  {s.processes:9}  {s.milliseconds:12.2f}  {s.microseconds_per_process:12.1f}" for s in sizes]
+    base, largest = next(size for size in sizes if size.gpus == _BASE_GPUS), sizes[-1]
+    ratio = largest.microseconds_per_process / base.microseconds_per_process
+    verdict = "yes" if is_linear(sizes) else "NO"
+    return "\n".join([*lines, f"time per process with {largest.gpus} GPUs: {ratio:.2f} x that with {base.gpus} "
+                              f"(at most {_MAX_RATIO:g}): {verdict}"])  # fmt: skip
 
 
-def _round(gpus: int) -> float:
-    """Seconds of processor time for one reading, on average."""
-    watchlist = Watchlist(_no_budget, anomaly_detector=AnomalyDetector(origin_of=lambda pid, started: None))
-    snapshots = [_snapshot(gpus, tick) for tick in range(_READINGS + 1)]
-    _draw(watchlist, snapshots[0])
-    begun = time.process_time()
+def _seconds_per_refresh(gpus: int) -> float:
+    """Return the mean processor time of one refresh."""
+    watchlist = Watchlist(estimate, anomaly_detector=AnomalyDetector(origin_of=lambda pid, started: None))
+    snapshots = [_snapshot(gpus, tick) for tick in range(_REFRESHES + 1)]
+    _refresh(watchlist, snapshots[0])
+    started = time.process_time()
     for snapshot in snapshots[1:]:
-        _draw(watchlist, snapshot)
-    return (time.process_time() - begun) / _READINGS
+        _refresh(watchlist, snapshot)
+    return (time.process_time() - started) / _REFRESHES
 
 
-def _draw(watchlist: Watchlist, snapshot: Snapshot) -> None:
-    """What the dashboard does with a reading, but for putting it on the screen."""
+def _refresh(watchlist: Watchlist, snapshot: Snapshot) -> None:
+    """Do what the dashboard does with a snapshot, without drawing it."""
     board = watchlist.update(snapshot)
     rows = in_order(matching(table_rows(board), ""), "STATUS")
-    for row in rows[:_IN_SIGHT]:
+    for row in rows[:_VISIBLE_ROWS]:
         _ = row.cells
     for gpu in board.gpus:
         gpu_row_line(gpu, _WIDTH, selected=False)
 
 
-def _no_budget(job: Job) -> Budget:
-    return estimate(job)
-
-
 def _snapshot(gpus: int, tick: int) -> Snapshot:
-    """All processes hold other memory than a second ago."""
+    """Return the snapshot of a second; every process holds a different amount of memory than a second before."""
     return Snapshot(
         time=2_000.0 + tick,
         source=Source(kind="nvml", host="bench"),
@@ -103,10 +97,10 @@ def _snapshot(gpus: int, tick: int) -> Snapshot:
 
 
 def _reading(index: int, tick: int) -> GpuReading:
-    first = 1_000 + index * PROCESSES_EACH
+    first_pid = 1_000 + index * PROCESSES_PER_GPU
     processes = tuple(
         GpuProcess(
-            pid=first + at,
+            pid=first_pid + at,
             start_time=1_000.0,
             used_bytes=_GIB + (at * 7 + tick) % 11 * 2**20,
             kinds=("compute",),
@@ -116,7 +110,7 @@ def _reading(index: int, tick: int) -> GpuReading:
             parent=1,
             cpu_seconds=float(tick),
         )
-        for at in range(PROCESSES_EACH)
+        for at in range(PROCESSES_PER_GPU)
     )
     used = sum(process.used_bytes or 0 for process in processes)
     return GpuReading(

@@ -1,6 +1,7 @@
-"""What a program costs that runs in a terminal: it gets a pseudo-terminal of 120x40, keys, and answers.
+"""Measure a terminal program in a pseudo-terminal of 120x40: processor time, output, memory, time to the first frame.
 
-What it writes is only kept while it runs, and looked at afterwards: looking on would take processor time from it.
+The pseudo-terminal answers the queries that programs send to a terminal and presses keys. Output is stored while the
+program runs and parsed afterwards, since parsing would compete with the program for processor time.
 """
 
 import fcntl
@@ -18,138 +19,144 @@ from pathlib import Path
 
 COLUMNS, LINES = 120, 40
 _TICKS = os.sysconf("SC_CLK_TCK")
-_SEQUENCE = re.compile(
-    rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
-    rb"|\x1b[PX^_].*?\x1b\\"  # strings
-    rb"|\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor
+_ESCAPE_SEQUENCE = re.compile(
+    rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC: titles, links
+    rb"|\x1b[PX^_].*?\x1b\\"  # DCS, SOS, PM, APC strings
+    rb"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     rb"|\x1b[ -/]*[0-~]",
     re.DOTALL,
 )
-_ANSWERS = (
-    (b"\x1b[c", b"\x1b[?62;22c"),  # what are you
-    (b"\x1b[6n", b"\x1b[1;1R"),  # where is the cursor
-    (b"\x1b[?2026$p", b"\x1b[?2026;2$y"),  # do you take whole frames
+_QUERY_ANSWERS = (
+    (b"\x1b[c", b"\x1b[?62;22c"),  # primary device attributes
+    (b"\x1b[6n", b"\x1b[1;1R"),  # cursor position report
+    (b"\x1b[?2026$p", b"\x1b[?2026;2$y"),  # is synchronized output supported
 )
-_ARROWS = {False: (b"\x1b[B", b"\x1b[A"), True: (b"\x1bOB", b"\x1bOA")}
-"""Down and up; after ``CSI ? 1 h`` a terminal says them otherwise."""
-_END_SECONDS = 5.0
+_ARROW_KEYS = {False: (b"\x1b[B", b"\x1b[A"), True: (b"\x1bOB", b"\x1bOA")}
+"""Cursor down and up in normal mode (False) and in application mode (True, after ``CSI ? 1 h``)."""
+_STOP_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What one run took."""
+class ResourceUsage:
+    """Resources that one run of a program used."""
 
-    cpu_seconds_a_minute: float
-    """User and system time of the program and of all that it has started, after the start."""
-    bytes_a_second: float
-    """Written to the terminal, after the start."""
+    cpu_seconds_per_minute: float
+    """User and system time of the program and its descendants, after the warm-up."""
+    bytes_per_second: float
+    """Output to the terminal, after the warm-up."""
     memory_bytes: int
-    """The most resident memory of the program itself."""
+    """Peak resident set of the program itself, without its descendants."""
 
 
 class ProgramEndedError(Exception):
-    """The program has ended by itself."""
+    """The program exited before it was stopped."""
 
 
-def run_in_terminal(command: Sequence[str], *, seconds: float, warm: float, key_every: float | None = None) -> Cost:
-    """Run a program, and end it.
+def run_in_terminal(
+    command: Sequence[str], *, seconds: float, warm: float, key_interval: float | None = None
+) -> ResourceUsage:
+    """Run a program for a fixed time, stop it and return its resource usage.
 
     Args:
-        command: started through the search path.
-        seconds: for how long it runs.
-        warm: seconds at the start that do not count for the rates.
-        key_every: seconds between two keys, cursor down and up in turn; None: none is pressed.
+        command: program, found in PATH, and its arguments.
+        seconds: duration of the run.
+        warm: seconds of warm-up at the start, excluded from the rates.
+        key_interval: seconds between key presses, cursor down and up in turn; None: no keys.
 
     Raises:
-        ProgramEndedError: it did not run for so long; its last lines are said.
+        ProgramEndedError: the program exited early; the message holds its last lines of output.
     """
     terminal = _Terminal(command)
     try:
-        terminal.attend(until=warm)
-        cpu, begun, at = terminal.cpu_seconds(), time.monotonic(), len(terminal.chunks)
+        terminal.serve(until=warm)
+        cpu, started, first = terminal.cpu_seconds(), time.monotonic(), len(terminal.chunks)
         due, keys = warm, 0
-        while key_every and due < seconds:
+        while key_interval and due < seconds:
             terminal.press_arrow(up=keys % 2 == 1)
-            due, keys = due + key_every, keys + 1
-            terminal.attend(until=min(due, seconds))
-        terminal.attend(until=seconds)
-        took, span = terminal.cpu_seconds() - cpu, time.monotonic() - begun
-        return Cost(
-            cpu_seconds_a_minute=took * 60 / span,
-            bytes_a_second=sum(len(data) for _, data in terminal.chunks[at:]) / span,
+            due, keys = due + key_interval, keys + 1
+            terminal.serve(until=min(due, seconds))
+        terminal.serve(until=seconds)
+        used, elapsed = terminal.cpu_seconds() - cpu, time.monotonic() - started
+        return ResourceUsage(
+            cpu_seconds_per_minute=used * 60 / elapsed,
+            bytes_per_second=sum(len(data) for _, data in terminal.chunks[first:]) / elapsed,
             memory_bytes=terminal.memory_bytes(),
         )
     finally:
-        terminal.end()
+        terminal.stop()
 
 
-def first_frame(command: Sequence[str], wanted: Sequence[str], *, limit: float) -> float | None:
-    """Seconds from the start to the output after which all wanted words had been seen.
+def time_to_first_frame(command: Sequence[str], patterns: Sequence[str], *, limit: float) -> float | None:
+    """Return the seconds from the start of a program until its output has matched all patterns.
 
     Args:
-        command: started through the search path.
-        wanted: regular expressions, the more important first: what is not seen within the limit is not waited for, as
-            some programs leave names out where there is little room.
-        limit: seconds.
+        command: program, found in PATH, and its arguments.
+        patterns: regular expressions, the most important first. If some do not match within the limit, the time for
+            the longest matching prefix of the list counts, since some programs omit GPU names in a narrow terminal.
+        limit: seconds to wait.
 
     Returns:
-        None where not even the first was seen.
+        None if not even the first pattern matched.
     """
     terminal = _Terminal(command)
     try:
-        while (seen := _first_frame(terminal.chunks, wanted)) is None and terminal.age < limit:
-            terminal.attend(until=terminal.age + 0.2)
+        while (found := _seconds_until_matched(terminal.chunks, patterns)) is None and terminal.age < limit:
+            terminal.serve(until=terminal.age + 0.2)
     except ProgramEndedError:
         return None
     finally:
-        terminal.end()
-    fewer = (_first_frame(terminal.chunks, wanted[:count]) for count in range(len(wanted) - 1, 0, -1))
-    return seen if seen is not None else next((at for at in fewer if at is not None), None)
+        terminal.stop()
+    prefixes = (patterns[:count] for count in range(len(patterns) - 1, 0, -1))
+    partial = (_seconds_until_matched(terminal.chunks, prefix) for prefix in prefixes)
+    return found if found is not None else next((seconds for seconds in partial if seconds is not None), None)
 
 
 class _Terminal:
-    """A pseudo-terminal with a program in it."""
+    """A pseudo-terminal with a program running in it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        for name in ("NO_COLOR", "PYTHONDONTWRITEBYTECODE"):  # installed packages are compiled: so may the checkout be
+        for name in ("NO_COLOR", "PYTHONDONTWRITEBYTECODE"):  # an installed package has bytecode files
             environ.pop(name, None)
         self.chunks: list[tuple[float, bytes]] = []
-        """What it wrote, and how many seconds after its start."""
-        self._arrows_changed = False
-        self._begun = time.monotonic()
+        """Output of the program, each with the seconds since its start."""
+        self._application_cursor_keys = False
+        self._started = time.monotonic()
         self._pid, self._master = pty.fork()
         if not self._pid:
-            _become(command, environ)
+            _exec(command, environ)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
 
     @property
     def age(self) -> float:
-        return time.monotonic() - self._begun
+        """Seconds since the start of the program."""
+        return time.monotonic() - self._started
 
-    def attend(self, *, until: float) -> None:
-        """Read and answer until the program is so old."""
+    def serve(self, *, until: float) -> None:
+        """Read output and answer queries until the program has run for ``until`` seconds."""
         while (left := until - self.age) > 0:
             if select.select([self._master], [], [], left)[0]:
-                self._take(self._read())
+                self._store(self._read())
 
     def press_arrow(self, *, up: bool) -> None:
-        os.write(self._master, _ARROWS[self._arrows_changed][up])
+        """Press cursor up or down, encoded for the current cursor-key mode."""
+        os.write(self._master, _ARROW_KEYS[self._application_cursor_keys][up])
 
     def cpu_seconds(self) -> float:
-        """Of the program, of what it has started, and of what of that has ended."""
-        return sum(_cpu_ticks(pid) for pid in _tree(self._pid)) / _TICKS
+        """Return the processor time of the program and its descendants, including those that have exited."""
+        return sum(_cpu_ticks(pid) for pid in _process_tree(self._pid)) / _TICKS
 
     def memory_bytes(self) -> int:
+        """Return the peak resident set of the program; 0 if the kernel does not report it."""
         status = Path(f"/proc/{self._pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         return int(found[1]) * 1024 if found else 0
 
-    def end(self) -> None:
-        """Ask it to end, and end it."""
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            limit = time.monotonic() + _END_SECONDS
-            _signal(self._pid, how)
+    def stop(self) -> None:
+        """Terminate the program, then kill it if it does not exit in time; close the terminal."""
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            limit = time.monotonic() + _STOP_TIMEOUT_SECONDS
+            _send_signal(self._pid, signal_number)
             while time.monotonic() < limit:
                 if os.waitpid(self._pid, os.WNOHANG)[0]:
                     os.close(self._master)
@@ -160,67 +167,67 @@ class _Terminal:
     def _read(self) -> bytes:
         data = _read(self._master)
         if not data:
-            said = b"".join(data for _, data in self.chunks)
-            lines = _SEQUENCE.sub(b" ", said).decode(errors="replace").split("\n")
+            output = b"".join(data for _, data in self.chunks)
+            lines = _ESCAPE_SEQUENCE.sub(b" ", output).decode(errors="replace").split("\n")
             raise ProgramEndedError(" ".join(" ".join(lines[-5:]).split())[-300:])
         return data
 
-    def _take(self, data: bytes) -> None:
+    def _store(self, data: bytes) -> None:
         self.chunks.append((self.age, data))
         if b"\x1b" not in data:
             return
-        for question, answer in _ANSWERS:
-            if question in data:
+        for query, answer in _QUERY_ANSWERS:
+            if query in data:
                 os.write(self._master, answer)
         if modes := re.findall(rb"\x1b\[\?(?:\d+;)*1([hl])", data):
-            self._arrows_changed = modes[-1] == b"h"
+            self._application_cursor_keys = modes[-1] == b"h"
 
 
-def _become(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """In the child: the program, or an end that says why not."""
-    time.sleep(0.01)  # until the terminal has its size
+def _exec(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Replace the child process with the program; print the reason and exit with 127 if that fails."""
+    time.sleep(0.01)  # the parent sets the size of the terminal first
     try:
-        os.execvpe(command[0], list(command), dict(environ))  # noqa: S606 - the very program that is to be measured
+        os.execvpe(command[0], list(command), dict(environ))  # noqa: S606 - the program to measure
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     os._exit(127)
 
 
-def _first_frame(chunks: Sequence[tuple[float, bytes]], wanted: Sequence[str]) -> float | None:
-    missing = [re.compile(words) for words in wanted]
-    seen = b""
-    for at, data in chunks:
-        seen += data
-        text = _SEQUENCE.sub(b"", seen).decode(errors="replace")
-        missing = [words for words in missing if not words.search(text)]
+def _seconds_until_matched(chunks: Sequence[tuple[float, bytes]], patterns: Sequence[str]) -> float | None:
+    missing = [re.compile(pattern) for pattern in patterns]
+    output = b""
+    for seconds, data in chunks:
+        output += data
+        text = _ESCAPE_SEQUENCE.sub(b"", output).decode(errors="replace")
+        missing = [pattern for pattern in missing if not pattern.search(text)]
         if not missing:
-            return at
+            return seconds
     return None
 
 
 def _read(master: int) -> bytes:
     try:
         return os.read(master, 65_536)
-    except OSError:  # nobody is at the other end any more
+    except OSError:  # EIO: the program has closed its end
         return b""
 
 
-def _signal(pid: int, how: signal.Signals) -> None:
+def _send_signal(pid: int, signal_number: signal.Signals) -> None:
     try:
-        os.kill(pid, how)
+        os.kill(pid, signal_number)
     except ProcessLookupError:
         return
 
 
-def _tree(root: int) -> Iterator[int]:
+def _process_tree(root: int) -> Iterator[int]:
     yield root
     for task in Path(f"/proc/{root}/task").glob("*/children"):
         for child in task.read_text().split():
-            yield from _tree(int(child))
+            yield from _process_tree(int(child))
 
 
 def _cpu_ticks(pid: int) -> int:
-    """Fields 14 to 17 of ``stat`` in proc(5)."""
+    """Return user and system time of a process and its reaped children: fields 14 to 17 of proc_pid_stat(5)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

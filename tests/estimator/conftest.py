@@ -1,4 +1,4 @@
-"""Budgets by the closed form, and answers of the worker, each computed once per run."""
+"""Fixtures of the estimator's tests: budgets by the closed form, and answers of the worker, each computed once."""
 
 import json
 import sys
@@ -32,7 +32,10 @@ AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def ask_worker() -> AskWorker:
-    """Return the worker's answer to a request without ``id``; the same request is answered once per run."""
+    """Return a function that sends the worker a request without ``id`` and returns the answer.
+
+    An answer is cached for the whole test run.
+    """
     interpreter = choose_interpreter(sys.executable, {})
     answers: dict[str, dict[str, Any]] = {}
 
@@ -56,13 +59,13 @@ def share_user_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny_llama() -> dict[str, Any]:
-    """A Llama of four layers with grouped-query attention."""
+    """Return the config of a Llama with four layers and grouped-query attention."""
     return dict(LLAMA)
 
 
 @pytest.fixture
 def budget_of() -> Callable[..., Budget]:
-    """The closed form of a config with these settings: ``budget_of(config, {"training.precision": "bf16"})``."""
+    """Compute a budget by the closed form: ``budget_of(config, {"training.precision": "bf16"})``."""
 
     def make(config: dict[str, Any], settings: dict[str, Any] | None = None) -> Budget:
         tables: dict[str, dict[str, Any]] = {"model": {"config": config}}

@@ -1,4 +1,4 @@
-"""Fixtures of the monitor's tests: a scripted driver, a fake clock, the context of a check, and real processes."""
+"""Fixtures of the monitor's tests: a fake NVML driver, a fake clock, the context of a check, and real processes."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ from vramtop.monitor.snapshot.snapshot import GpuReading
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver without GPUs; append to its ``gpus``."""
+    """Replace libnvidia-ml by a fake without GPUs; append to its ``gpus``."""
     fake = FakeDriver()
     monkeypatch.setattr(pynvml, "nvmlLib", fake)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
@@ -50,7 +50,7 @@ def fake_process() -> type[FakeProcess]:
 
 
 class FakeClock:
-    """A clock that stands still until it is advanced; calling it returns the time."""
+    """A clock that only moves when it is advanced; calling it returns the time."""
 
     def __init__(self, time: float = 1000.0) -> None:
         self.time = time
@@ -71,7 +71,7 @@ def clock() -> FakeClock:
 def make_context(
     tmp_path: Path, make_budget: Callable[..., Budget], make_gpu: Callable[..., GpuReading], make_snapshot: Any
 ) -> Callable[..., CheckContext]:
-    """The context of a 40 GiB job on one empty 80 GiB GPU, in an empty folder and environment."""
+    """Make the context of a 40 GiB job on one empty 80 GiB GPU, in an empty folder and environment."""
 
     def make(job: Job | None = None, *, gpus: Sequence[GpuReading] | None = None, **changes: Any) -> CheckContext:
         job = job or Job(name="check", model=ModelSpec(config={"model_type": "llama"}))
@@ -100,7 +100,7 @@ def make_context(
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """Return a function that starts a command in ``tmp_path``, waits for ``ready`` processes, and returns its pid."""
+    """Start a command in ``tmp_path``, wait until ``ready`` processes have printed "ready", and return its pid."""
     started: list[subprocess.Popen[str]] = []
 
     def run(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
@@ -116,11 +116,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
         )
         started.append(process)
         assert process.stdout is not None
-        said = ""
-        while said.count("ready") < ready:  # two processes may write into each other's lines
+        output = ""
+        while output.count("ready") < ready:  # by character, since the lines of two processes may interleave
             letter = process.stdout.read(1)
-            assert letter, said
-            said += letter
+            assert letter, output
+            output += letter
         return process.pid
 
     yield run
@@ -129,15 +129,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
         for member in family:
             member.kill()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also children that were just being started
+            os.killpg(process.pid, signal.SIGKILL)  # also children started since they were listed
         process.wait()
         if process.stdout:
-            process.stdout.close()  # not read to its end: a surviving child may keep it open
+            process.stdout.close()  # without reading to the end: a surviving process may keep it open
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that writes train.py and the folder of a small model beside it."""
+    """Write train.py with this text and a folder ``tiny`` with a model config; return the name of the script."""
 
     def write(text: str) -> str:
         (tmp_path / "train.py").write_text(text)
@@ -150,7 +150,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def flags() -> Callable[..., list[str]]:
-    """Return a function that makes the flags of train.py, with changes or additions."""
+    """Make the command-line flags of train.py, with changes or additions."""
 
     def words(**more: Any) -> list[str]:
         values = {"model_name_or_path": "tiny", "per_device_train_batch_size": 4, "max_length": 512, **more}

@@ -1,4 +1,4 @@
-"""Real programs on real pseudo-terminals."""
+"""Fixtures of the terminal UI's tests: real programs on pseudo-terminals."""
 
 import fcntl
 import os
@@ -15,17 +15,17 @@ import pytest
 from waiting import DEADLINE_SECONDS
 
 _KERNEL_BUFFER_BYTES = 4095
-"""What Linux keeps of a terminal's output that is not read."""
+"""Unread terminal output that Linux buffers before writes block."""
 COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 
 
-class OnTerminal:
-    """A program in the foreground of its own pseudo-terminal and session, as under a shell.
+class TerminalProgram:
+    """A program on its own pseudo-terminal, in a new session and in the foreground, as under a shell.
 
     Args:
         words: the program and its arguments.
         size: columns and lines.
-        environ: variables besides the usual ones; None: without this one.
+        environ: environment variables to add; None as a value removes one.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class OnTerminal:
     ) -> None:
         variables = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(environ or {})}
         self.written = b""
-        """Everything that was written to the terminal."""
+        """All output of the program so far."""
         self.code: int | None = None
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:  # pragma: no cover - the child becomes the program
@@ -41,34 +41,34 @@ class OnTerminal:
             os.execvpe(words[0], list(words), {key: text for key, text in variables.items() if text is not None})  # noqa: S606
 
     def type(self, keys: str) -> None:
-        """Press these keys."""
+        """Send key presses to the program."""
         os.write(self.terminal, keys.encode())
 
     def resize(self, width: int, height: int) -> None:
-        """Resize the terminal; the kernel signals the program."""
+        """Change the size of the terminal; the kernel notifies the program with SIGWINCH."""
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def until(self, condition: Callable[[], object], *, seconds: float = DEADLINE_SECONDS) -> None:
-        """Read what it writes until the condition is true."""
+        """Read output until the condition is true."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, self.written[-1500:]
             self.read()
 
-    def seen(self, text: str, *, since: int = 0) -> None:
-        """Wait until it has written this text."""
+    def wait_for(self, text: str, *, since: int = 0) -> None:
+        """Read output until it contains this text, from byte ``since`` on."""
         self.until(lambda: text.encode() in self.written[since:])
 
     def read(self, seconds: float = 0.1) -> None:
-        """Read what it writes within this time."""
+        """Read the available output; wait at most this long for it."""
         if select.select([self.terminal], [], [], seconds)[0]:
             try:
                 self.written += os.read(self.terminal, 65536)
-            except OSError:  # the program has ended
+            except OSError:  # the program has exited
                 time.sleep(seconds)
 
     def end(self, *, seconds: float = DEADLINE_SECONDS) -> int:
-        """Wait until the program has ended; return its exit code, negative for a signal."""
+        """Wait until the program has exited; return its exit code, negative for a signal."""
         self.until(self.has_ended, seconds=seconds)
         self.read()
         assert self.code is not None
@@ -81,17 +81,17 @@ class OnTerminal:
 
     @property
     def echoes(self) -> bool:
-        """True if the terminal is set up as for a shell: it echoes what is typed, and edits it by line."""
+        """True if the terminal is in the mode that a shell expects: canonical input with echo."""
         flags = termios.tcgetattr(self.terminal)[3]
         return bool(flags & termios.ECHO and flags & termios.ICANON)
 
     def mode(self, number: int) -> bool | None:
-        """Return how a DEC private mode was set last (1049 alternate screen, 25 cursor, 1000 mouse); None: never."""
+        """Return the last state set for a DEC private mode (1049 alternate screen, 25 cursor, 1000 mouse), or None."""
         on, off = (self.written.rfind(f"\x1b[?{number}{letter}".encode()) for letter in "hl")
         return None if on == off else on > off
 
     def is_full(self) -> bool:
-        """Return True if the kernel takes no more output: nothing was read, and the program has written on."""
+        """Return True if the terminal's buffer is full of unread output, so that further writes block."""
         (unread,) = struct.unpack("i", fcntl.ioctl(self.terminal, termios.FIONREAD, bytes(4)))
         return unread >= _KERNEL_BUFFER_BYTES
 
@@ -109,7 +109,7 @@ class OnTerminal:
             os.close(self.terminal)
 
     def has_ended(self) -> bool:
-        """Return True if the program has ended; its exit code is in ``code``."""
+        """Return True if the program has exited; its exit code is in ``code``."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -118,12 +118,12 @@ class OnTerminal:
 
 
 @pytest.fixture
-def on_terminal() -> Iterator[Callable[..., OnTerminal]]:
-    """Return a function that starts a program, by default vramtop, on its own terminal."""
-    started: list[OnTerminal] = []
+def on_terminal() -> Iterator[Callable[..., TerminalProgram]]:
+    """Start a program on its own terminal; by default vramtop with these arguments."""
+    started: list[TerminalProgram] = []
 
-    def start(*words: str, program: Sequence[str] = COMMAND, **how: object) -> OnTerminal:
-        started.append(OnTerminal([*program, *words], **how))  # type: ignore[arg-type]
+    def start(*words: str, program: Sequence[str] = COMMAND, **options: object) -> TerminalProgram:
+        started.append(TerminalProgram([*program, *words], **options))  # type: ignore[arg-type]
         return started[-1]
 
     yield start

@@ -142,7 +142,7 @@ def test_used_shared_memory_is_unknown_if_the_memory_of_a_process_is(driver, sou
 
 def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(driver, source, host, fake_gpu, fake_mig):
     driver.gpus = [fake_gpu(name="NVIDIA GB99", mig=[fake_mig("MIG-0", 3)])]
-    driver.refuse_whole("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    driver.fail_for_whole_gpus("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
     assert gpu.total_bytes is None
     assert gpu.reason("total_bytes") == "this GPU does not report its total memory"

@@ -105,7 +105,7 @@ def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three_gpus
     set_used_bytes(driver, 30 * GIB)
     clock.advance(9)
     driver.release()
-    until(lambda: not driver.under_way["nvmlDeviceGetMemoryInfo_v2"])
+    until(lambda: not driver.pending_calls["nvmlDeviceGetMemoryInfo_v2"])
     until(lambda: not source.read().gpus[1].faults)
     gpu = source.read().gpus[1]
     assert (gpu.used_bytes, gpu.read_at) == (30 * GIB, 1009)
@@ -168,7 +168,7 @@ def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(
     assert [seconds for _, seconds in waits] == [0.0]
     assert driver.calls["nvmlInitWithFlags"] == 1
     driver.release()
-    until(lambda: not driver.under_way["nvmlInitWithFlags"])
+    until(lambda: not driver.pending_calls["nvmlInitWithFlags"])
     until(lambda: driver.calls["nvmlDeviceGetCount_v2"])
     source.open()
     assert source.read().gpus[0].used_bytes == 20 * GIB
@@ -189,7 +189,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     assert source.read().faults == ()
 
 
-def test_nvml_is_never_shut_down_during_a_call(driver, source, waits, three_gpus):
+def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, three):
     source.open()
     source.read()
     driver.hang("*", 2)
@@ -203,13 +203,13 @@ def test_nvml_is_never_shut_down_during_a_call(driver, source, waits, three_gpus
     source.close()
     assert driver.calls["nvmlShutdown"] == 0  # the earlier call is still running
     driver.release()
-    until(lambda: not +driver.under_way)
+    until(lambda: not +driver.pending_calls)
     source.open()
     source.read()
     until(lambda: all(thread.idle for thread in source._hung_threads))
     source.close()
     assert driver.calls["nvmlShutdown"] == 1
-    assert driver.disturbed == []
+    assert driver.calls_interrupted_by_shutdown == []
 
 
 def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, three_gpus):

@@ -160,7 +160,7 @@ def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(
     held = [fake_process(ME, GIB, gpu_instance=9), fake_process(1, 2 * GIB, gpu_instance=3)]
     driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3), fake_mig("MIG-c", 9)], processes=held)]
     forbidden = "nvmlDeviceGetComputeRunningProcesses_v3"
-    driver.refuse_whole(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
+    driver.fail_for_whole_gpus(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
     gpu = read(source)
     assert [(row.pid, row.used_bytes, row.gpu_instance) for row in gpu.processes] == [(1, 2 * GIB, 3), (ME, GIB, 9)]
@@ -181,7 +181,7 @@ def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(
         (1, 3, None),
     ]
     for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2"):
-        driver.refuse_whole(call, pynvml.NVML_ERROR_NO_PERMISSION)
+        driver.fail_for_whole_gpus(call, pynvml.NVML_ERROR_NO_PERMISSION)
     gpu = read(source)
     assert (gpu.total_bytes, gpu.reason("processes")) == (None, None)
     assert [(row.pid, row.used_bytes, row.gpu_instance, row.compute_instance) for row in gpu.processes] == [

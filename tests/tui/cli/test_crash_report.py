@@ -56,7 +56,7 @@ def test_a_crash_of_a_screen_restores_the_terminal_and_prints_one_sentence(on_te
 
 def test_a_crash_of_a_thread_is_shown_on_the_screen(on_terminal, data_folder) -> None:
     broken = on_terminal(program=(sys.executable, "-c", THREAD), size=(200, 40))
-    broken.seen("internal error")
+    broken.wait_for("internal error")
     broken.type("q")
     assert broken.end() == 0
 

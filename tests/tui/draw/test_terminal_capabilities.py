@@ -117,20 +117,20 @@ def test_without_drawing_one_reading_is_printed_with_the_reason(on_terminal, ter
 )
 def test_the_dashboard_is_ascii_in_a_locale_without_utf8(on_terminal, locale) -> None:
     without = on_terminal("--demo", environ=locale)
-    without.seen("peak seen")
-    without.seen("Quit")
+    without.wait_for("peak seen")
+    without.wait_for("Quit")
     assert without.written.isascii()
     anyway = on_terminal("--demo", "--no-ascii", environ=locale)
-    anyway.seen("▏")
+    anyway.wait_for("▏")
 
 
 def test_no_color_sends_no_colour_to_the_terminal(on_terminal) -> None:
     import re
 
     plain = on_terminal("--demo", environ={"NO_COLOR": "1", "COLORTERM": "truecolor"})
-    plain.seen("Quit")
+    plain.wait_for("Quit")
     plain.type("f")
-    plain.seen("Fit check:")
+    plain.wait_for("Fit check:")
     codes = {code for codes in re.findall(rb"\x1b\[([\d;]*)m", plain.written) for code in codes.decode().split(";")}
     assert codes <= {"", "0", "1", "2", "3", "4", "7", "9", "39", "49"}  # attributes and default colours
     assert "7" in codes

@@ -23,7 +23,7 @@ def demo(on_terminal):
 
     def start(*words: str, **how: object):
         dashboard = on_terminal("--demo", *words, **how)
-        dashboard.seen(DRAWN)
+        dashboard.wait_for(DRAWN)
         return dashboard
 
     return start
@@ -56,7 +56,7 @@ def test_a_signal_ends_the_dashboard_even_if_the_terminal_accepts_no_output(demo
 def test_a_closed_terminal_ends_the_dashboard_even_under_nohup(on_terminal, shell) -> None:
     command = shell.format(f"{sys.executable} -m vramtop.tui.cli --demo")
     dashboard = on_terminal("-c", command, program=("sh",))
-    dashboard.seen(DRAWN)
+    dashboard.wait_for(DRAWN)
     dashboard.hang_up()
     until(dashboard.has_ended)
     assert dashboard.code == 128 + signal.SIGHUP
@@ -66,7 +66,7 @@ def test_a_recording_is_complete_after_the_terminal_was_closed(demo, tmp_path, m
     monkeypatch.chdir(tmp_path)
     dashboard = demo()
     dashboard.type("r")
-    dashboard.seen("recording")
+    dashboard.wait_for("recording")
     dashboard.until(lambda: any(path.stat().st_size > 200 for path in tmp_path.glob("*.gz")))  # its first reading
     dashboard.hang_up()
     until(dashboard.has_ended)
@@ -88,8 +88,8 @@ def test_suspending_restores_the_terminal_and_resuming_redraws_everything(demo, 
     dashboard.until(lambda: is_sane(dashboard))
     before = len(dashboard.written)
     os.kill(dashboard.pid, signal.SIGCONT)
-    dashboard.seen(DRAWN, since=before)
-    dashboard.seen("gpubox-3", since=before)  # unchanged lines too
+    dashboard.wait_for(DRAWN, since=before)
+    dashboard.wait_for("gpubox-3", since=before)  # also lines that have not changed
     dashboard.until(lambda: dashboard.mode(1049) and not dashboard.echoes)
     dashboard.type("q")
     assert dashboard.end() == 0
@@ -104,9 +104,9 @@ def test_sigstop_does_not_break_the_terminal(demo) -> None:
         dashboard.until(dashboard.stopped)
         before = len(dashboard.written)
         os.kill(dashboard.pid, signal.SIGCONT)
-        dashboard.seen("gpubox-3", since=before)
-        dashboard.seen(DRAWN, since=before)
-    assert psutil.Process(dashboard.pid).num_threads() == threads  # one thread reads the keys, not three
+        dashboard.wait_for("gpubox-3", since=before)
+        dashboard.wait_for(DRAWN, since=before)
+    assert psutil.Process(dashboard.pid).num_threads() == threads  # one reads the keys, not three
     dashboard.type("q")
     assert dashboard.end() == 0
     assert is_sane(dashboard)
@@ -124,7 +124,7 @@ def test_without_mouse_support_mouse_reporting_stays_off(demo) -> None:
 def test_standard_error_may_be_redirected(on_terminal) -> None:
     command = f"exec {sys.executable} -m vramtop.tui.cli --demo 2> /dev/null"
     dashboard = on_terminal("-c", command, program=("sh",))
-    dashboard.seen(DRAWN)
+    dashboard.wait_for(DRAWN)
     dashboard.type("q")
     assert dashboard.end() == 0
 

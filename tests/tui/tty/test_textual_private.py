@@ -94,15 +94,15 @@ def other_textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 def use_the_dashboard(on_terminal) -> None:
     """Check that the dashboard draws, reacts to keys and a resize, and exits normally."""
     dashboard = on_terminal("--demo", size=(100, 30))
-    dashboard.seen("Quit")
-    dashboard.seen("gpubox-3")
+    dashboard.wait_for("Quit")
+    dashboard.wait_for("gpubox-3")
     before = len(dashboard.written)
     dashboard.type("?")
-    dashboard.seen("Keys", since=before)
+    dashboard.wait_for("Keys", since=before)
     dashboard.type("?")  # closes the help; an Escape before other keys would be taken for Alt
     before = len(dashboard.written)
     dashboard.resize(120, 40)
-    dashboard.seen("gpubox-3", since=before)
+    dashboard.wait_for("gpubox-3", since=before)
     dashboard.type("q")
     assert dashboard.end() == 0
     assert dashboard.echoes
@@ -112,7 +112,7 @@ def use_the_dashboard(on_terminal) -> None:
 def test_the_modified_copy_of_textual_is_imported(on_terminal, other_textual, tmp_path) -> None:
     other_textual("_display")
     shown = on_terminal(program=(sys.executable, "-c", "import textual; print(textual.__file__)"))
-    shown.seen(str(tmp_path))
+    shown.wait_for(str(tmp_path))
 
 
 def test_the_dashboard_works_without_any_of_the_private_names(on_terminal, other_textual) -> None:

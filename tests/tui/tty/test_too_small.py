@@ -57,14 +57,14 @@ async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
 
 def test_a_burst_of_resizes_on_a_real_terminal_ends_with_the_last_size(on_terminal) -> None:
     dashboard = on_terminal("--demo", size=(80, 24))
-    dashboard.seen("Quit")
+    dashboard.wait_for("Quit")
     for at in range(60):
         dashboard.resize(1 + 37 * at % 211, 1 + 13 * at % 67)
         dashboard.read(0.01)
     before = len(dashboard.written)
     dashboard.resize(132, 43)
-    dashboard.seen("CUDA 13.0", since=before)
-    dashboard.seen("\x1b[43;1H", since=before)  # its last line
+    dashboard.wait_for("CUDA 13.0", since=before)
+    dashboard.wait_for("\x1b[43;1H", since=before)  # its last line
     dashboard.type("q")
     assert dashboard.end() == 0
     assert b"Traceback" not in dashboard.written

@@ -27,7 +27,7 @@ from ...draw import (
     signed_gib,
 )
 from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from ..step import CARD, CARD_COLOUR
+from ..step import GPU_TOTAL, GPU_TOTAL_COLOUR
 from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
 
 PHASES: dict[RunPhase, tuple[str, str]] = {
@@ -49,10 +49,10 @@ def status_colour(row: ProcessRow) -> str:
 
 def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> RunGraphData:
     """Return the graph of the process's memory over time in front of its budget."""
-    budget, card = row.budget, row.gpu.total_bytes
+    budget, total = row.budget, row.gpu.total_bytes
     most = max((size for _, size in history if size is not None), default=None)
-    top = graph_top_bytes(card, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
-    lines = [LevelLine(card, CARD, CARD_COLOUR)] if card is not None and card <= top else []
+    top = graph_top_bytes(total, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
+    lines = [LevelLine(total, GPU_TOTAL, GPU_TOTAL_COLOUR)] if total is not None and total <= top else []
     if budget is not None:
         lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
         lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))
@@ -74,8 +74,8 @@ def legend_content(row: ProcessRow, graph: RunGraphData, span_label: str) -> Con
     words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_label}"]
     if row.budget:
         words.append(f"{EXPECTED} expected  {BOUND} low and high")
-    if graph.lines and graph.lines[0].char == CARD:
-        words.append(f"{CARD} the GPU")
+    if graph.lines and graph.lines[0].char == GPU_TOTAL:
+        words.append(f"{GPU_TOTAL} the GPU")
     seen = {mark.letter for mark in graph.marks if mark.time >= graph.now - graph.span_seconds}
     marks = [f"{letter} {word}" for letter, word in PHASES.values() if letter in seen]
     return Content.styled("  ".join([*words, " · ".join(marks)] if marks else words), MUTED)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from vramtop.estimator.budget import Components
 
 from ...draw import COMPONENTS, EIGHTHS, NO_JOB, OTHER_MEMORY, Cell, Readings, blend, column_of, column_sizes, level_of
-from ..step import MAX_CARD_TO_PEAK, STACK_ORDER
+from ..step import MAX_GPU_TO_PEAK, STACK_ORDER
 
 EXPECTED, BOUND = "━", "┄"
 _STEPS = 8
@@ -152,11 +152,11 @@ def key_cells(data: RunGraphData, height: int) -> list[Cell]:
     return cells
 
 
-def graph_top_bytes(card_bytes: int | None, *sizes: int | None) -> int:
+def graph_top_bytes(gpu_bytes: int | None, *sizes: int | None) -> int:
     """Return the bytes at the top of the graph: those of the GPU, if the run or its budget fills enough of it."""
     most = max((size for size in sizes if size is not None), default=0)
-    if card_bytes is not None and (not most or card_bytes <= MAX_CARD_TO_PEAK * most):
-        return max(card_bytes, most)
+    if gpu_bytes is not None and (not most or gpu_bytes <= MAX_GPU_TO_PEAK * most):
+        return max(gpu_bytes, most)
     return max(1, round(most * 1.2))
 
 

@@ -213,7 +213,7 @@ class AttachScreen(Screen[None]):
         if budget is None:
             self.notify("There is no budget for this process yet, so there is no step to draw.", severity="warning")
         else:
-            self._step.open(budget, self._estimates, card_bytes=row.gpu.total_bytes if row else None)
+            self._step.open(budget, self._estimates, gpu_bytes=row.gpu.total_bytes if row else None)
 
     def action_choose(self, failure: str = "") -> None:
         """Ask for another process; ``failure`` says why the last one could not be read."""

@@ -39,7 +39,7 @@ class Capacity:
         tightest = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
         if tightest is None:
             return GpuLimits()
-        return GpuLimits(available_bytes=tightest.device.available_bytes, card_bytes=tightest.device.total_bytes)
+        return GpuLimits(available_bytes=tightest.device.available_bytes, gpu_bytes=tightest.device.total_bytes)
 
 
 def capacity_fingerprint(suggestions: Iterable[Suggestion], budget: Budget, capacity: Capacity) -> list[object]:

@@ -203,7 +203,7 @@ class FitCheckScreen(Screen[None]):
     def action_step(self) -> None:
         """Open the step screen on the job."""
         if budget := self._current_budget("draw"):
-            self._step.open(budget, self._estimates, card_bytes=self._session.capacity.limits(budget).card_bytes)
+            self._step.open(budget, self._estimates, gpu_bytes=self._session.capacity.limits(budget).gpu_bytes)
 
     def action_preflight(self) -> None:
         """Open the preflight screen on the job."""

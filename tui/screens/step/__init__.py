@@ -11,9 +11,9 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .live_step import LiveStepScreen as LiveStepScreen
     from .step_graph_rows import (
-        CARD as CARD,
-        CARD_COLOUR as CARD_COLOUR,
-        MAX_CARD_TO_PEAK as MAX_CARD_TO_PEAK,
+        GPU_TOTAL as GPU_TOTAL,
+        GPU_TOTAL_COLOUR as GPU_TOTAL_COLOUR,
+        MAX_GPU_TO_PEAK as MAX_GPU_TO_PEAK,
         STACK_ORDER as STACK_ORDER,
     )
 else:
@@ -21,6 +21,6 @@ else:
         __name__,
         {
             "live_step": "LiveStepScreen",
-            "step_graph_rows": "CARD CARD_COLOUR MAX_CARD_TO_PEAK STACK_ORDER",
+            "step_graph_rows": "GPU_TOTAL GPU_TOTAL_COLOUR MAX_GPU_TO_PEAK STACK_ORDER",
         },
     )

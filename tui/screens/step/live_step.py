@@ -19,15 +19,15 @@ class LiveStepScreen:
         self._opener = opener
         self._screen: StepScreen | None = None
 
-    def open(self, budget: Budget, estimates: JobEstimates, *, card_bytes: int | None) -> None:
+    def open(self, budget: Budget, estimates: JobEstimates, *, gpu_bytes: int | None) -> None:
         """Open the screen on a budget.
 
         Args:
             budget: the latest budget of the job.
             estimates: the estimates of that job.
-            card_bytes: memory of the GPU; None if it is not known.
+            gpu_bytes: memory of the GPU; None if it is not known.
         """
-        self._screen = StepScreen(budget, card_bytes=card_bytes, refining=estimates.may_refine(budget))
+        self._screen = StepScreen(budget, gpu_bytes=gpu_bytes, refining=estimates.may_refine(budget))
         if estimates.not_refined:
             self._screen.show_no_trace(estimates.not_refined)
         self._opener.app.push_screen(self._screen, self._close)

@@ -20,7 +20,7 @@ def open_step(app: BoardApp) -> None:
         app.notify("No running or pending job has a budget, so there is no step to draw.", severity="warning")
 
 
-def show_step(app: BoardApp, budget: Budget, card_bytes: int | None) -> None:
+def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None) -> None:
     """Draw the step of a budget; a traced budget then replaces it on the dashboard too."""
     estimate = app.refine
 
@@ -30,4 +30,4 @@ def show_step(app: BoardApp, budget: Budget, card_bytes: int | None) -> None:
         app.watchlist.set_budget(refined)
         return refined
 
-    app.push_once(StepScreen(budget, card_bytes=card_bytes, refine=refine if estimate else None))
+    app.push_once(StepScreen(budget, gpu_bytes=gpu_bytes, refine=refine if estimate else None))

@@ -18,7 +18,7 @@ from ...draw import printable
 from ...widgets import KeysLine, StaticLines, legend_line, peak_line
 from ..base import is_ascii_only
 from .step_graph import StepGraph
-from .step_graph_rows import CARD, RESERVED, step_top_bytes
+from .step_graph_rows import GPU_TOTAL, RESERVED, step_top_bytes
 from .tensor_table import tensor_lines
 
 _UNTRACED = "The step was not traced: "
@@ -33,7 +33,7 @@ class StepScreen(Screen[None]):
 
     Args:
         budget: the budget that is known when the screen opens.
-        card_bytes: memory of the GPU that the job is compared with; None: not known.
+        gpu_bytes: memory of the GPU that the job is compared with; None: not known.
         refine: estimates the same job by tracing it; called off the UI thread if ``budget`` has no timeline. None: the
             opener calls ``show_budget`` or ``show_no_trace``, or there is no refined budget.
         refining: a refined budget is being computed.
@@ -58,14 +58,14 @@ class StepScreen(Screen[None]):
         self,
         budget: Budget,
         *,
-        card_bytes: int | None = None,
+        gpu_bytes: int | None = None,
         refine: Callable[[], Budget] | None = None,
         refining: bool = False,
     ) -> None:
         super().__init__()
         self.budget = budget
         """The budget that is drawn."""
-        self._card_bytes = card_bytes
+        self._gpu_bytes = gpu_bytes
         self._refine = refine if budget.timeline is None else None
         self._state: str | None = TRACING if refining or self._refine else None
         self._refine_task = LatestOnlyTask("step", self.call_later, self.show_budget, self.show_no_trace)
@@ -118,7 +118,7 @@ class StepScreen(Screen[None]):
         box = self.query_one("#state", StaticLines)
         box.set_class(state is not None, "-shown")
         box.show(Content(state or ""), layout=True)
-        self.query_one(StepGraph).show(budget, card_bytes=self._card_bytes)
+        self.query_one(StepGraph).show(budget, gpu_bytes=self._gpu_bytes)
         self.query_one("#lines", StaticLines).show(
             Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True)
         )
@@ -135,9 +135,9 @@ class StepScreen(Screen[None]):
             cache = "with the allocator's cache" if wide else "with cache"
             device = format_gib(max(budget.timeline.reserved_bytes) + budget.timeline.outside_bytes)
             words.append(f"{RESERVED} {cache}, to {device} GiB")
-        if self._card_bytes is not None:
-            above = " (above)" if self._card_bytes > step_top_bytes(budget, self._card_bytes) else ""
-            words.append(f"{CARD} GPU {format_gib(self._card_bytes)}{above}")
+        if self._gpu_bytes is not None:
+            above = " (above)" if self._gpu_bytes > step_top_bytes(budget, self._gpu_bytes) else ""
+            words.append(f"{GPU_TOTAL} GPU {format_gib(self._gpu_bytes)}{above}")
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")
         return "  ".join(words)

@@ -22,28 +22,26 @@ class StepGraph(CellRows):
     def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(ascii_only=ascii_only, id=id)
         self._budget: Budget | None = None
-        self._card_bytes: int | None = None
+        self._gpu_bytes: int | None = None
 
-    def show(self, budget: Budget, *, card_bytes: int | None) -> None:
+    def show(self, budget: Budget, *, gpu_bytes: int | None) -> None:
         """Draw a budget.
 
         Args:
             budget: one with a timeline, or with phases only.
-            card_bytes: memory of the GPU, drawn as a line; None: no line.
+            gpu_bytes: memory of the GPU, drawn as a line; None: no line.
         """
-        self._budget, self._card_bytes = budget, card_bytes
+        self._budget, self._gpu_bytes = budget, gpu_bytes
         self._draw()
 
     def _draw(self) -> None:
         width, height = self.size.width, self.size.height - _AXIS_ROWS
         if self._budget is None or height <= 0:
             return
-        step, top = step_memory(self._budget), step_top_bytes(self._budget, self._card_bytes)
+        step, top = step_memory(self._budget), step_top_bytes(self._budget, self._gpu_bytes)
         labels = axis_labels(top, height, ascii_only=self._ascii_only)
         inner = width - len(labels[0])
         colourless = self._ascii_only or self.app.no_color
-        drawn = step_rows(
-            step, width=inner, height=height, top=top, card_bytes=self._card_bytes, letters_only=colourless
-        )
+        drawn = step_rows(step, width=inner, height=height, top=top, gpu_bytes=self._gpu_bytes, letters_only=colourless)
         below = axis_rows(step, width=max(1, inner))
         self._show_rows(with_axes(labels, drawn, below))

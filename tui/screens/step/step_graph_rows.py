@@ -22,13 +22,13 @@ STACK_ORDER: tuple[ComponentName, ...] = (
     "temporary",
 )
 """Components from bottom to top: permanent memory lies below memory that comes and goes."""
-RESERVED, CARD = "─", "═"
-CARD_COLOUR = "#ef4444"
+RESERVED, GPU_TOTAL = "─", "═"
+GPU_TOTAL_COLOUR = "#ef4444"
 _DARK = "#0b1220"
 _LETTER_SHARE = 0.6
 _EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
-MAX_CARD_TO_PEAK = 2.0
+MAX_GPU_TO_PEAK = 2.0
 """A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
 _Parts = list[tuple[ComponentName, int]]
 
@@ -75,16 +75,16 @@ def step_memory(budget: Budget) -> StepMemory:
     )
 
 
-def step_top_bytes(budget: Budget, card_bytes: int | None) -> int:
+def step_top_bytes(budget: Budget, gpu_bytes: int | None) -> int:
     """Return the bytes at the top of the graph: those of the GPU if the job fills enough of it, else the peak."""
     need = budget.peak.device_bytes
-    if card_bytes is not None and card_bytes <= MAX_CARD_TO_PEAK * need:
-        return round(max(card_bytes, need) * 1.04)
+    if gpu_bytes is not None and gpu_bytes <= MAX_GPU_TO_PEAK * need:
+        return round(max(gpu_bytes, need) * 1.04)
     return round(need * 1.04)
 
 
 def step_rows(
-    step: StepMemory, *, width: int, height: int, top: int, card_bytes: int | None = None, letters_only: bool = False
+    step: StepMemory, *, width: int, height: int, top: int, gpu_bytes: int | None = None, letters_only: bool = False
 ) -> list[list[Cell]]:
     """Draw the step, top row first.
 
@@ -95,14 +95,14 @@ def step_rows(
         width: columns.
         height: rows.
         top: bytes at the top of the graph; anything above is cut off.
-        card_bytes: memory of the GPU, drawn as a line unless it is above the top.
+        gpu_bytes: memory of the GPU, drawn as a line unless it is above the top.
         letters_only: for terminals without colour: a shared cell shows the letter of the larger component.
     """
     if width <= 0 or height <= 0:
         return []
     unit = top / (height * _STEPS)
     rows = [[Cell(" ")] * width for _ in range(height)]
-    card = None if card_bytes is None or card_bytes > top else min(height - 1, int(card_bytes / unit) // _STEPS)
+    gpu_row = None if gpu_bytes is None or gpu_bytes > top else min(height - 1, int(gpu_bytes / unit) // _STEPS)
     for x, moment in enumerate(_columns(step, width)):
         edges = _edges(step.levels[moment], unit)
         for y in range(height):
@@ -110,9 +110,9 @@ def step_rows(
         if step.device_bytes is not None:
             y = min(height - 1, max(0, round(step.device_bytes[moment] / unit) - 1) // _STEPS)
             rows[height - 1 - y][x] = _lined(rows[height - 1 - y][x], RESERVED)
-        if card is not None:
-            row = rows[height - 1 - card]
-            row[x] = Cell(CARD, CARD_COLOUR, row[x].ground)
+        if gpu_row is not None:
+            row = rows[height - 1 - gpu_row]
+            row[x] = Cell(GPU_TOTAL, GPU_TOTAL_COLOUR, row[x].ground)
     return rows
 
 
@@ -139,15 +139,15 @@ def _column(step: StepMemory, position: int, width: int) -> int:
 
 def _columns(step: StepMemory, width: int) -> Iterator[int]:
     """Yield, per column, the index of its moment with the most memory; for an empty column, the last one before it."""
-    fullest: dict[int, int] = {}
+    highest: dict[int, int] = {}
     for at, position in enumerate(step.positions):
         column = _column(step, position, width)
-        if column not in fullest or step.levels[at].total_bytes > step.levels[fullest[column]].total_bytes:
-            fullest[column] = at
+        if column not in highest or step.levels[at].total_bytes > step.levels[highest[column]].total_bytes:
+            highest[column] = at
     shown = 0
     last: Mapping[int, int] = {_column(step, position, width): at for at, position in enumerate(step.positions)}
     for column in range(width):
-        yield fullest.get(column, shown)
+        yield highest.get(column, shown)
         shown = last.get(column, shown)
 
 

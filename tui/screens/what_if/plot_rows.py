@@ -9,7 +9,7 @@ from ...draw import EIGHTHS, VERDICTS, Cell, level_of
 from .sweep import GpuLimits, Sweep, SweepPoint
 
 _ASCII_FILL: dict[Verdict, str] = {"fits": "+", "tight": "!", "does_not_fit": "x", "unknown": "?"}
-_LIMIT, _CARD = "━", "╌"
+_LIMIT, _GPU_TOTAL = "━", "╌"
 
 
 def what_if_rows(
@@ -80,7 +80,7 @@ def axis_rows(sweep: Sweep, *, width: int, cursor: int | None = None, ascii_only
 def plot_top(sweep: Sweep) -> int:
     """Return the bytes at the top of the plot: the largest need, or a limit that is less than twice as large."""
     need = max((point.high_bytes for point in sweep.points), default=0)
-    lines = [sweep.limits.available_bytes or 0, sweep.limits.card_bytes or 0]
+    lines = [sweep.limits.available_bytes or 0, sweep.limits.gpu_bytes or 0]
     return max(1, round(max([need, *(line for line in lines if line <= 2 * need)]) * 1.04))
 
 
@@ -99,7 +99,7 @@ def _lines(limits: GpuLimits, height: int, top: int, *, ascii_only: bool) -> dic
     """Return sign and colour of each limit by row, counted from the bottom; the available bytes take precedence."""
     found: dict[int, tuple[str, str]] = {}
     signs = (
-        (limits.card_bytes, "-" if ascii_only else _CARD, "#788497"),
+        (limits.gpu_bytes, "-" if ascii_only else _GPU_TOTAL, "#788497"),
         (limits.available_bytes, "=" if ascii_only else _LIMIT, "#ef4444"),
     )
     for size, sign, colour in signs:

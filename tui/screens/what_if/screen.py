@@ -120,8 +120,8 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
         self.query_one("#legend", StaticLines).show(self._legend())
 
     def _legend(self) -> Content:
-        limit, card, high = ("=", "-", ".") if is_ascii_only(self) else ("━", "╌", "·")
-        words = f"{limit} available  {card} the GPU  {high} upper bound"
+        limit, total, high = ("=", "-", ".") if is_ascii_only(self) else ("━", "╌", "·")
+        words = f"{limit} available  {total} the GPU  {high} upper bound"
         marks = (VERDICTS[name] for name in ("fits", "tight", "does_not_fit"))
         fills = dict(zip(("fits", "tight", "does not fit"), marks, strict=True))
         parts = [(f"  {mark.letter} {word}", mark.colour) for word, mark in fills.items()]
@@ -149,7 +149,7 @@ def facts(sweep: Sweep, value: int) -> list[Content]:
     else:
         lines.append(Content(f"no {name} fits, however small"))
     limits = sweep.limits
-    if limits.available_bytes is not None and limits.card_bytes is not None:
-        can = f"{format_gib(limits.available_bytes)} of {format_gib(limits.card_bytes)} GiB available"
+    if limits.available_bytes is not None and limits.gpu_bytes is not None:
+        can = f"{format_gib(limits.available_bytes)} of {format_gib(limits.gpu_bytes)} GiB available"
         lines.append(Content.styled(f"{can} on the GPU with the least memory left", "dim"))
     return lines

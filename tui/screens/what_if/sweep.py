@@ -38,7 +38,7 @@ class GpuLimits:
 
     available_bytes: int | None = None
     """Available bytes, on the GPU of the job that would have the least memory left."""
-    card_bytes: int | None = None
+    gpu_bytes: int | None = None
     """Total bytes of that GPU."""
 
 
@@ -128,7 +128,7 @@ def point_words(sweep: Sweep, point: SweepPoint) -> str:
 
 def _end(need: Callable[[int], Budget | None], limits: GpuLimits, *, least: int, most: int) -> int:
     """Return the last value: just beyond the limits, found by doubling and then by linear interpolation."""
-    limit = max(limits.available_bytes or 0, limits.card_bytes or 0) * _LIMIT_MARGIN
+    limit = max(limits.available_bytes or 0, limits.gpu_bytes or 0) * _LIMIT_MARGIN
     last, size = least, _size(need(least))
     while size is not None and size < limit and last < most:
         further = min(2 * last, most)

@@ -20,7 +20,7 @@ from vramtop.tui.screens.attach.run_graph_rows import (
     run_graph_rows,
 )
 
-CARD = 80 * GIB
+GPU_TOTAL = 80 * GIB
 STACKED = Components(weights=20 * GIB, optimizer=20 * GIB, activations=20 * GIB)
 
 
@@ -29,7 +29,7 @@ def steady(size_bytes: int | None, seconds: int = 20) -> Readings:
 
 
 def picture(history: Readings = (), **changes) -> RunGraphData:
-    facts = {"history": history, "top_bytes": CARD, "span_seconds": 20.0, "now": 19.0, "colour": "#189746"}
+    facts = {"history": history, "top_bytes": GPU_TOTAL, "span_seconds": 20.0, "now": 19.0, "colour": "#189746"}
     return RunGraphData(**(facts | changes))
 
 
@@ -60,23 +60,23 @@ def test_the_curve_is_at_least_half_a_row_thick():
     assert thin[4][0] == Cell("█", "#189746")
 
 
-def test_a_level_line_crosses_the_whole_graph_and_is_dashed_on_the_curve():
-    line = LevelLine(CARD // 2, EXPECTED)
+def test_a_line_crosses_what_is_held_and_what_is_not_and_dashes_the_curve():
+    line = LevelLine(GPU_TOTAL // 2, EXPECTED)
     assert letters(picture(lines=[line]))[3] == EXPECTED * 20
     assert letters(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
     assert letters(picture(steady(45 * GIB), lines=[line]))[3] == f"{EXPECTED}▄▄▄" * 5
 
 
 def test_of_two_lines_in_one_row_the_last_one_is_drawn():
-    assert letters(picture(lines=[LevelLine(CARD // 2, "-"), LevelLine(CARD // 2 + 1, "=")]))[3] == "=" * 20
+    assert letters(picture(lines=[LevelLine(GPU_TOTAL // 2, "-"), LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20
 
 
-def test_a_line_beyond_the_top_is_drawn_at_the_top():
-    assert letters(picture(lines=[LevelLine(2 * CARD, "-")]))[0] == "-" * 20
+def test_a_line_beyond_the_top_lies_at_the_top():
+    assert letters(picture(lines=[LevelLine(2 * GPU_TOTAL, "-")]))[0] == "-" * 20
 
 
-def test_marks_are_drawn_above_the_curve_and_on_the_axis():
-    shown = picture(steady(CARD // 2), marks=[TimeMark(4.0, "L")])
+def test_marks_stand_above_the_curve_and_on_the_axis():
+    shown = picture(steady(GPU_TOTAL // 2), marks=[TimeMark(4.0, "L")])
     rows = letters(shown)
     column = rows[0].index("┊")
     assert [row[column] for row in rows] == [*"┊┊┊┊", *"████"]
@@ -121,11 +121,11 @@ def test_the_key_names_each_layer_in_its_middle():
 @pytest.mark.parametrize(
     ("card", "sizes", "ceiling"),
     [
-        (CARD, [60 * GIB, None], CARD),
-        (CARD, [90 * GIB], 90 * GIB),
-        (CARD, [10 * GIB], 12 * GIB),
+        (GPU_TOTAL, [60 * GIB, None], GPU_TOTAL),
+        (GPU_TOTAL, [90 * GIB], 90 * GIB),
+        (GPU_TOTAL, [10 * GIB], 12 * GIB),
         (None, [10 * GIB], 12 * GIB),
-        (CARD, [None], CARD),
+        (GPU_TOTAL, [None], GPU_TOTAL),
         (None, [], 1),
     ],
 )
@@ -134,17 +134,17 @@ def test_the_graph_ends_at_the_gpu_size_unless_the_run_is_too_small_for_it(card,
 
 
 @given(
-    sizes=st.lists(st.none() | st.integers(0, 2 * CARD), max_size=60),
+    sizes=st.lists(st.none() | st.integers(0, 2 * GPU_TOTAL), max_size=60),
     marks=st.lists(st.floats(-100, 100), max_size=5),
     width=st.integers(0, 40),
     height=st.integers(0, 12),
     span=st.floats(1, 90_000),
-    layers=st.none() | st.builds(Components, **{name: st.integers(0, CARD) for name in COMPONENTS}),
+    layers=st.none() | st.builds(Components, **{name: st.integers(0, GPU_TOTAL) for name in COMPONENTS}),
     letters_only=st.booleans(),
 )
 def test_every_drawing_has_the_requested_size(sizes, marks, width, height, span, layers, letters_only):
     history = [(float(at), size) for at, size in enumerate(sizes)]
-    lines = [LevelLine(40 * GIB, "-"), LevelLine(CARD, "=")]
+    lines = [LevelLine(40 * GIB, "-"), LevelLine(GPU_TOTAL, "=")]
     named = [TimeMark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
     shown = picture(history, now=float(len(sizes)), span_seconds=span, layers=layers, lines=lines, marks=named)
     rows = run_graph_rows(shown, width=width, height=height, letters_only=letters_only)
@@ -162,16 +162,16 @@ async def test_the_widget_draws_its_scales_and_repaints_only_changed_regions():
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
         graph = app.query_one(RunGraph)
-        graph.show(picture(steady(CARD // 2)))
+        graph.show(picture(steady(GPU_TOTAL // 2)))
         await pilot.pause()
         assert graph.render_line(0).text.startswith("80 ┤")
         assert graph.render_line(7).text == " 0 ┤" + "█" * 20
         assert graph.render_line(9).text.endswith("now")
         repaints: list[object] = []
         graph.refresh = lambda *regions, **options: repaints.append(regions)  # type: ignore[method-assign]
-        graph.show(picture(steady(CARD // 2), now=19.5))
+        graph.show(picture(steady(GPU_TOTAL // 2), now=19.5))
         assert repaints == []
-        graph.show(picture(steady(CARD), now=19.5))
+        graph.show(picture(steady(GPU_TOTAL), now=19.5))
         assert len(repaints) == 1
 
 
@@ -179,7 +179,7 @@ async def test_the_widget_redraws_when_the_terminal_is_resized():
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
         graph = app.query_one(RunGraph)
-        graph.show(picture(steady(CARD)))
+        graph.show(picture(steady(GPU_TOTAL)))
         await pilot.resize_terminal(44, 8)
         await pilot.pause()
         assert graph.render_line(5).text == " 0 ┤" + " " + "█" * 39

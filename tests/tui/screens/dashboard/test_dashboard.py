@@ -108,11 +108,11 @@ async def test_the_first_frame_shows_the_early_reading(open_app, make_snapshot, 
 
 async def test_keys_that_need_a_board_appear_with_the_first_board(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
-    app.source_for_test.hang.clear()
+    app.source_for_test.read_allowed.clear()
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "Quit" in screen_lines(app)[-1])
         assert "Kill" not in screen_lines(app)[-1]
-        app.source_for_test.hang.set()
+        app.source_for_test.read_allowed.set()
         await until_shown(pilot, lambda: " k Kill " in screen_lines(app)[-1])
 
 
@@ -229,12 +229,12 @@ async def test_figures_are_marked_as_old_when_updates_stop(open_app, make_snapsh
     async with app.run_test(size=(120, 30)) as pilot:
         await settle(pilot)
         assert "old" not in screen_text(app)
-        app.source_for_test.hang.clear()
+        app.source_for_test.read_allowed.clear()
         now[0] += 12.0
         await until_shown(pilot, lambda: "! figures are 12 s old" in screen_lines(app)[0])
         lines = screen_lines(app)
         assert any(line.startswith("┌─ 0") and "! 12 s old" in line for line in lines)
-        app.source_for_test.hang.set()
+        app.source_for_test.read_allowed.set()
 
 
 async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_gpu):
@@ -278,20 +278,20 @@ async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gp
     source = app.source_for_test
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        source.hang.clear()
+        source.read_allowed.clear()
         await pilot.pause(0.1)
         await pilot.press("q")
         await pilot.pause()
     assert not app.is_running
-    assert not source.hang.is_set()
-    source.hang.set()
+    assert not source.read_allowed.is_set()
+    source.read_allowed.set()
 
 
 async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 30)) as pilot:
         await settle(pilot)
-        app.source_for_test.hang.clear()
+        app.source_for_test.read_allowed.clear()
         await pilot.pause(0.1)
         app.post_message(SourceFailed("the driver is gone"))
         await pilot.pause()
@@ -301,7 +301,7 @@ async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snap
         await pilot.press("question_mark")
         await pilot.pause()
         assert "Reading a panel" in screen_text(app)
-        app.source_for_test.hang.set()
+        app.source_for_test.read_allowed.set()
 
 
 async def test_source_that_cannot_be_opened_is_reported(open_app, make_snapshot):

@@ -30,4 +30,4 @@ def test_memory_of_earlier_pending_jobs_is_deducted_from_mig_devices(
     assert [device.available_bytes for device in picker.devices(1)] == [14 * GIB, 14 * GIB, 3 * GIB]
     capacity = Capacity(devices=picker.devices(1, pinned=SECOND))
     assert capacity.fit(make_budget(device=16, high=17)).cuda_devices == ("MIG-0-9-0",)
-    assert capacity.limits(make_budget(device=16, high=17)) == GpuLimits(available_bytes=19 * GIB, card_bytes=20 * GIB)
+    assert capacity.limits(make_budget(device=16, high=17)) == GpuLimits(available_bytes=19 * GIB, gpu_bytes=20 * GIB)

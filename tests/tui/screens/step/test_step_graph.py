@@ -45,9 +45,9 @@ def test_a_column_shows_its_highest_moment_and_an_empty_one_the_moment_before():
 
 def test_reserved_memory_and_gpu_size_are_lines():
     levels = [Components(weights=8)] * 3
-    drawn = step_rows(step(levels, device=(8, 16, 24)), width=3, height=4, top=32, card_bytes=30)
+    drawn = step_rows(step(levels, device=(8, 16, 24)), width=3, height=4, top=32, gpu_bytes=30)
     assert text(drawn) == ["═══", "  ─", " ─ ", "─WW"]
-    above = step_rows(step(levels, device=(8, 8, 8)), width=3, height=4, top=32, card_bytes=40)
+    above = step_rows(step(levels, device=(8, 8, 8)), width=3, height=4, top=32, gpu_bytes=40)
     assert text(above) == ["   ", "   ", "   ", "───"]
 
 

@@ -27,7 +27,7 @@ def swept(make_budget):
                 return "fits"
             return "tight" if budget.peak.device_bytes <= available * GIB else "does_not_fit"
 
-        limits = GpuLimits(available_bytes=round(available * GIB), card_bytes=80 * GIB)
+        limits = GpuLimits(available_bytes=round(available * GIB), gpu_bytes=80 * GIB)
         job = Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=current_value))
         return sweep_setting(job, BATCH, estimate, judge, limits)
 
@@ -103,7 +103,7 @@ def test_invalid_values_are_left_out(make_budget):
 
 def test_no_plot_exceeds_the_maximum_of_the_model(make_budget):
     job = Job(training=Training(sequence_length=512))
-    limits = GpuLimits(available_bytes=GIB, card_bytes=GIB)
+    limits = GpuLimits(available_bytes=GIB, gpu_bytes=GIB)
     found = sweep_setting(
         job, LENGTH, lambda j: make_budget(j, device=0.1), lambda _: "fits", limits, max_positions=2048
     )
