@@ -189,7 +189,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     assert source.read().faults == ()
 
 
-def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, three):
+def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, three_gpus):
     source.open()
     source.read()
     driver.hang("*", 2)

@@ -60,7 +60,7 @@ def test_the_curve_is_at_least_half_a_row_thick():
     assert thin[4][0] == Cell("█", "#189746")
 
 
-def test_a_line_crosses_what_is_held_and_what_is_not_and_dashes_the_curve():
+def test_a_level_line_crosses_the_whole_graph_and_is_dashed_on_the_curve():
     line = LevelLine(GPU_TOTAL // 2, EXPECTED)
     assert letters(picture(lines=[line]))[3] == EXPECTED * 20
     assert letters(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
@@ -71,11 +71,11 @@ def test_of_two_lines_in_one_row_the_last_one_is_drawn():
     assert letters(picture(lines=[LevelLine(GPU_TOTAL // 2, "-"), LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20
 
 
-def test_a_line_beyond_the_top_lies_at_the_top():
+def test_a_line_beyond_the_top_is_drawn_at_the_top():
     assert letters(picture(lines=[LevelLine(2 * GPU_TOTAL, "-")]))[0] == "-" * 20
 
 
-def test_marks_stand_above_the_curve_and_on_the_axis():
+def test_marks_are_drawn_above_the_curve_and_on_the_axis():
     shown = picture(steady(GPU_TOTAL // 2), marks=[TimeMark(4.0, "L")])
     rows = letters(shown)
     column = rows[0].index("┊")

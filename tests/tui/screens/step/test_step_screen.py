@@ -65,7 +65,7 @@ def traced(make_budget) -> Callable[..., Budget]:
 
 
 @pytest.mark.parametrize(("size", "letters"), [((80, 24), "OA"), ((120, 40), "WOA"), ((200, 60), "WOALG")])
-async def test_components_phases_lines_and_tensors_are_seen_at_every_size(traced, size, letters):
+async def test_components_phases_lines_and_tensors_are_visible_at_every_size(traced, size, letters):
     async with ScreenHost(StepScreen(traced(), gpu_bytes=80 * GIB)).run_test(size=size) as pilot:
         await pilot.pause()
         shown = screen_text(pilot.app)
