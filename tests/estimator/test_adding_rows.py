@@ -65,7 +65,7 @@ def test_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """The catalogue's file, to add to; read again before and after."""
+    """A copy of the catalogue's file that tests may extend; the catalogue is read again before and after."""
     file = tmp_path / "gpu_catalogue.toml"
     file.write_bytes(gpu_catalogue._CATALOGUE_FILE.read_bytes())
     cached = (gpu_catalogue.catalogue, gpu_catalogue._file, gpu_catalogue._generations, gpu_catalogue._index)

@@ -14,7 +14,7 @@ from vramtop.estimator.job.job_file import with_changes
 JOB = Job(model=ModelSpec(id="Qwen/Qwen2.5-0.5B"), training=Training(sequence_length=512))
 
 
-def test_the_formula_answers_without_torch() -> None:
+def test_the_formula_needs_no_torch() -> None:
     budget = estimate(JOB)
     assert (budget.method, budget.model.count, budget.model.parameters) == ("formula", "exact", 494_032_768)
 
@@ -40,7 +40,7 @@ def test_a_missing_python_is_an_error_even_for_auto(tmp_path: Path) -> None:
         estimate(JOB, method="auto", python=str(tmp_path / "python"))
 
 
-def test_the_target_gpu_decides_cudas_memory() -> None:
+def test_the_target_gpu_sets_the_memory_of_the_cuda_context() -> None:
     hopper = estimate(with_changes(JOB, {"target.gpu": "h100-80gb"}))
     volta = estimate(with_changes(JOB, {"target.gpu": "v100-16gb"}))
     assert volta.peak.components.context < hopper.peak.components.context
@@ -63,7 +63,7 @@ def test_optimizer_states_come_with_the_first_step() -> None:
     assert estimate(job).peak.components.optimizer / GIB == pytest.approx(49.59 - 42.08, rel=0.01)
 
 
-def test_the_package_is_a_library() -> None:
+def test_the_package_can_be_used_as_a_library() -> None:
     import vramtop.estimator as library
 
     budget = library.estimate(library.Job(model=library.ModelSpec(id="gpt2")))

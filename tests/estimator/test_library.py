@@ -18,7 +18,7 @@ def test_the_examples_of_the_package_run() -> None:
     assert found.attempted >= 5
 
 
-def test_the_readmes_snippet_runs_and_prints_a_table() -> None:
+def test_the_readme_snippet_runs_and_prints_a_table() -> None:
     snippets = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     snippet = next(text for text in snippets if "estimate(" in text)
     said = io.StringIO()

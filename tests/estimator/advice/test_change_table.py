@@ -26,7 +26,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_registered")
-def test_a_row_is_all_that_a_new_change_needs() -> None:
+def test_a_new_change_needs_only_one_row() -> None:
     quick = quick_estimator(JOB)
     changed = quick(Job(model=JOB.model, training=Training(micro_batch=8, loss="fused-linear", optimizer="sgd")))
 
@@ -41,7 +41,7 @@ def test_a_row_is_all_that_a_new_change_needs() -> None:
 
 
 @pytest.mark.usefixtures("_registered")
-def test_a_row_is_for_the_jobs_that_it_applies_to() -> None:
+def test_a_row_applies_only_to_its_jobs() -> None:
     fused = Job(model=JOB.model, training=Training(loss="fused-linear"))
     served = Job(model=JOB.model, training=Training(mode="inference"), inference=Inference(engine="vllm"))
 

@@ -81,7 +81,7 @@ def test_keys_of_other_tools_configuration_files(tmp_path: Path) -> None:
     ]
 
 
-def test_vramtops_own_flags() -> None:
+def test_vramtop_flags() -> None:
     changes = {**HALVED, "software.torch": "2.4"}
     flags = {"training.micro_batch": "--micro-batch", "training.gradient_accumulation": "--gradient-accumulation"}
     edits = flag_edits(Job(), changes, flags)

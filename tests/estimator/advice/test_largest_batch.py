@@ -52,7 +52,7 @@ def test_memory_never_falls_as_batch_or_length_grow(
     length: int,
     more: tuple[int, int],
 ) -> None:
-    """Bisection relies on it."""
+    """The bisection relies on this monotonicity."""
     config = {"vocab_size": 5000, "intermediate_size": 1024, **shape}
     arch = read_architecture(config)
     inventory = count_parameters(arch)

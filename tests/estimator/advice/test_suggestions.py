@@ -54,7 +54,7 @@ def test_every_suggestion_has_the_budget_of_its_changed_job(quick: QuickEstimato
 
 
 @pytest.mark.parametrize("size", [40, 80, 120, 160])
-def test_suggestions_that_fit_come_first_the_cheapest_of_them_leading(quick: QuickEstimator, size: float) -> None:
+def test_suggestions_that_fit_come_first_in_order_of_cost(quick: QuickEstimator, size: float) -> None:
     found = offered(JOB, quick, within(size))
     verdicts = [s.verdict for s in found]
     assert verdicts == sorted(verdicts, key=["fits", "tight", "does_not_fit"].index)
@@ -110,7 +110,7 @@ def test_smaller_micro_batches_keep_the_global_batch() -> None:
     assert [with_changes(JOB, c.changes).global_batch for c in batches] == [JOB.global_batch] * 2
 
 
-def test_sharding_uses_at_most_the_gpus_that_there_are() -> None:
+def test_sharding_uses_at_most_the_available_gpus() -> None:
     def ranks(gpus: int) -> list[int]:
         found = [c for c in candidate_changes(JOB, gpus=gpus) if c.kind == "sharding"]
         return [with_changes(JOB, c.changes).parallel.world_size for c in found]

@@ -24,7 +24,7 @@ ROW = CauseRule(
 )
 
 
-def test_a_row_is_all_that_a_new_cause_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_cause_needs_only_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CAUSES, "training", (*CAUSES["training"], ROW))
     quick = quick_estimator(JOB)
     observed = quick(with_changes(JOB, dict(ROW.changes if not callable(ROW.changes) else {}))).peak.device_bytes
@@ -44,7 +44,7 @@ def test_a_row_for_training_is_not_for_inference(monkeypatch: pytest.MonkeyPatch
     assert "tiny batches" not in [cause.name for cause in setting_causes(inference)]
 
 
-def test_a_function_is_all_that_memory_without_a_setting_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_without_a_setting_needs_only_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def cached_embeddings(training: TrainingBudget) -> Iterator[Cause]:
         yield Cause(
             name="cached embeddings",

@@ -1,4 +1,4 @@
-"""The causes that are searched: each really changes the job, and is a job."""
+"""Every cause in the search changes the job, and the result is a valid job."""
 
 from typing import Any
 

@@ -98,7 +98,7 @@ def test_more_free_cache_than_expected_is_fragmentation_not_a_setting(budget: Bu
     assert "flushed 3 times" in divergence.sentence
 
 
-def test_memory_outside_of_torch_is_a_part_of_its_own(budget: Budget) -> None:
+def test_memory_outside_of_torch_is_a_separate_part(budget: Budget) -> None:
     held = counters(budget)
     assert held.reserved_bytes is not None
     seen = Observation(device_bytes=held.reserved_bytes + outside(budget) + 1100 * MIB, counters=held)

@@ -19,7 +19,7 @@ def test_an_impossible_path_is_not_a_file() -> None:
         assert not is_folder(Path(text))
 
 
-def test_a_forbidden_folder_shows_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_folder_appears_empty(tmp_path: Path) -> None:
     python = tmp_path / "closed" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()

@@ -17,7 +17,7 @@ from vramtop.estimator.common.sizes import GIB, MIB, format_gib, parse_size
         ("512", 512),
     ],
 )
-def test_sizes_as_people_write_them(text: str, size: int) -> None:
+def test_sizes_may_have_separators_and_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 

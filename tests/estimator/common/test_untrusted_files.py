@@ -21,7 +21,7 @@ def test_pipes_and_devices_are_not_opened(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
     match kind:
         case "pipe":
-            os.mkfifo(path)  # nobody writes: opening it as a file is opened would wait for ever
+            os.mkfifo(path)  # without a writer an ordinary open would block forever
         case "device":
             path = Path("/dev/zero")
         case "folder":

@@ -1,6 +1,6 @@
-"""The closed form against torch itself: every allocation of two real training steps, counted on fake tensors.
+"""The closed form compared with torch: every allocation of two real training steps, counted on fake tensors.
 
-The count owes nothing to the closed form: a dispatch mode sees each new storage of forward, backward and optimizer
+The count is independent of the closed form: a dispatch mode sees each new storage of forward, backward and optimizer
 step, and a finalizer sees it go. No memory is used, so the models can be of a size at which the shares matter.
 """
 
@@ -125,7 +125,7 @@ def _no_padding_mask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 CASES = [
     *[(family, {"training.precision": "bf16"}) for family in CONFIGS if family not in ("bert", "gemma2")],
     *[(family, {"training.precision": "bf16-mixed"}) for family in ("llama", "qwen3", "phi3", "gpt_neox")],
-    ("phi3", {"training.precision": "fp32"}),  # without grouped heads: with them, a card keeps all scores in fp32
+    ("phi3", {"training.precision": "fp32"}),  # without grouped heads: with them, a GPU keeps all scores in fp32
     ("llama", {"training.precision": "bf16", "training.activation_checkpointing": "full"}),
     ("llama", {"training.precision": "bf16-mixed", "training.activation_checkpointing": "full"}),
     ("llama", {"training.precision": "bf16", "training.gradient_accumulation": 2}),

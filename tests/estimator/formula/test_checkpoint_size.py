@@ -11,7 +11,7 @@ UNSHARDED = [name for name, rules in OPTIMIZERS.items() if rules.steps and not r
 
 @pytest.mark.parametrize("name", [name for name in UNSHARDED if not OPTIMIZERS[name].eight_bit])
 def test_a_checkpoint_holds_the_states_of_one_rank(name: str) -> None:
-    """On one GPU, what the optimizer holds is what a checkpoint holds beside the weights: muon's too."""
+    """On one GPU a checkpoint has the weights and the complete optimizer state, for muon too."""
     budget = estimate(Job(model=ModelSpec(id="gpt2"), training=Training(precision="bf16", optimizer=name)))
     weights = 2 * budget.model.parameters
     assert checkpoint_bytes(budget) - weights == budget.peak.components.optimizer

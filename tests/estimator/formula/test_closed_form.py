@@ -1,4 +1,4 @@
-"""The closed form against figures worked out by hand from its sources."""
+"""The closed form compared with figures calculated by hand from its sources."""
 
 from collections.abc import Callable
 from math import isclose

@@ -1,6 +1,6 @@
 """The closed form against the trace: families x precision x optimizer x sharding x adapters x tasks x attention.
 
-The tests take a part of the matrix. ``python tests/estimator/test_closed_form_matrix.py [WORD ...]`` takes all of it,
+The tests run a part of the matrix. ``python tests/estimator/test_closed_form_matrix.py [WORD ...]`` runs all of it,
 or the cells that have all the words in their names, and prints how far off the closed form is.
 """
 

@@ -56,22 +56,22 @@ def test_loss_parallelism_takes_four_fp32_copies_of_a_ranks_logits(budget_of: Es
     assert backward(budget_of(wide, steps("torchtitan", parallel__tensor=2))).logits == 4 * 4 * LOGITS // 2
 
 
-def test_torchtunes_chunks_add_up_gradients_of_the_head(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_torchtune_chunks_accumulate_gradients_of_the_head(budget_of: Estimate, wide: dict[str, Any]) -> None:
     chunked = {"training__loss": "chunked", "training__compile": True, "training__activation_checkpointing": "full"}
     logits = backward(budget_of(wide, steps("torchtune", **chunked))).logits
     head, chunk = 2 * VOCABULARY * 512, LOGITS // 8
-    assert logits == 2 * LOGITS + 2 * head  # of seven chunks, one chunk's gradient, the head's and what is added to it
+    assert logits == 2 * LOGITS + 2 * head  # seven chunks: one chunk's gradient, that of the head and the sum
     adapters = backward(budget_of(wide, steps("torchtune", lora__rank=8, **chunked))).logits
     assert adapters == 2 * LOGITS + 2 * chunk
 
 
-def test_torchtitans_chunks_come_one_at_a_time(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_torchtitan_chunks_are_computed_one_at_a_time(budget_of: Estimate, wide: dict[str, Any]) -> None:
     whole = backward(budget_of(wide, steps("torchtitan"))).logits
     chunked = backward(budget_of(wide, steps("torchtitan", training__loss="chunked"))).logits
     assert chunked < whole / 4
 
 
-def test_embedding_and_head_stay_gathered_as_parts_of_the_root(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_embedding_and_head_stay_all_gathered_as_parts_of_the_root(budget_of: Estimate, wide: dict[str, Any]) -> None:
     """Twice as much as the head alone, which torchtitan shards as a unit since 0.2."""
     sharded = {"parallel__strategy": "fsdp2", "parallel__data_shard": 8}
     present = budget_of(wide, steps("torchtitan", **sharded))
@@ -80,8 +80,8 @@ def test_embedding_and_head_stay_gathered_as_parts_of_the_root(budget_of: Estima
     assert backward(before).communication - backward(present).communication == pytest.approx(embedding, rel=0.01)
 
 
-def test_pipeline_stages_keep_weights_gathered_and_reduce_last(budget_of: Estimate, wide: dict[str, Any]) -> None:
-    """torchtitan's default; and gradients add up whole, in the type in which they are reduced."""
+def test_pipeline_stages_keep_weights_all_gathered_and_reduce_last(budget_of: Estimate, wide: dict[str, Any]) -> None:
+    """torchtitan's default; gradients accumulate unsharded in the dtype of their reduction."""
     settings = {
         "parallel__strategy": "fsdp2",
         "parallel__data_shard": 8,
@@ -102,7 +102,7 @@ def test_pipeline_stages_keep_weights_gathered_and_reduce_last(budget_of: Estima
 def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
     budget_of: Estimate, wide: dict[str, Any], sharding: str, blocks: int
 ) -> None:
-    """They are far from the 1e9 elements at which it begins to wait; doubled buffers are two of each, between steps."""
+    """The blocks are far below the 1e9 elements at which it waits; double buffers exist twice between steps."""
     layers = wide | {"num_hidden_layers": 8, "vocab_size": 128}
     settings: dict[str, Any] = {
         "parallel__strategy": "megatron-fsdp",
@@ -130,7 +130,7 @@ def test_deepspeeds_buckets_are_whole_in_a_small_model(budget_of: Estimate, wide
     assert backward(budget).communication - alone == 1_000_000_000
 
 
-def test_transformer_engine_has_a_workspace_of_its_own() -> None:
+def test_transformer_engine_has_its_own_workspace() -> None:
     """Megatron-LM's published steady states: 2 x 8.1 + 4 MiB on an A100, 3 x 32 on an H100."""
     a100, h100 = find_gpu("a100-80gb"), find_gpu("h100-80gb")
     assert workspace_bytes(generation_of(a100), transformer_engine=True) == 2 * 8_519_680 + 4 * MIB

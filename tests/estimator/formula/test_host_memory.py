@@ -41,7 +41,7 @@ def test_offloaded_states_of_all_ranks(changes: dict[str, Any], per_parameter: i
     assert need.high_bytes(8) - 8 * need.process == pytest.approx(most, rel=1e-6)
 
 
-def test_every_rank_loads_its_copy_where_the_type_changes() -> None:
+def test_every_rank_loads_its_own_copy_if_the_dtype_changes() -> None:
     each = host(FSDP)
     assert (each.loaded, each.mapped) == (4 * P, 2 * P)
     assert each.loading_bytes(8) == 8 * (each.process + 4 * P)
@@ -49,7 +49,7 @@ def test_every_rank_loads_its_copy_where_the_type_changes() -> None:
     assert once.loading_bytes(8) == 8 * once.process + 4 * P
 
 
-def test_accelerates_setting_is_read(tmp_path: Path) -> None:
+def test_the_accelerate_setting_is_read(tmp_path: Path) -> None:
     file = tmp_path / "fsdp.yaml"
     fsdp = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
     file.write_text(fsdp + "  fsdp_cpu_ram_efficient_loading: true\n")
@@ -66,7 +66,7 @@ def test_accelerates_setting_is_read(tmp_path: Path) -> None:
         {"lora.quantization": "nf4"},
     ],
 )
-def test_pages_of_the_file_are_no_private_copy(changes: dict[str, Any]) -> None:
+def test_mapped_pages_of_the_file_are_no_private_copy(changes: dict[str, Any]) -> None:
     need = host(changes)
     assert (need.loaded, need.mapped) == (0, 2 * P)
     assert need.peak_bytes(8) == 8 * need.process

@@ -188,6 +188,6 @@ def test_budgets_of_servers_have_ranges_and_survive_json() -> None:
         estimate(job_of(LLAMA), method="traced")
 
 
-def test_the_table_means_nothing_where_a_model_is_trained() -> None:
+def test_the_inference_table_is_ignored_in_training() -> None:
     job = with_changes(job_of(LLAMA), {"training.mode": "train", "training.sequence_length": 512})
     assert estimate(job).serving is None

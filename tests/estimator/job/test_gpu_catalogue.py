@@ -23,7 +23,7 @@ from vramtop.estimator.job.gpu_catalogue import Gpu, catalogue, find_gpu, match_
         ("h200", "h200", 143771),
     ],
 )
-def test_names_as_people_write_them(name: str, expected: str, total_mib: int) -> None:
+def test_names_may_be_written_in_several_ways(name: str, expected: str, total_mib: int) -> None:
     gpu = find_gpu(name)
 
     assert gpu.name == expected

@@ -64,7 +64,7 @@ def test_errors_name_the_file_the_key_the_value_and_the_nearest_key(
     assert "\n" not in caught.value.message
 
 
-def test_a_missing_or_binary_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.toml: no such file"):
         load_job(tmp_path / "absent.toml")
     (tmp_path / "job.toml").write_bytes(b"\xff\xfe\x00")
@@ -82,7 +82,7 @@ def test_a_folder_beside_the_file_is_found_from_anywhere(tmp_path: Path) -> None
     assert job.model.id == str(tmp_path / "tiny")
 
 
-def test_a_job_survives_its_tables(tmp_path: Path) -> None:
+def test_a_job_round_trips_through_its_tables(tmp_path: Path) -> None:
     job = load_job(write(tmp_path, GOOD))
     assert job_from_mapping(job_to_mapping(job), where="here") == job
     assert job_from_mapping(msgspec.toml.decode(GOOD), where="here") == job

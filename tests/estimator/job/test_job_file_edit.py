@@ -39,7 +39,7 @@ def test_new_keys_go_to_the_end_of_their_table_and_new_tables_to_the_end() -> No
     assert after.endswith('rank = 8\n\n[parallel]\nstrategy = "fsdp2"\n')
 
 
-def test_a_list_over_several_lines_is_replaced_whole() -> None:
+def test_a_list_over_several_lines_is_replaced_completely() -> None:
     after = edit_job_file(TEXT, {"lora.targets": "all-linear", "lora.rank": 16})
     assert after is not None
     assert after.endswith('[lora]\ntargets = "all-linear"\nrank = 16\n')

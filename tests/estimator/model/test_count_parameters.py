@@ -1,4 +1,4 @@
-"""The count from the shape against models that the installed transformers really builds, on the meta device."""
+"""The count from the shape compared with models that the installed transformers builds on the meta device."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -117,7 +117,7 @@ def test_built_in_model_has_the_published_count_with_and_without_torch(model: Bu
     assert same(shape, count(model.config, model.task))
 
 
-def test_every_known_family_has_a_small_model_here() -> None:
+def test_every_known_family_has_a_small_test_model() -> None:
     assert SMALL.keys() == FAMILIES.keys()
 
 

@@ -60,7 +60,7 @@ def pyramid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pyramid")
-def test_a_record_in_the_registry_is_all_that_a_new_family_needs(budget_of: Callable[..., Budget]) -> None:
+def test_a_new_family_needs_only_one_record_in_the_registry(budget_of: Callable[..., Budget]) -> None:
     inventory = count_parameters(read_architecture(CONFIG))
 
     block = 4 * HIDDEN**2 + 2 * 3 * HIDDEN**2 + 3 * HIDDEN + HIDDEN + HIDDEN
@@ -86,7 +86,7 @@ def test_its_block_rules_and_its_heads_are_applied(
 
 
 @pytest.mark.usefixtures("pyramid")
-def test_it_takes_adapters(budget_of: Callable[..., Budget]) -> None:
+def test_adapters_can_be_added_to_the_new_family(budget_of: Callable[..., Budget]) -> None:
     adapters: dict[str, Any] = {**ADAMW, "lora.rank": 8, "lora.targets": ["qkv_proj"]}
 
     assert budget_of(CONFIG, adapters).model.trainable_parameters == LAYERS * 8 * (HIDDEN + 3 * HIDDEN)

@@ -97,7 +97,7 @@ def test_cache_folder(environ: dict[str, str], expected: str) -> None:
         ("t5-base", "google-t5/t5-base"),
     ],
 )
-def test_built_in_names_as_people_write_them(name: str, expected: str) -> None:
+def test_built_in_names_may_be_written_in_several_ways(name: str, expected: str) -> None:
     found = find_built_in(name)
 
     assert found is not None
@@ -132,7 +132,7 @@ def test_python_code_is_named_and_not_run(tmp_path: Path) -> None:
     assert found.code == {"folder": str(tmp_path), "model": "my_models.big:build"}
 
 
-def test_a_models_own_code_is_trusted_only_when_asked_for(tmp_path: Path) -> None:
+def test_code_of_a_model_is_trusted_only_on_request(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "own"}')
     spec = ModelSpec(id=str(tmp_path))
 
@@ -175,7 +175,7 @@ def test_output_folder_does_not_hide_a_built_in_model(tmp_path: Path, monkeypatc
     assert resolve_model(ModelSpec(id="gpt2"), environ={"HF_HOME": str(tmp_path)}).source == "built-in"
 
 
-def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_reported_in_one_sentence(tmp_path: Path) -> None:
     model = tmp_path / "closed" / "model"
     model.mkdir(parents=True)
     (model / "config.json").write_text("{}")

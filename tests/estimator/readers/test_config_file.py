@@ -17,7 +17,7 @@ def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
     return tuple(reading.value(key) for key in keys)
 
 
-def test_accelerates_file_alone_says_how_a_job_is_sharded(tmp_path: Path) -> None:
+def test_an_accelerate_file_alone_gives_the_sharding(tmp_path: Path) -> None:
     (tmp_path / "acc.yaml").write_text(
         "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\nfsdp_config:\n  fsdp_version: 2\n"
     )
@@ -26,7 +26,7 @@ def test_accelerates_file_alone_says_how_a_job_is_sharded(tmp_path: Path) -> Non
     assert set(reading.missing) == {"model.id", "training.micro_batch", "training.sequence_length"}
 
 
-def test_deepspeeds_file_alone(tmp_path: Path) -> None:
+def test_a_deepspeed_file_alone(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(
         '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": true},'
         ' "train_micro_batch_size_per_gpu": 2}'
@@ -37,19 +37,19 @@ def test_deepspeeds_file_alone(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_of_nobody_is_said_so(tmp_path: Path) -> None:
+def test_a_file_of_no_known_tool_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("colour: red\n")
     with pytest.raises(InputError, match=r"x\.yaml: not known as a configuration"):
         read_config_file(tmp_path / "x.yaml", environ={})
 
 
-def test_our_own_environment_is_not_the_jobs(tmp_path: Path) -> None:
+def test_the_environment_of_vramtop_is_not_used_for_the_job(tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(AXOLOTL)
     reading = read_config_file(tmp_path / "cfg.yml", environ=WORKER | {"ACCELERATE_USE_FSDP": "true"})
     assert values(reading, "parallel.strategy", "parallel.data_shard") == ("none", None)
 
 
-def test_a_memory_setting_that_is_not_understood_is_a_warning(tmp_path: Path) -> None:
+def test_an_unknown_memory_setting_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(AXOLOTL + "relora_cpu_offload: true\nval_set_size: 0.1\n")
     warnings = read_config_file(tmp_path / "cfg.yml", environ={}).warnings
     assert warnings == ("cfg.yml: relora_cpu_offload may change the memory and is not counted.",)

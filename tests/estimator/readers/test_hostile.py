@@ -81,7 +81,7 @@ def merged(levels: int) -> str:
     ],
     ids=short,
 )
-def test_yaml_that_no_configuration_is(tmp_path: Path, text: str) -> None:
+def test_invalid_yaml_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(InputError, match="not YAML"):
         read_table(tmp_path / "x.yaml")
@@ -99,7 +99,7 @@ def test_yaml_that_no_configuration_is(tmp_path: Path, text: str) -> None:
     ],
     ids=short,
 )
-def test_a_script_that_cannot_be_read_is_a_sentence(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_script_is_reported_in_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.py").write_text(text)
     with pytest.raises(InputError, match=r"x\.py: (is not Python|too large)"):
         read_script(tmp_path / "x.py", options={}, environ={})
@@ -112,7 +112,7 @@ def test_reading_a_script_writes_nothing_to_the_terminal(tmp_path: Path) -> None
         read_script(tmp_path / "x.py", options={}, environ={})
 
 
-def test_lists_of_lists_in_a_script_are_followed_only_so_far(tmp_path: Path) -> None:
+def test_nested_lists_in_a_script_are_followed_to_a_limited_depth(tmp_path: Path) -> None:
     names = "abcdefgh"
     lines = ["a = [1]", *(f"{n} = [{f'{before}, ' * 300}]" for before, n in itertools.pairwise(names))]
     (tmp_path / "x.py").write_text("\n".join([*lines, "TrainingArguments(optim=h, bf16=True)"]))
@@ -121,7 +121,7 @@ def test_lists_of_lists_in_a_script_are_followed_only_so_far(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads"])
 @pytest.mark.parametrize("value", [10**12, 10**30, 10**5_000, -1, 1e300, [1], "x"], ids=short)
-def test_shapes_of_no_model_are_refused(field: str, value: object) -> None:
+def test_impossible_model_shapes_are_refused(field: str, value: object) -> None:
     for family in ("llama", "mixtral", "qwen3_moe", "gpt2"):
         config = {**LLAMA, "model_type": family, field: value}
         with pytest.raises(InputError, match=field):
@@ -129,14 +129,14 @@ def test_shapes_of_no_model_are_refused(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("layers", [10_001, 2**31 - 1], ids=short)
-def test_more_layers_than_any_model_has_are_not_gone_through(layers: int) -> None:
+def test_an_impossible_number_of_layers_is_not_iterated_over(layers: int) -> None:
     config = {**LLAMA, "model_type": "mixtral", "num_hidden_layers": layers}
     with pytest.raises(InputError, match="layers are more than any model has"):
         estimate(Job(model=ModelSpec(config=config)), gpu=None)
 
 
 @pytest.mark.parametrize("count", [10**30, 2**63, 2**31], ids=short)
-def test_counts_of_no_job_are_refused(count: int) -> None:
+def test_impossible_counts_of_a_job_are_refused(count: int) -> None:
     for key in ("micro_batch", "sequence_length", "gradient_accumulation"):
         with pytest.raises(InputError, match=rf"training\.{key}"):
             job_from_mapping({"training": {key: count}}, where="x")
@@ -148,7 +148,7 @@ def test_versions_of_endless_digits_are_refused() -> None:
             job_from_mapping({"software": table}, where="x")
 
 
-def test_half_a_character_is_a_sentence() -> None:
+def test_a_lone_surrogate_is_reported_in_one_sentence() -> None:
     with pytest.raises(InputError, match="x: "):
         job_from_mapping({"model": {"task": "\ud800"}}, where="x")
 
@@ -161,13 +161,13 @@ def test_half_a_character_is_a_sentence() -> None:
     ],
     ids=short,
 )
-def test_values_of_another_kind_end_nothing(tmp_path: Path, table: dict[str, object]) -> None:
+def test_values_of_another_type_cause_no_crash(tmp_path: Path, table: dict[str, object]) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"per_device_train_batch_size": 1, **table}))
     read_config_file(tmp_path / "x.json", environ={})
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5_000, "-1", ""], ids=short)
-def test_numbers_of_ranks_that_are_none(number: str) -> None:
+def test_impossible_numbers_of_ranks_are_ignored(number: str) -> None:
     environ = {"NPROC_PER_NODE": number, "NNODES": number, "WORLD_SIZE": number, "RANK": number}
     for line in (
         ["torchrun", f"--nnodes={number}", "--nproc-per-node=2", "x.py"],
@@ -190,14 +190,14 @@ def test_numbers_of_ranks_that_are_none(number: str) -> None:
         | VALUE,
     )
 )
-def test_tables_are_a_job_or_a_sentence(tables: dict[str, Any]) -> None:
+def test_any_tables_are_a_job_or_an_input_error(tables: dict[str, Any]) -> None:
     assert sentence(lambda: job_from_mapping(tables, where="x")).startswith("x: ")
 
 
 @some
 @given(st.text(max_size=80) | st.binary(max_size=80).map(lambda data: data.decode("latin-1")))
 @pytest.mark.parametrize("name", ["x.toml", "x.yaml", "x.json"])
-def test_any_text_is_settings_or_a_sentence(tmp_path: Path, name: str, text: str) -> None:
+def test_any_text_is_read_or_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_bytes(text.encode("utf-8", errors="replace"))
     for read in (load_job, read_config_file):
         assert name in sentence(lambda read=read: read(tmp_path / name), otherwise=name)
@@ -205,7 +205,7 @@ def test_any_text_is_settings_or_a_sentence(tmp_path: Path, name: str, text: str
 
 @some
 @given(st.dictionaries(st.sampled_from([*LLAMA, "head_dim", "num_experts", "layer_types", "sliding_window"]), VALUE))
-def test_any_config_is_a_budget_or_a_sentence(fields: dict[str, Any]) -> None:
+def test_any_config_is_estimated_or_refused(fields: dict[str, Any]) -> None:
     try:
         budget = estimate(Job(model=ModelSpec(config={**LLAMA, **fields})), gpu=None)
     except VramtopError:
@@ -282,6 +282,6 @@ PIECES = [
 
 @some
 @given(st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
-def test_any_script_is_read_or_a_sentence(tmp_path: Path, text: str) -> None:
+def test_any_script_is_read_or_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.py").write_text(text)
     assert "x.py" in sentence(lambda: read_script(tmp_path / "x.py", options={}, environ={}), otherwise="x.py")

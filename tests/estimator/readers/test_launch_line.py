@@ -43,7 +43,7 @@ def test_flags_of_a_trainer_script(read: Read) -> None:
     assert reading.evidence()["training.micro_batch"] == "--per_device_train_batch_size on the command line"
 
 
-def test_what_nobody_wrote_is_a_default_of_a_version(read: Read) -> None:
+def test_missing_settings_have_the_default_of_the_version(read: Read) -> None:
     reading = read("python run_clm.py --model_name_or_path gpt2 --output_dir out")
     batch = next(finding for finding in reading.findings if finding.key == "training.micro_batch")
     assert (batch.value, batch.written, batch.origin) == (8, False, "default of transformers 5.2.0")
@@ -59,7 +59,7 @@ def test_weights_load_as_stored_since_transformers_5(read: Read, versions: dict[
     assert found(reading, "training.precision") == (precision,)
 
 
-def test_a_config_without_a_type_is_of_an_fp32_checkpoint(read: Read, tmp_path: Path) -> None:
+def test_a_config_without_a_dtype_means_an_fp32_checkpoint(read: Read, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.json").write_text('{"model_type": "bert"}')
     reading = read("python run.py --model_name_or_path ./old --output_dir out")
@@ -70,7 +70,7 @@ def test_a_config_without_a_type_is_of_an_fp32_checkpoint(read: Read, tmp_path: 
     ("flags", "value"),
     [("--gradient_checkpointing False", "none"), ("--no_gradient_checkpointing", "none"), ("", "full")],
 )
-def test_booleans_and_what_trl_has_on_by_default(read: Read, flags: str, value: str) -> None:
+def test_booleans_and_defaults_of_trl(read: Read, flags: str, value: str) -> None:
     assert found(read(f"trl sft --model_name_or_path gpt2 {flags}"), "training.activation_checkpointing") == (value,)
 
 
@@ -94,13 +94,13 @@ def test_one_process_per_gpu_counts_the_visible_ones(read: Read) -> None:
     assert "parallel.data_replicate" in read(line).missing
 
 
-def test_the_size_of_cublas_workspaces_is_in_the_environment(read: Read) -> None:
+def test_the_cublas_workspace_size_is_read_from_the_environment(read: Read) -> None:
     line = "python run_clm.py --model_name_or_path gpt2 --output_dir out"
     assert found(read(f"CUBLAS_WORKSPACE_CONFIG=:4096:8 {line}"), "software.cublas_workspace") == (":4096:8",)
     assert found(read(line, environ={"CUBLAS_WORKSPACE_CONFIG": "odd"}), "software.cublas_workspace") == (None,)
 
 
-def test_a_worker_of_torchrun_knows_its_world(read: Read) -> None:
+def test_a_torchrun_worker_has_its_world_size(read: Read) -> None:
     environ = {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
     reading = read("python -u train.py --model_name_or_path gpt2 --fsdp true", environ=environ)
     assert found(reading, "parallel.strategy", "parallel.data_shard") == ("fsdp2", 16)
@@ -121,7 +121,7 @@ def test_accelerate_with_fsdp_in_a_file(read: Read, tmp_path: Path) -> None:
     assert reading.evidence()["parallel.data_shard"] == "--num_processes of accelerate"
 
 
-def test_sharding_strategy_of_fsdp1_says_nothing_about_fsdp2(read: Read) -> None:
+def test_the_sharding_strategy_of_fsdp1_is_ignored_for_fsdp2(read: Read) -> None:
     environ = {
         "RANK": "0",
         "WORLD_SIZE": "4",
@@ -156,13 +156,13 @@ def test_sharding_strategies_of_fsdp1(read: Read, strategy: str, expected: tuple
     assert found(read("python train.py --model_name_or_path gpt2", environ=environ), *keys) == expected
 
 
-def test_training_arguments_win_over_accelerates_precision(read: Read) -> None:
+def test_training_arguments_take_precedence_over_the_precision_of_accelerate(read: Read) -> None:
     environ = {"ACCELERATE_MIXED_PRECISION": "no"}
     reading = read("python train.py --model_name_or_path x --bf16 --dtype float32", environ=environ)
     assert found(reading, "training.precision") == ("bf16-mixed",)
 
 
-def test_accelerates_precision_counts_when_the_arguments_say_nothing(read: Read) -> None:
+def test_the_precision_of_accelerate_applies_without_training_arguments(read: Read) -> None:
     environ = {"ACCELERATE_MIXED_PRECISION": "fp16"}
     reading = read("python train.py --model_name_or_path x --dtype float32", environ=environ)
     assert found(reading, "training.precision") == ("fp16-mixed",)
@@ -192,13 +192,13 @@ def test_deepspeed_file_with_auto_takes_the_arguments(read: Read, tmp_path: Path
     assert (job.training.precision, job.training.micro_batch) == ("bf16-mixed", 3)
 
 
-def test_deepspeed_file_that_is_not_there_leaves_a_question(read: Read) -> None:
+def test_a_missing_deepspeed_file_leaves_settings_open(read: Read) -> None:
     reading = read("deepspeed --num_gpus 2 train.py --deepspeed gone.json --model_name_or_path gpt2")
     assert "parallel.strategy" in reading.missing
     assert any("gone.json: no such file" in warning for warning in reading.warnings)
 
 
-def test_trl_takes_its_file_and_the_command_line_wins(read: Read, tmp_path: Path) -> None:
+def test_trl_reads_its_file_and_the_command_line_takes_precedence(read: Read, tmp_path: Path) -> None:
     (tmp_path / "sft.yaml").write_text(
         "model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 4\nmax_length: 4096\nnum_processes: 4\n"
         "use_peft: true\nlora_r: 64\nlora_target_modules: all-linear\nload_in_4bit: true\nuse_bnb_nested_quant: true\n"
@@ -217,7 +217,7 @@ def test_preference_pairs_double_the_batch(read: Read) -> None:
     assert any("reference model" in warning for warning in reading.warnings)
 
 
-def test_a_worker_of_trl_finds_its_processes_in_the_launchers_line(read: Read) -> None:
+def test_a_trl_worker_gets_its_process_count_from_the_launcher_line(read: Read) -> None:
     worker = "python -u /venv/lib/python3.11/site-packages/trl/scripts/sft.py --model_name_or_path gpt2"
     reading = read(worker, launcher=shlex.split("/venv/bin/python /venv/bin/trl sft --use_fsdp true --num_processes 2"))
     assert found(reading, "training.sequence_length", "parallel.data_shard") == (1024, 2)
@@ -230,14 +230,14 @@ def test_a_single_json_file_in_place_of_flags(read: Read, tmp_path: Path) -> Non
     assert reading.evidence()["training.micro_batch"] == "args.json: per_device_train_batch_size"
 
 
-def test_a_relative_folder_becomes_a_full_path(read: Read, tmp_path: Path) -> None:
+def test_a_relative_folder_becomes_an_absolute_path(read: Read, tmp_path: Path) -> None:
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     (tmp_path / "models" / "tiny" / "config.json").write_text('{"model_type": "llama", "dtype": "float32"}')
     reading = read("python train.py --model_name_or_path models/tiny --output_dir out")
     assert found(reading, "model.id", "training.precision") == (str(tmp_path / "models" / "tiny"), "fp32")
 
 
-def test_what_sounds_like_memory_and_is_not_understood_is_said(read: Read) -> None:
+def test_unknown_options_that_may_affect_memory_are_reported(read: Read) -> None:
     reading = read("python train.py --model_name_or_path gpt2 --quant_method hqq --optim galore_adamw --lr 1e-4")
     assert any("--quant_method" in warning for warning in reading.warnings)
     assert any("galore_adamw" in warning for warning in reading.warnings)
@@ -278,20 +278,20 @@ def test_ways_to_start_a_script(read: Read, tmp_path: Path, line: str) -> None:
     ("model", "targets"),
     [("gpt2", ["c_attn"]), ("bert-base-uncased", ["query", "value"]), ("no/such", ["q_proj", "v_proj"])],
 )
-def test_adapters_go_where_peft_puts_them_for_this_model(read: Read, model: str, targets: list[str]) -> None:
+def test_default_adapter_targets_are_those_of_peft_for_the_model(read: Read, model: str, targets: list[str]) -> None:
     reading = read(f"trl sft --model_name_or_path {model} --use_peft")
     assert found(reading, "lora.targets") == (targets,)
     assert reading.missing == ()
 
 
-def test_adapters_of_models_that_peft_does_not_know_are_asked_for(read: Read) -> None:
+def test_adapter_targets_of_models_unknown_to_peft_are_missing(read: Read) -> None:
     line = "trl sft --model_name_or_path microsoft/Phi-3-mini-4k-instruct --use_peft"
     assert read(line).missing == ("lora.targets",)
     assert read(f"{line} --lora_target_modules qkv_proj").missing == ()
     assert read(f"{line} --lora_target_modules '.*(qkv|o)_proj'").missing == ("lora.targets",)
 
 
-def test_a_file_before_the_flags_is_the_programs_configuration(read: Read, tmp_path: Path) -> None:
+def test_a_file_before_the_flags_is_the_configuration_of_the_program(read: Read, tmp_path: Path) -> None:
     (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\nper_device_train_batch_size: 3\nmax_length: 64\n")
     reading = read("python train.py sft.yaml --per_device_train_batch_size 5")
     assert found(reading, "model.id", "training.micro_batch", "training.sequence_length") == ("gpt2", 5, 64)
@@ -315,14 +315,16 @@ def test_options_of_checkpointing(read: Read) -> None:
         ("", None),
     ],
 )
-def test_where_a_trainer_writes_and_reports(read: Read, tmp_path: Path, flags: str, targets: list[str] | None) -> None:
+def test_output_folders_and_reporting_targets_of_a_trainer(
+    read: Read, tmp_path: Path, flags: str, targets: list[str] | None
+) -> None:
     reading = read(f"python run.py --model_name_or_path gpt2 --output_dir out/a --save_total_limit 2 {flags}")
     assert found(reading, "run.output_dir", "run.save_total_limit") == (str(tmp_path / "out" / "a"), 2)
     assert reading.value("run.report_to") == targets
     assert reading.job({"training.sequence_length": 8}).run.output_dir == str(tmp_path / "out" / "a")
 
 
-def test_a_file_alone_does_not_say_from_where_its_folders_count(tmp_path: Path) -> None:
+def test_relative_folders_in_a_file_alone_stay_relative(tmp_path: Path) -> None:
     (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\noutput_dir: out\nreport_to: [wandb, none]\n")
     reading = read_config_file(tmp_path / "sft.yaml", environ={})
     assert found(reading, "run.output_dir", "run.report_to") == ("out", ["wandb"])

@@ -42,12 +42,12 @@ def read(tmp_path: Path) -> Read:
         ("--lora_alpha 3 --some_offload_setting false --dataloader_num_workers 4", Uncertainties()),
     ],
 )
-def test_what_is_in_doubt(read: Read, flags: str, unsure: Uncertainties) -> None:
+def test_uncertain_settings(read: Read, flags: str, unsure: Uncertainties) -> None:
     assert read(f"{TRAINER} {flags}").job().unsure == unsure
 
 
 @pytest.mark.parametrize("method", ["formula", "auto"])
-def test_the_range_is_wider_by_the_component_in_doubt(read: Read, method: str) -> None:
+def test_the_range_is_wider_by_the_uncertain_component(read: Read, method: str) -> None:
     known = estimate(read(f"{TRAINER} --optim adamw_torch").job(), method=method)  # type: ignore[arg-type]
     doubted = estimate(read(f"{TRAINER} --optim galore_adamw").job(), method=method)  # type: ignore[arg-type]
     states = known.peak.components.optimizer
@@ -58,7 +58,7 @@ def test_the_range_is_wider_by_the_component_in_doubt(read: Read, method: str) -
     assert any("optimizer missing or twice as large" in warning for warning in doubted.warnings)
 
 
-def test_who_says_the_value_is_in_no_doubt(read: Read) -> None:
+def test_a_value_given_by_the_user_is_not_uncertain(read: Read) -> None:
     reading = read(f"{TRAINER} --optim galore_adamw")
     assert reading.job({"training.optimizer": "adamw-8bit"}).unsure == Uncertainties()
     assert reading.job({"unsure.optimizer": "less"}).unsure == Uncertainties(optimizer="less")
@@ -83,7 +83,7 @@ def test_who_says_the_value_is_in_no_doubt(read: Read) -> None:
         ),
     ],
 )
-def test_keys_of_a_tools_file(tmp_path: Path, text: str, unsure: Uncertainties) -> None:
+def test_uncertain_keys_of_a_tool_configuration(tmp_path: Path, text: str, unsure: Uncertainties) -> None:
     (tmp_path / "a.yml").write_text(AXOLOTL + text)
     reading = read_config_file(tmp_path / "a.yml", environ={})
     assert reading.job().unsure == unsure
@@ -115,7 +115,7 @@ MEGATRON = (
         ("--bf16 --cross-entropy-loss-fusion", Uncertainties(activations="less", logits="less"), "fp32"),
     ],
 )
-def test_flags_of_megatron(read: Read, flags: str, unsure: Uncertainties, reduce: str) -> None:
+def test_uncertain_flags_of_megatron(read: Read, flags: str, unsure: Uncertainties, reduce: str) -> None:
     job = read(f"{MEGATRON} {flags}").job()
     assert (job.unsure, job.parallel.reduce_dtype) == (unsure, reduce)
 
@@ -132,7 +132,7 @@ def test_units_that_are_not_the_blocks(read: Read, tmp_path: Path) -> None:
         assert read(line).job().unsure == Uncertainties(weights=doubt)  # type: ignore[arg-type]
 
 
-def test_a_deepspeed_file_that_is_not_here_may_offload(tmp_path: Path) -> None:
+def test_a_missing_deepspeed_file_may_offload(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(AXOLOTL + "deepspeed: elsewhere/zero2.json\n")
     reading = read_config_file(tmp_path / "a.yml", environ={})
     assert reading.job({"parallel.data_shard": 2}).unsure == Uncertainties(
@@ -140,7 +140,7 @@ def test_a_deepspeed_file_that_is_not_here_may_offload(tmp_path: Path) -> None:
     )
 
 
-def test_an_argument_that_only_running_the_script_tells(read: Read, tmp_path: Path) -> None:
+def test_an_argument_known_only_at_run_time(read: Read, tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("TrainingArguments(gradient_checkpointing=find_out())\n")
     assert read(TRAINER).job().unsure == Uncertainties(activations="either")
     assert read(f"{TRAINER} --gradient_checkpointing true").job().unsure == Uncertainties()
@@ -152,7 +152,7 @@ def test_a_preference_trainer_without_adapters_holds_the_weights_twice(read: Rea
     assert read(f"{line} --use_peft").job().unsure == Uncertainties()
 
 
-def test_every_argument_that_decides_may_be_unknown(read: Read, tmp_path: Path) -> None:
+def test_every_relevant_argument_may_be_unknown(read: Read, tmp_path: Path) -> None:
     names = ["optim", "bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "fsdp", "deepspeed"]
     names.append("use_liger_kernel")
     (tmp_path / "t.py").write_text(f"TrainingArguments({', '.join(f'{name}=find_out()' for name in names)})\n")

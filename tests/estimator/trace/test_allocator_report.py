@@ -30,7 +30,7 @@ def on(capacity_mib: int, conf: str | None = None) -> ReservedMemory:
     return replay_allocations(pack_allocations(ALLOCATIONS), [8, 10], conf, room)
 
 
-def test_packed_allocations_come_back() -> None:
+def test_packed_allocations_round_trip() -> None:
     assert unpack_allocations(pack_allocations(ALLOCATIONS)) == ALLOCATIONS
     for broken in ("", "no base64!", "aGVsbG8="):
         with pytest.raises(ValueError):  # noqa: PT011 - the libraries' own words

@@ -66,6 +66,6 @@ def test_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
     assert inventory.elements("head") == 0
 
 
-def test_answer_of_another_program_is_not_understood() -> None:
+def test_the_answer_of_another_program_is_an_error() -> None:
     with pytest.raises(CannotTellError, match="not understood"):
         convert_answer({"id": 1, "groups": "none"}, InventoryAnswer)

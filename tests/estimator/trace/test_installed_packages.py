@@ -1,4 +1,4 @@
-"""Packages of an interpreter, asked in a real process; torch is a fake module with the attributes that are read."""
+"""Packages of an interpreter, read in a real process; torch is a fake module with the attributes that are read."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ PYTHON = Path(sys.executable)
 
 
 def stand_in(folder: Path, text: str) -> dict[str, str]:
-    """An environment in which ``import torch`` runs this."""
+    """Return an environment in which ``import torch`` runs this code."""
     (folder / "torch.py").write_text(text)
     return {**os.environ, "PYTHONPATH": str(folder)}
 

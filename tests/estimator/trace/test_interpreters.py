@@ -43,7 +43,7 @@ def test_named_python_is_the_only_one(tmp_path: Path) -> None:
     assert find_interpreters(str(tmp_path / "venv"), environ) == [venv]
 
 
-def test_named_python_that_is_missing_is_wrong_input(tmp_path: Path) -> None:
+def test_named_python_that_is_missing_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such program"):
         find_interpreters(str(tmp_path / "python9"), {})
 
@@ -56,7 +56,7 @@ def test_a_probe_reads_versions_without_importing() -> None:
     assert int(found.transformers.partition(".")[0]) >= 4
 
 
-def test_python_without_torch_is_passed_over(bare_python: Path) -> None:
+def test_python_without_torch_is_skipped(bare_python: Path) -> None:
     environ = {"VIRTUAL_ENV": str(bare_python.parent.parent)}
 
     assert probe_interpreter(bare_python) is None

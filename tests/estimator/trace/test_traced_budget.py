@@ -76,8 +76,8 @@ def test_closed_form_and_trace_agree_within_the_closed_forms_range(name: str) ->
         assert phase.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.03), phase.name
 
 
-def test_only_what_fsdp2_makes_on_its_own_streams_is_kept_from_the_others() -> None:
-    """Sharded gradients and gathered weights; a reduce-scatter's input, here 250 MiB, finds the loss's blocks free."""
+def test_only_fsdp2_allocations_on_its_own_streams_have_separate_pools() -> None:
+    """Sharded gradients and all-gathered weights; a 250 MiB reduce-scatter input reuses free blocks of the loss."""
     wide = CONFIG | {"vocab_size": 64000, "hidden_size": 1024, "num_attention_heads": 16, "tie_word_embeddings": False}
     training = {"precision": "bf16-mixed", "sequence_length": 2048, "activation_checkpointing": "full"}
     sharded = job(training | {"optimizer": "adamw-fused"}, config=wide, parallel={"strategy": "fsdp2", "data_shard": 8})
@@ -100,7 +100,7 @@ def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
     assert "torch" in budget.assumptions[0]
 
 
-def test_the_second_time_the_answer_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_answer_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = estimate(JOBS["bf16"], method="traced", python=sys.executable)
 

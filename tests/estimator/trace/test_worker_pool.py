@@ -66,7 +66,7 @@ def test_requests_share_a_worker_until_the_pool_is_closed(python: LoggedPython, 
     assert has_ended(pid)
 
 
-def test_a_request_with_user_code_has_a_worker_of_its_own(python: LoggedPython, pool: WorkerPool) -> None:
+def test_a_request_with_user_code_has_its_own_worker(python: LoggedPython, pool: WorkerPool) -> None:
     pool.request(python.interpreter, PACKAGES, 30)
     pool.request(python.interpreter, {**PACKAGES, "code": {"folder": "/"}}, 30)
     kept, own = python.pids

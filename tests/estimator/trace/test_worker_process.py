@@ -73,7 +73,7 @@ def test_python_that_cannot_be_started(tmp_path: Path) -> None:
         Worker(tmp_path / "python9")
 
 
-def test_shipped_program_answers_failures_as_sentences_and_goes_on() -> None:
+def test_shipped_program_reports_failures_in_one_sentence_and_continues() -> None:
     llama = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
     requests = [
         ({"op": "inventory", "config": {"model_type": "brandnew"}, "task": "causal-lm"}, "does not know .* 'brandnew'"),
@@ -92,7 +92,7 @@ def test_shipped_program_answers_failures_as_sentences_and_goes_on() -> None:
     assert {group["dtype"] for group in counted["groups"]} == {"float32"}
 
 
-def test_what_libraries_print_does_not_disturb_the_answers(tmp_path: Path) -> None:
+def test_output_printed_by_libraries_does_not_disturb_the_answers(tmp_path: Path) -> None:
     """Both Python's prints and output of native code to file descriptor 1."""
     (tmp_path / "torch.py").write_text("import os\nprint('hello')\nos.write(1, b'native\\n')\n__version__ = '9'\n")
     (tmp_path / "transformers.py").write_text("__version__ = '8'\n")
@@ -124,8 +124,8 @@ def test_worker_programs_keep_to_python_3_9(file: Path) -> None:
     ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-def test_a_worker_that_is_still_at_work_ends_with_the_program(tmp_path: Path) -> None:
-    """A daemon thread waits for it, as behind the dashboard's screens: no code is left to close it."""
+def test_a_busy_worker_ends_with_the_program(tmp_path: Path) -> None:
+    """A daemon thread waits for the worker, as in the dashboard's screens, so no code closes it."""
     busy = tmp_path / "busy.py"
     busy.write_text("import time\ntime.sleep(600)\n")
     holder = (

@@ -1,4 +1,4 @@
-"""Sequences worked out by hand from the rules of c10/cuda/CUDACachingAllocator.cpp; sizes in MiB unless stated in B."""
+"""Sequences derived by hand from the rules of c10/cuda/CUDACachingAllocator.cpp; sizes in MiB unless stated in B."""
 
 import itertools
 import subprocess

@@ -99,7 +99,7 @@ class Log(TorchDispatchMode):
 
 @contextlib.contextmanager
 def autocast(device: str, low: torch.dtype) -> Iterator[None]:
-    """``torch.autocast`` for a device that need not exist."""
+    """``torch.autocast`` for a device that may not exist."""
     torch.set_autocast_dtype(device, low)
     torch.set_autocast_enabled(device, True)
     try:

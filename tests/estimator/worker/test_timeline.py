@@ -49,7 +49,7 @@ def test_few_points_are_kept_of_many_events_and_both_peaks_among_them():
     assert line.peak_reserved.reserved_bytes == max(point.reserved_bytes for point in every.points)
 
 
-def test_every_stretch_keeps_its_lowest_and_highest_point():
+def test_every_interval_keeps_its_lowest_and_highest_point():
     events = saw(1000)
     line = replay(events, CachingAllocator(AllocatorSettings()), max_points=104)  # 50 stretches
     every = replay(events, CachingAllocator(AllocatorSettings()), max_points=len(events) + 2).points
@@ -68,7 +68,7 @@ def test_running_out_of_memory_ends_the_replay_and_is_reported():
     assert (line.peak_reserved, line.retries) == (Point(0, 40 * MIB, 40 * MIB), 1)
 
 
-def test_a_second_replay_goes_on_where_the_first_ended():
+def test_a_second_replay_continues_where_the_first_ended():
     allocator = CachingAllocator(AllocatorSettings(), 64 * MIB)
     replay([("a", 40 * MIB, 0), ("a", None, 0)], allocator)
     line = replay([("b", 44 * MIB, 0)], allocator)  # the 40 must go first

@@ -23,7 +23,7 @@ def residual(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def shared(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Both terms get the sum's gradient itself."""
+    """Both terms receive the gradient tensor of the sum itself."""
     left = x * weight
     return (left + (left.exp() + x)).sum()
 

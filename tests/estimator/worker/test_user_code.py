@@ -1,4 +1,4 @@
-"""Models that the user wrote, and code that comes with a model: run in the worker, and only on request."""
+"""User models and code that comes with a model run in the worker, and only on request."""
 
 import json
 import sys
@@ -140,7 +140,7 @@ def line_of(text: str) -> int:
     return MODELS.split(text, maxsplit=1)[0].count("\n") + 1
 
 
-def test_errors_of_the_users_code_are_one_sentence(
+def test_errors_of_user_code_are_reported_in_one_sentence(
     folder: Path, ask_worker: Callable[[dict[str, Any]], dict[str, Any]], share_user_code: None
 ) -> None:
     errors = {
@@ -177,7 +177,7 @@ def test_a_job_files_code_is_in_the_folder_of_the_job_file(
     assert exact_inventory(resolve_model(job.model), "causal-lm", python=PYTHON).parameters == TINY
 
 
-def test_answers_about_user_code_are_not_kept(
+def test_answers_about_user_code_are_not_cached(
     folder: Path, monkeypatch: pytest.MonkeyPatch, share_user_code: None
 ) -> None:
     model = resolve_model(job_of("own_models:Tiny", folder).model)
@@ -271,7 +271,7 @@ def test_a_models_own_code_runs_when_it_is_trusted(remote: Path) -> None:
 
 
 @pytest.mark.slow
-def test_errors_of_a_models_own_code_are_one_sentence(remote: Path) -> None:
+def test_errors_of_code_of_a_model_are_reported_in_one_sentence(remote: Path) -> None:
     job = Job(model=ModelSpec(id=str(remote), trust_remote_code=True))
     with pytest.raises(CannotTellError, match="its auto_map has no AutoModelForMaskedLM"):
         estimate(with_changes(job, {"model.task": "masked-lm"}), method="exact", python=PYTHON)

@@ -1,4 +1,4 @@
-"""Anomalies are reported with their processes; processes that work are not reported."""
+"""Anomalies are reported with their processes; busy processes are not reported."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 
 class Machine:
-    """GPUs with their processes over time, and the origins of these; ``scan`` takes a snapshot."""
+    """Scripted GPUs and processes with their origins; ``scan`` passes a snapshot to the detector."""
 
     def __init__(self, make_gpu: Make, make_process: Make, make_snapshot: Make) -> None:
         self._gpu, self._process, self._snapshot = make_gpu, make_process, make_snapshot
@@ -47,7 +47,7 @@ class Machine:
         return self._snapshot(gpus, time=self.time)  # type: ignore[no-any-return]
 
     def scan(self, *, after: float = 0.0, **cpu_seconds: float) -> tuple[Anomaly, ...]:
-        """Return the anomalies ``after`` some seconds in which processes (``p4711=3.0``) used processor time."""
+        """Return the anomalies ``after`` some seconds; ``p4711=3.0`` adds CPU seconds to process 4711."""
         self.time += after
         for rows in self.rows:
             rows[:] = [
@@ -99,13 +99,13 @@ def test_spawned_helpers_are_found_behind_the_server_that_forked_them(machine: M
         ({"command": "python evaluate.py"}, "another program that was started on purpose"),
     ],
 )
-def test_children_that_work_are_not_helpers(machine: Machine, worker: dict[str, Any], why: str) -> None:
+def test_busy_children_are_not_reported_as_helpers(machine: Machine, worker: dict[str, Any], why: str) -> None:
     machine.add(0, 100, 40)
     machine.add(0, 101, **{"used": 0.5, "parent": 100, "command": SPAWNED} | worker)
     assert machine.scan() == (), why
 
 
-def test_workers_of_a_server_that_itself_holds_little_are_not_helpers(machine: Machine) -> None:
+def test_workers_of_a_server_with_little_gpu_memory_are_not_helpers(machine: Machine) -> None:
     machine.add(0, 100, 0.5, command="python -m vllm.entrypoints.openai.api_server")
     machine.add(0, 101, 0.6, parent=100, command=SPAWNED)
     assert machine.scan() == ()
@@ -161,7 +161,7 @@ def test_contexts_of_ranks_on_another_ranks_gpu_are_reported(machine: Machine) -
     assert "set_device" in found.advice
 
 
-def test_nccls_memory_on_its_peers_gpus_is_no_anomaly(machine: Machine) -> None:
+def test_nccl_memory_on_peer_gpus_is_no_anomaly(machine: Machine) -> None:
     for number in range(2):
         machine.rank(number, 300 + number)
         machine.add(number, 300 + number, 20)
@@ -170,7 +170,7 @@ def test_nccls_memory_on_its_peers_gpus_is_no_anomaly(machine: Machine) -> None:
 
 
 def test_ranks_of_unknown_memory_on_all_gpus_are_not_reported_as_sharing(machine: Machine) -> None:
-    """In some containers no sizes are reported, and NCCL puts every rank on every GPU's list."""
+    """In some containers sizes are unknown, and NCCL makes the driver list every rank on every GPU."""
     for number in range(2):
         machine.rank(number, 300 + number)
         for gpu in range(2):
@@ -178,7 +178,7 @@ def test_ranks_of_unknown_memory_on_all_gpus_are_not_reported_as_sharing(machine
     assert machine.scan() == ()
 
 
-def test_an_idle_kernel_beside_a_later_run_is_forgotten_after_half_an_hour(machine: Machine) -> None:
+def test_an_idle_kernel_beside_a_later_run_is_reported_as_forgotten_after_half_an_hour(machine: Machine) -> None:
     machine.add(0, 400, 12, command="python -m ipykernel_launcher -f kernel.json", cpu_seconds=900.0)
     machine.add(0, 500, 20, command="python -m ipykernel_launcher -f other.json", start_time=5_000.0)
     said = [machine.scan(after=60, p500=50) for _ in range(32)]
@@ -203,7 +203,7 @@ def test_processes_that_may_be_needed_are_not_reported_as_forgotten(machine: Mac
         assert machine.scan(after=60, p500=50, **work) == ()
 
 
-def test_an_idle_orphan_is_forgotten_unless_its_gpu_works(machine: Machine) -> None:
+def test_an_idle_orphan_is_reported_as_forgotten_unless_its_gpu_is_busy(machine: Machine) -> None:
     machine.add(0, 400, 12, cpu_seconds=900.0, parent=1)
     machine.origins[400] = ProcessOrigin(orphan=True)
     machine.changes = {"utilisation_percent": 0}
@@ -213,7 +213,7 @@ def test_an_idle_orphan_is_forgotten_unless_its_gpu_works(machine: Machine) -> N
     assert machine.scan(after=60) == ()
 
 
-def test_one_reading_is_enough_for_a_process_that_hardly_ever_worked(machine: Machine) -> None:
+def test_a_process_with_hardly_any_cpu_time_is_reported_after_one_reading(machine: Machine) -> None:
     machine.time = 30 * HOUR
     machine.add(0, 400, 12, cpu_seconds=41.0)
     machine.add(0, 500, 20, start_time=29 * HOUR, cpu_seconds=900.0, parent=51)
@@ -232,7 +232,7 @@ def test_memory_of_an_ended_process_is_reported(machine: Machine, note: str, adv
     assert advice in found.advice
 
 
-def test_memory_of_no_process_is_reported_beyond_the_drivers_own(machine: Machine) -> None:
+def test_unattributed_memory_beyond_the_drivers_own_is_reported(machine: Machine) -> None:
     machine.add(0, 700, 12)
     machine.changes = {"used_bytes": int(12.3 * 2**30)}
     assert [anomaly.gpu_index for anomaly in machine.scan()] == [1]
@@ -242,12 +242,12 @@ def test_memory_of_no_process_is_reported_beyond_the_drivers_own(machine: Machin
     assert "4.0 GiB belong to no visible process" in found[0].sentence
     assert "cudaMallocManaged" in found[0].advice
     assert "cudaMallocManaged" not in found[1].advice
-    machine.changes = {"used_bytes": 16 * 2**30, "reserved_bytes": None}  # then the driver's part is inside
+    machine.changes = {"used_bytes": 16 * 2**30, "reserved_bytes": None}  # used now includes the driver's reserve
     machine.detector = AnomalyDetector(min_duration_seconds=0, viewer="ana")
     assert machine.scan() == ()
 
 
-def test_short_anomalies_are_not_reported_and_short_gaps_end_none(machine: Machine) -> None:
+def test_short_anomalies_are_not_reported_and_short_gaps_do_not_end_one(machine: Machine) -> None:
     machine.detector = AnomalyDetector(origin_of=machine.origin, viewer="ana")
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100, name="pt_data_worker")
@@ -259,10 +259,10 @@ def test_short_anomalies_are_not_reported_and_short_gaps_end_none(machine: Machi
     machine.rows[0] = listed
     assert kinds(machine.scan(after=5)) == [("helpers", 0, (101,))]
     del machine.rows[0][1]
-    assert machine.scan(after=5) == ()  # a process that is gone is not lingered over
+    assert machine.scan(after=5) == ()  # ended processes are not kept
 
 
-def test_memory_of_no_process_is_not_reported_for_a_gpu_that_no_longer_answers(
+def test_unattributed_memory_is_not_reported_for_a_gpu_that_no_longer_answers(
     machine: Machine, make_gpu: Make, make_snapshot: Make
 ) -> None:
     machine.detector = AnomalyDetector(viewer="ana")
@@ -287,7 +287,7 @@ def test_origins_are_read_once_and_never_for_a_recording(machine: Machine) -> No
     assert machine.asked == []
 
 
-def test_a_recording_that_begins_again_resets_the_detector(machine: Machine) -> None:
+def test_a_recording_that_restarts_resets_the_detector(machine: Machine) -> None:
     machine.detector = AnomalyDetector(origin_of=machine.origin, viewer="ana")
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100, name="pt_data_worker")

@@ -55,7 +55,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    """Starts a script and gives its pid, and those that its two children say."""
+    """Return a function that starts a script and returns its pid and the pids of its two children."""
     started: list[subprocess.Popen[str]] = []
 
     def run(script: str, *words: str) -> tuple[int, list[int]]:
@@ -89,7 +89,7 @@ def scan() -> tuple[Anomaly, ...]:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_of_multiprocessing_that_hold_a_context(
+def test_multiprocessing_children_with_a_cuda_context_are_reported(
     driver: Any, fake_gpu: Any, fake_process: Any, start: Any, method: str
 ) -> None:
     parent, children = start(CHILDREN, method)
@@ -100,7 +100,7 @@ def test_children_of_multiprocessing_that_hold_a_context(
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-def test_torchs_data_loader_workers_are_recognised_by_name(
+def test_torch_data_loader_workers_are_recognised_by_name(
     driver: Any, fake_gpu: Any, fake_process: Any, start: Any
 ) -> None:
     parent, workers = start(LOADER)
@@ -111,7 +111,7 @@ def test_torchs_data_loader_workers_are_recognised_by_name(
     assert "hold GPU memory each: 6.0 GiB" in found.sentence
 
 
-def test_children_of_multiprocessing_that_work_are_not_reported(
+def test_busy_multiprocessing_children_are_not_reported(
     driver: Any, fake_gpu: Any, fake_process: Any, start: Any
 ) -> None:
     parent, children = start(CHILDREN, "spawn")
@@ -120,7 +120,9 @@ def test_children_of_multiprocessing_that_work_are_not_reported(
     assert scan() == ()
 
 
-def test_two_ranks_on_one_gpu_and_a_stray_context(driver: Any, fake_gpu: Any, fake_process: Any, start: Any) -> None:
+def test_two_ranks_on_one_gpu_and_a_stray_context_are_reported(
+    driver: Any, fake_gpu: Any, fake_process: Any, start: Any
+) -> None:
     _, (first, second) = start(LAUNCHER)
     driver.gpus = [
         fake_gpu(uuid="GPU-0", used_bytes=18 * GIB, processes=[fake_process(pid, 9 * GIB) for pid in (first, second)])

@@ -1,4 +1,4 @@
-"""The GPU of a process: from NVML, else from its environment as CUDA reads it."""
+"""The GPU of a process comes from NVML, or else from its environment as CUDA interprets it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ PID = 4711
 
 @pytest.fixture
 def gpus(make_gpu: Callable[..., GpuReading]) -> list[GpuReading]:
-    """Four equal GPUs, on none of which the process is listed."""
+    """Four equal GPUs, none of which lists the process."""
     return [make_gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS)]
 
 
@@ -46,13 +46,13 @@ def assigned(
         ("GPU-17c90000-33,GPU-e0520000-44", 1, 3),
         ("GPU-8f3a,GPU-8f3b", 1, 1),
         ("gpu", 0, None),
-        ("GPU-8f3", 0, None),  # two UUIDs begin like this
-        ("GPU-17,GPU-99,GPU-e0", 1, 2),  # only the first is left
+        ("GPU-8f3", 0, None),  # ambiguous: two UUIDs have this prefix
+        ("GPU-17,GPU-99,GPU-e0", 1, 2),  # there is no GPU-99: only the first is visible
         ("0,-1,1", 1, 0),
         ("-1", 0, None),
         ("", 0, None),
-        ("0,9,1", 1, 0),  # there is no GPU 9: what follows is not seen
-        ("1,GPU-e052", 1, 1),  # kinds do not mix
+        ("0,9,1", 1, 0),  # there is no GPU 9: CUDA ignores the rest
+        ("1,GPU-e052", 1, 1),  # indices and UUIDs cannot be mixed
         ("1,1", 0, None),
         ("1gpu2", 0, 1),
         ("9" * 5000, 0, None),
@@ -63,13 +63,13 @@ def assigned(
         ("MIG-99999999", 0, None),
     ],
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(
+def test_cuda_visible_devices_is_parsed_like_cuda_parses_it(
     gpus: list[GpuReading], visible: str | None, local_rank: int | None, gpu: int | None
 ) -> None:
     assert assigned(gpus, local_rank, visible=visible).gpu == gpu
 
 
-def test_a_rank_on_equal_cards_is_likely_there_and_says_from_what(gpus: list[GpuReading]) -> None:
+def test_assignment_on_equal_gpus_is_likely_and_names_its_evidence(gpus: list[GpuReading]) -> None:
     found = assigned(gpus, 1, visible="2,3")
     assert (found.certainty, found.origin, found.note) == ("likely", "CUDA_VISIBLE_DEVICES, LOCAL_RANK", None)
     hidden = assigned(gpus, visible="")
@@ -78,7 +78,7 @@ def test_a_rank_on_equal_cards_is_likely_there_and_says_from_what(gpus: list[Gpu
     assert "names no GPU" in hidden.note
 
 
-def test_unequal_cards_have_another_order_unless_it_is_asked_for(
+def test_index_on_unequal_gpus_is_unsure_unless_the_device_order_is_set(
     gpus: list[GpuReading], make_gpu: Callable[..., GpuReading]
 ) -> None:
     unequal = [*gpus[:3], make_gpu(3, uuid=UUIDS[3], name="NVIDIA T4")]
@@ -90,7 +90,7 @@ def test_unequal_cards_have_another_order_unless_it_is_asked_for(
     assert assigned(gpus, visible="3", order="FASTEST_FIRST").certainty == "likely"
 
 
-def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gpus: list[GpuReading]) -> None:
+def test_process_without_a_rank_that_sees_several_gpus_is_assigned_the_first_as_unsure(gpus: list[GpuReading]) -> None:
     for found, gpu in ((assigned(gpus, visible="2,3"), 2), (assigned(gpus), 0)):
         assert (found.gpu, found.certainty) == (gpu, "unsure")
     assert assigned(gpus[:1]).certainty == "likely"
@@ -100,7 +100,7 @@ def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gp
     ("container", "visible", "local_rank", "gpu"),
     [
         ("2,3", None, 1, 3),
-        ("3,2", "0", 0, 2),  # inside, the numbers follow the order of the GPUs
+        ("3,2", "0", 0, 2),  # in the container GPUs are numbered in NVML's order
         ("GPU-e0520000-44,GPU-8f3a0000-11", "1", 0, 3),
         ("all", "2", 0, 2),
         ("2,3", "2", 0, None),
@@ -109,17 +109,17 @@ def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gp
         ("MIG-GPU-17c90000-33/3/0", None, 0, 2),
     ],
 )
-def test_gpus_in_a_container_are_numbered_anew(
+def test_gpus_in_a_container_have_their_own_numbering(
     gpus: list[GpuReading], container: str, visible: str | None, local_rank: int, gpu: int | None
 ) -> None:
     assert assigned(gpus, local_rank, container=container, visible=visible, own_numbering=True).gpu == gpu
 
 
-def test_a_container_of_ones_own_changes_nothing(gpus: list[GpuReading]) -> None:
+def test_containers_gpu_list_is_ignored_in_the_same_container(gpus: list[GpuReading]) -> None:
     assert assigned(gpus, container="2,3", visible="1").gpu == 1
 
 
-def test_a_container_whose_gpus_are_not_told_leaves_only_names(gpus: list[GpuReading]) -> None:
+def test_container_with_an_unknown_gpu_list_allows_only_uuids(gpus: list[GpuReading]) -> None:
     for container in (None, "void", "77"):
         found = assigned(gpus, visible="1", container=container, own_numbering=True)
         assert (found.gpu, found.certainty) == (None, "unsure")
@@ -127,14 +127,14 @@ def test_a_container_whose_gpus_are_not_told_leaves_only_names(gpus: list[GpuRea
         assert assigned(gpus, visible="GPU-e052", container=container, own_numbering=True).gpu == 3
 
 
-def test_without_nvml_an_index_stands_for_itself_and_a_name_for_nothing() -> None:
+def test_without_nvml_an_index_is_kept_and_a_uuid_is_not_resolved() -> None:
     assert assigned(None, 1, visible="4,6").gpu == 6
     assert assigned(None, 3).gpu == 3
     named = assigned(None, 0, visible="GPU-8f3a")
     assert (named.gpu, named.certainty) == (None, "unsure")
 
 
-def test_a_container_with_all_gpus_numbers_them_as_we_do(tmp_path: Path) -> None:
+def test_container_with_all_gpus_has_the_hosts_numbering(tmp_path: Path) -> None:
     here, some, every = (tmp_path / name for name in ("here", "some", "every"))
     for root, names in ((here, "01"), (some, "1"), (every, "01")):
         (root / "dev").mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_a_container_with_all_gpus_numbers_them_as_we_do(tmp_path: Path) -> None
     assert has_own_gpu_numbering(tmp_path / "hidden", here=here)
 
 
-def test_a_mig_device_is_placed_on_its_gpu_where_the_driver_knows_it(gpus: list[GpuReading]) -> None:
+def test_mig_device_is_assigned_to_its_gpu_if_the_driver_knows_it(gpus: list[GpuReading]) -> None:
     asked = []
 
     def parent(uuid: str) -> str | None:
@@ -160,7 +160,7 @@ def test_a_mig_device_is_placed_on_its_gpu_where_the_driver_knows_it(gpus: list[
     assert (unknown.gpu, unknown.certainty) == (None, "unsure")
 
 
-def test_what_nvml_lists_wins(
+def test_gpu_listed_by_nvml_takes_precedence_over_the_environment(
     make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], gpus: list[GpuReading]
 ) -> None:
     gpus[3] = make_gpu(3, [make_process(PID, 20)], uuid=UUIDS[3])
@@ -173,7 +173,7 @@ def test_what_nvml_lists_wins(
     assert reused.gpu == 1
 
 
-def test_sizes_that_are_not_known_leave_the_choice_to_the_environment(
+def test_with_unknown_sizes_the_environment_decides(
     make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
 ) -> None:
     gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
@@ -182,7 +182,7 @@ def test_sizes_that_are_not_known_leave_the_choice_to_the_environment(
     assert (found.gpu, found.certainty, found.other_gpus) == (0, "unsure", (1,))
 
 
-def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -> None:
+def test_the_gpu_of_a_mig_device_is_queried_from_the_driver(driver: Any, fake_gpu: Any) -> None:
     driver.gpus = [fake_gpu(uuid="GPU-a"), fake_gpu(uuid="GPU-b")]
     driver.mig = {"MIG-1234": 1}
     assert nvml_mig_parent("MIG-1234") == "GPU-b"
@@ -202,7 +202,7 @@ def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -
         ({"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, (1,), False),
     ],
 )
-def test_the_gpus_that_one_may_use(
+def test_visible_gpus_follow_the_environment(
     make_gpu: Callable[..., GpuReading], environ: dict[str, str], indices: tuple[int, ...], doubtful: bool
 ) -> None:
     choice = GpuEnvironment.from_environ(environ, local_rank=None)
@@ -224,7 +224,7 @@ def test_the_gpus_that_one_may_use(
         (None, ()),
     ],
 )
-def test_the_mig_devices_that_are_named(
+def test_visible_mig_devices_are_those_named_in_the_environment(
     make_mig_gpu: Callable[..., GpuReading], visible: str | None, uuids: tuple[str, ...]
 ) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

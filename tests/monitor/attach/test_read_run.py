@@ -44,7 +44,7 @@ def test_a_script_in_its_own_folder(start: Start, script: Script, tmp_path: Path
     assert answer["missing"] == []
 
 
-def test_versions_are_those_of_the_processs_interpreter(
+def test_versions_are_read_from_the_interpreter_of_the_process(
     start: Start, script: Script, tmp_path: Path, flags: Flags
 ) -> None:
     packages = tmp_path / "venv" / "lib" / "python3.99" / "site-packages"
@@ -64,7 +64,7 @@ def test_versions_are_those_of_the_processs_interpreter(
     assert read_run(pid).versions["transformers"] == "5.1.0"
 
 
-def test_models_are_looked_up_where_the_process_has_them(
+def test_models_are_looked_up_in_the_cache_of_the_process(
     start: Start, script: Script, tmp_path: Path, flags: Flags
 ) -> None:
     snapshot = tmp_path / "cache" / "hub" / "models--some--model" / "snapshots" / "abc"
@@ -82,7 +82,7 @@ def test_models_are_looked_up_where_the_process_has_them(
 
 
 @needs_torch
-def test_every_rank_of_torchrun_from_any_of_its_processes(
+def test_any_torchrun_process_leads_to_all_ranks(
     start: Start,
     script: Script,
     make_gpu: Callable[..., GpuReading],
@@ -107,7 +107,9 @@ def test_every_rank_of_torchrun_from_any_of_its_processes(
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_child_of_the_program_has_its_settings(start: Start, script: Script, method: str, flags: Flags) -> None:
+def test_a_child_process_has_the_settings_of_its_program(
+    start: Start, script: Script, method: str, flags: Flags
+) -> None:
     parent = start([sys.executable, script(SPAWNS.replace("METHOD", method)), *flags()])
     children = [child for child in psutil.Process(parent).children() if "resource_tracker" not in str(child.cmdline())]
     attached = read_run(children[0].pid)
@@ -117,12 +119,12 @@ def test_a_child_of_the_program_has_its_settings(start: Start, script: Script, m
     assert [rank.pid for rank in read_run(children[0].pid, on_gpu={parent}).ranks] == [parent]
 
 
-def test_a_shell_that_waits_for_the_script(start: Start, script: Script, flags: Flags) -> None:
+def test_a_shell_is_read_as_the_script_that_it_waits_for(start: Start, script: Script, flags: Flags) -> None:
     line = f"{sys.executable} {script(SLEEPS)} {' '.join(flags())}; true"
     assert read_run(start(["bash", "-c", line])).reading.value("training.micro_batch") == 4
 
 
-def test_a_wrapper_that_waits_for_the_script(start: Start, script: Script, flags: Flags) -> None:
+def test_a_wrapper_is_read_as_the_script_that_it_waits_for(start: Start, script: Script, flags: Flags) -> None:
     pid = start(["timeout", "120", sys.executable, script(SLEEPS), *flags()])
     (child,) = psutil.Process(pid).children()
     assert [rank.pid for rank in read_run(pid).ranks] == [child.pid]
@@ -131,14 +133,14 @@ def test_a_wrapper_that_waits_for_the_script(start: Start, script: Script, flags
     assert [rank.pid for rank in read_run(pid).ranks] == [psutil.Process(pid).children(recursive=True)[1].pid]
 
 
-def test_a_shell_with_several_jobs_is_asked_which(start: Start, script: Script) -> None:
+def test_a_shell_with_several_jobs_needs_a_choice(start: Start, script: Script) -> None:
     line = f"{sys.executable} {script(SLEEPS)} --a & {sys.executable} train.py --b & wait; true"
     pid = start(["bash", "-c", line], ready=2)
     with pytest.raises(CannotTellError, match=r"several programs: \d+ \(train\.py\), \d+ \(train\.py\)"):
         read_run(pid)
 
 
-def test_python_programs_that_the_program_starts_are_its_own_affair(
+def test_python_children_of_the_training_script_are_ignored(
     start: Start, script: Script, tmp_path: Path, flags: Flags
 ) -> None:
     (tmp_path / "logger.py").write_text(SLEEPS)
@@ -147,7 +149,7 @@ def test_python_programs_that_the_program_starts_are_its_own_affair(
     assert "train.py" in read_run(pid).command
 
 
-def test_what_is_not_on_the_command_line_is_asked_for(start: Start, script: Script) -> None:
+def test_settings_that_are_not_on_the_command_line_are_missing(start: Start, script: Script) -> None:
     reading = read_run(start([sys.executable, script(SLEEPS)])).reading
     assert reading.missing == ("model.id", "training.micro_batch", "training.sequence_length")
     assert reading.job({"model.id": "gpt2", "training.micro_batch": 2}).training.micro_batch == 2
@@ -168,7 +170,7 @@ time.sleep(120)
 
 
 @needs_torch
-def test_a_probed_run_says_what_no_text_says(start: Start, tmp_path: Path) -> None:
+def test_a_probed_run_reports_settings_that_no_text_states(start: Start, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
     pid = start([sys.executable, "train.py"], **probed_environment({"BATCH": "2", "HF_HUB_OFFLINE": "1"}))
     until(lambda: "(probe)" in str(read_run(pid).reading.evidence().get("training.micro_batch")))
@@ -184,13 +186,13 @@ def test_a_probed_run_says_what_no_text_says(start: Start, tmp_path: Path) -> No
     assert attachment.reading.missing == ("training.sequence_length",)
 
 
-TELLS = """\
+WRITES_FACTS = """\
 import json, os, sys, time, torch
 from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser
 from transformers import Trainer, TrainerCallback, TrainingArguments
 (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(sys.argv[1])
 BLOCK_SIZE = 24
-class Tells(TrainerCallback):
+class WritesFacts(TrainerCallback):
     def on_step_end(self, args, state, control, model, optimizer, **kwargs):
         while hasattr(optimizer, "optimizer"):
             optimizer = optimizer.optimizer
@@ -203,7 +205,7 @@ class Tells(TrainerCallback):
         time.sleep(120)
 model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("tiny"), dtype=torch.float32)
 ones = torch.ones(BLOCK_SIZE, dtype=torch.long)
-Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[Tells()]).train()
+Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[WritesFacts()]).train()
 """
 TINY = {
     "model_type": "llama",
@@ -229,10 +231,10 @@ save_strategy: "no"
 
 
 @needs_torch
-def test_a_trainer_does_what_is_read_of_it(start: Start, tmp_path: Path) -> None:
+def test_settings_that_are_read_match_those_of_a_real_trainer(start: Start, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
-    (tmp_path / "train.py").write_text(TELLS)
+    (tmp_path / "train.py").write_text(WRITES_FACTS)
     (tmp_path / "x.yaml").write_text(WRITTEN)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "x.yaml"]
     job = read_run(start(run, ready=2, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")).reading.job()
@@ -262,7 +264,7 @@ def test_a_trainer_does_what_is_read_of_it(start: Start, tmp_path: Path) -> None
         ("litgpt", ["finetune_lora", "org/model", "--train.max_seq_length", "800"], "", 800),
     ],
 )
-def test_a_tools_own_command_that_trains_in_process(
+def test_a_tool_command_that_trains_in_its_own_process(
     start: Start, tmp_path: Path, program: str, arguments: list[str], text: str, expected: int
 ) -> None:
     (tmp_path / program).write_text(SLEEPS)
@@ -315,7 +317,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_ranks_that_the_program_started_itself(start: Start, script: Script, method: str, flags: Flags) -> None:
+def test_ranks_started_by_the_program_itself_are_found(start: Start, script: Script, method: str, flags: Flags) -> None:
     program = start([sys.executable, script(RANKS.replace("METHOD", method)), *flags()], ready=3)
     ranks = [child for child in psutil.Process(program).children() if "resource_tracker" not in str(child.cmdline())]
     pids = {rank.pid for rank in ranks}

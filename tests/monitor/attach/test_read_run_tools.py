@@ -1,4 +1,4 @@
-"""Attaching to training tools: their true command lines, environments and files, in stand-in programs."""
+"""Attaching to stand-ins for training tools with the tools' real command lines, environments and files."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ Child = tuple[Sequence[str], dict[str, str]]
 Run = Callable[..., int]
 
 
-def of_torchrun(rank: int, world: int) -> dict[str, str]:
+def torchrun_environment(rank: int, world: int) -> dict[str, str]:
     """Variables that torch.distributed.run adds to a worker's environment."""
     elastic = {"RESTART_COUNT": "0", "MAX_RESTARTS": "0", "RUN_ID": "none", "USE_AGENT_STORE": "True"}
     return {
@@ -49,20 +49,20 @@ def of_torchrun(rank: int, world: int) -> dict[str, str]:
     }
 
 
-def ranks_of(argv: Sequence[str], world: int, **more: str) -> list[Child]:
-    """A worker for each rank, as torchrun starts it."""
-    return [(argv, {**of_torchrun(rank, world), **more}) for rank in range(world)]
+def torchrun_workers(argv: Sequence[str], world: int, **more: str) -> list[Child]:
+    """Workers of all ranks, as torchrun starts them."""
+    return [(argv, {**torchrun_environment(rank, world), **more}) for rank in range(world)]
 
 
 class Site:
-    """Stand-ins for installed packages and commands, in a virtual environment's folders."""
+    """Stand-ins for installed packages and commands in the folders of a virtual environment."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.packages = root / "venv" / "lib" / "python3.12" / "site-packages"
 
     def program(self, name: str, text: str = SLEEPS) -> str:
-        """A module's file in site-packages, its packages included."""
+        """Create a module and its packages in site-packages; return its file."""
         path = self.packages / name
         path.parent.mkdir(parents=True, exist_ok=True)
         for folder in path.relative_to(self.packages).parents:
@@ -71,7 +71,7 @@ class Site:
         return str(path)
 
     def command(self, name: str, text: str = SLEEPS, children: Sequence[Child] = ()) -> list[str]:
-        """A command in ``bin`` as the process list shows it; it starts these children."""
+        """Create a command in ``bin`` that starts these children; return it as the process list shows it."""
         path = self.root / "venv" / "bin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self.starts(path, text, children)
@@ -93,7 +93,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def run(start: Callable[..., int], site: Site) -> Run:
-    """Starts a command that finds the packages of ``site``."""
+    """Return a function that starts a command with the packages of ``site``."""
 
     def start_with_packages(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
         return start(list(command), ready=ready, PYTHONPATH=str(site.packages), **environ)
@@ -109,8 +109,8 @@ def found(attachment: Attachment, *keys: str) -> list[Any]:
     return [attachment.reading.value(key) for key in keys]
 
 
-def same_from_everywhere(pid: int, ranks: int) -> Attachment:
-    """The attachment, which must be the same from every process of the job."""
+def attach_from_every_process(pid: int, ranks: int) -> Attachment:
+    """Return the attachment after checking that every process of the job gives the same one."""
     asked = [read_run(member) for member in run_processes(pid)]
     assert all([rank.local_rank or 0 for rank in each.ranks] == list(range(ranks)) for each in asked)
     assert all(each.ranks == asked[0].ranks and each.reading == asked[0].reading for each in asked)
@@ -133,13 +133,13 @@ def axolotl(site: Site) -> list[str]:
     (site.root / "cfg.yml").write_text(AXOLOTL)
     rest = ["-m", "axolotl.cli.train", "cfg.yml", "--micro-batch-size=4"]
     accelerate = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "no", "OMP_NUM_THREADS": "1"}
-    launch = site.command("accelerate", children=ranks_of([*PYTHON, *rest], 2, **accelerate))
+    launch = site.command("accelerate", children=torchrun_workers([*PYTHON, *rest], 2, **accelerate))
     outer = site.command("axolotl", children=[([*launch, "launch", *rest], {})])
     return [*outer, "train", "cfg.yml", "--micro-batch-size=4"]
 
 
 def test_axolotl(run: Run, site: Site) -> None:
-    attachment = same_from_everywhere(run(axolotl(site), ready=2), ranks=2)
+    attachment = attach_from_every_process(run(axolotl(site), ready=2), ranks=2)
     assert attachment.launcher == "accelerate"
     evidence = attachment.reading.evidence()
     assert found(attachment, "training.micro_batch", "training.sequence_length") == [4, 400]
@@ -150,7 +150,7 @@ def test_axolotl(run: Run, site: Site) -> None:
     assert found(attachment, "training.precision") == ["bf16-mixed"]  # its own bf16, not accelerate's "no"
 
 
-def test_axolotls_resolved_log(run: Run, site: Site) -> None:
+def test_axolotl_resolved_configuration_log(run: Run, site: Site) -> None:
     pid = run(axolotl(site), ready=2)
     resolved = {"base_model": "gpt2", "sequence_len": 999, "micro_batch_size": 9, "output_dir": "out", "bf16": True}
     (site.root / "out").mkdir()
@@ -167,11 +167,11 @@ def test_llamafactory_over_torchrun(run: Run, site: Site) -> None:
     (site.root / "x.yaml").write_text(FACTORY)
     program = site.program("llamafactory/launcher.py")
     arguments = ["x.yaml", "per_device_train_batch_size=3"]
-    children = ranks_of([*PYTHON, program, *arguments], 2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    children = torchrun_workers([*PYTHON, program, *arguments], 2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
     torchrun = site.command("torchrun", children=children)
     flags = ["--nnodes", "1", "--node_rank", "0", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
     outer = site.command("llamafactory-cli", children=[([*torchrun, *flags, program, *arguments], {})])
-    attachment = same_from_everywhere(run([*outer, "train", *arguments], ready=2), ranks=2)
+    attachment = attach_from_every_process(run([*outer, "train", *arguments], ready=2), ranks=2)
     assert found(attachment, "training.micro_batch", "training.sequence_length") == [3, 300]
     assert found(attachment, "lora.rank", "lora.targets") == [8, "all-linear"]
     assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
@@ -179,7 +179,7 @@ def test_llamafactory_over_torchrun(run: Run, site: Site) -> None:
     assert attachment.reading.evidence()["training.micro_batch"] == "per_device_train_batch_size= on the command line"
 
 
-def test_llamafactorys_web_page_writes_its_own_file(run: Run, site: Site) -> None:
+def test_llamafactory_web_ui_run_is_read_from_its_own_file(run: Run, site: Site) -> None:
     (site.root / "out").mkdir()
     (site.root / "out" / "training_args.yaml").write_text(FACTORY)
     attachment = read_run(run([*site.command("llamafactory-cli"), "train", "out/training_args.yaml"]))
@@ -194,7 +194,7 @@ def test_swift_on_one_gpu(run: Run, site: Site) -> None:
     program = site.program("swift/cli/sft.py")
     outer = site.command("swift", children=[([sys.executable, program, *SWIFT], {})])
     pid = run([*outer, "sft", *SWIFT], CUDA_VISIBLE_DEVICES="0")
-    attachment = same_from_everywhere(pid, ranks=1)
+    attachment = attach_from_every_process(pid, ranks=1)
     keys = ("training.sequence_length", "training.micro_batch", "training.gradient_accumulation", "training.precision")
     assert found(attachment, *keys) == [700, 1, 16, "bf16"]
     resolved = {"model": "gpt2", "max_length": 701, "per_device_train_batch_size": 5, "tuner_type": "full"}
@@ -207,12 +207,12 @@ def test_swift_on_one_gpu(run: Run, site: Site) -> None:
 
 def test_swift_on_two_gpus(run: Run, site: Site) -> None:
     program = site.program("swift/cli/sft.py")
-    children = ranks_of([*PYTHON, program, *SWIFT], 2, NPROC_PER_NODE="2")
-    inner = site.program("torch/distributed/run.py")  # started by its path, so that torch itself is not in the way
+    children = torchrun_workers([*PYTHON, program, *SWIFT], 2, NPROC_PER_NODE="2")
+    inner = site.program("torch/distributed/run.py")  # started by its path, so that the real torch is not imported
     site.starts(Path(inner), children=children)
     launch = site.command("torchrun", children=children)
     outer = site.command("swift", children=[([*launch, "--nproc_per_node", "2", program, *SWIFT], {})])
-    attachment = same_from_everywhere(run([*outer, "sft", *SWIFT], ready=2, NPROC_PER_NODE="2"), ranks=2)
+    attachment = attach_from_every_process(run([*outer, "sft", *SWIFT], ready=2, NPROC_PER_NODE="2"), ranks=2)
     assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
     assert found(attachment, "training.gradient_accumulation") == [8]
 
@@ -226,7 +226,7 @@ dtype: bf16
 """
 
 
-def test_torchtunes_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
+def test_torchtune_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
     shipped = Path(site.program("recipes/configs/llama3_1/8B_qlora_single_device.yaml"))
     shipped.write_text(TUNE.replace("OUT", str(tmp_path / "out")))
     arguments = ["--config", "llama3_1/8B_qlora_single_device", "batch_size=5"]
@@ -241,13 +241,13 @@ def test_torchtunes_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
     assert found(read_run(pid), "training.sequence_length") == [601]
 
 
-def test_torchtunes_distributed_recipe(run: Run, site: Site) -> None:
+def test_torchtune_distributed_recipe(run: Run, site: Site) -> None:
     shipped = Path(site.program("recipes/configs/llama3_1/8B_lora.yaml"))
     shipped.write_text(TUNE)
     recipe = site.program("recipes/lora_finetune_distributed.py")
-    children = ranks_of([*PYTHON, recipe, "--config", str(shipped), "batch_size=6"], 2)
+    children = torchrun_workers([*PYTHON, recipe, "--config", str(shipped), "batch_size=6"], 2)
     line = ["run", "--nproc_per_node", "2", "lora_finetune_distributed", "--config", "llama3_1/8B_lora", "batch_size=6"]
-    attachment = same_from_everywhere(run([*site.command("tune", children=children), *line], ready=2), ranks=2)
+    attachment = attach_from_every_process(run([*site.command("tune", children=children), *line], ready=2), ranks=2)
     assert found(attachment, "training.micro_batch", "parallel.strategy", "parallel.data_shard") == [6, "fsdp2", 2]
 
 
@@ -255,11 +255,13 @@ def test_torchtitan(run: Run, site: Site) -> None:
     site.program("torchtitan/train.py")
     flags = ["--module", "llama3", "--config", "llama3_8b", "--training.max_context_length", "4096"]
     flags += ["--training.num-tokens-per-microbatch-per-dp-rank=8192", "activation-checkpoint:full"]
-    children = ranks_of([*PYTHON, "-m", "torchtitan.train", *flags], 2, PYTORCH_ALLOC_CONF="expandable_segments:True")
+    children = torchrun_workers(
+        [*PYTHON, "-m", "torchtitan.train", *flags], 2, PYTORCH_ALLOC_CONF="expandable_segments:True"
+    )
     torchrun = site.command("torchrun", children=children)
     line = [*torchrun, "--nproc_per_node=2", "--rdzv_backend", "c10d", "--rdzv_endpoint=localhost:0"]
     line += ["--local-ranks-filter", "0", "--role", "rank", "--tee", "3", "-m", "torchtitan.train", *flags]
-    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
     keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.activation_checkpointing")
     assert found(attachment, *keys) == ["meta-llama/Llama-3.1-8B", 2, 4096, "full"]
     assert found(attachment, "parallel.strategy", "parallel.data_shard") == ["fsdp2", 2]
@@ -278,18 +280,18 @@ def test_automodel(run: Run, site: Site) -> None:
     (site.root / "cfg.yaml").write_text(AUTOMODEL)
     recipe = site.program("nemo_automodel/recipes/llm/train_ft.py")
     override = "--step_scheduler.local_batch_size=4"
-    children = ranks_of([*PYTHON, recipe, "-c", str(site.root / "cfg.yaml"), override], 2)
+    children = torchrun_workers([*PYTHON, recipe, "-c", str(site.root / "cfg.yaml"), override], 2)
     line = [*site.command("automodel", children=children), "cfg.yaml", "--nproc-per-node", "2", override]
-    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
     keys = ("training.micro_batch", "training.sequence_length", "training.gradient_accumulation")
     assert found(attachment, *keys) == [4, 256, 2]
     assert found(attachment, "training.activation_checkpointing", "parallel.data_shard") == ["full", 2]
 
 
-def test_litgpt_whose_first_rank_starts_the_others(run: Run, site: Site) -> None:
+def test_litgpt_with_ranks_started_by_the_first_rank(run: Run, site: Site) -> None:
     flags = ["--devices", "2", "--train.max_seq_length", "128", "--precision", "bf16-true"]
     line = [*site.command("litgpt", COPIES_ITSELF), "finetune_lora", "checkpoints/org/model", *flags]
-    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    attachment = attach_from_every_process(run(line, ready=2), ranks=2)
     keys = ("model.id", "training.sequence_length", "parallel.strategy", "parallel.data_shard", "training.precision")
     assert found(attachment, *keys) == ["org/model", 128, "fsdp1", 2, "bf16"]
     assert found(attachment, "training.activation_checkpointing", "training.gradient_accumulation") == ["full", 8]
@@ -299,7 +301,7 @@ def test_lightning_script(run: Run, site: Site) -> None:
     text = 'def model():\n    return AutoModelForCausalLM.from_pretrained("gpt2")\n'
     (site.root / "train.py").write_text(text + COPIES_ITSELF)
     pid = run([sys.executable, "train.py", "--batch_size", "3"], ready=2)
-    attachment = same_from_everywhere(pid, ranks=2)
+    attachment = attach_from_every_process(pid, ranks=2)
     assert found(attachment, "model.id") == ["gpt2"]
     assert [rank.pid for rank in attachment.ranks] == run_processes(pid)
 
@@ -309,9 +311,9 @@ def test_megatron(run: Run, site: Site) -> None:
     flags = "--num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024"
     flags += " --micro-batch-size 4 --global-batch-size 16 --bf16 --vocab-size 50257 --tensor-model-parallel-size 2"
     flags += " --use-distributed-optimizer --recompute-granularity full --recompute-method uniform"
-    children = ranks_of([*PYTHON, script, *flags.split()], 2, CUDA_DEVICE_MAX_CONNECTIONS="1")
+    children = torchrun_workers([*PYTHON, script, *flags.split()], 2, CUDA_DEVICE_MAX_CONNECTIONS="1")
     torchrun = site.command("torchrun", children=children)
-    attachment = same_from_everywhere(
+    attachment = attach_from_every_process(
         run([*torchrun, "--nproc_per_node", "2", script, *flags.split()], ready=2), ranks=2
     )
     keys = ("training.micro_batch", "training.gradient_accumulation", "parallel.tensor", "parallel.data_shard")
@@ -328,7 +330,7 @@ def main():
 """
 
 
-def test_a_script_of_unsloth(run: Run, site: Site) -> None:
+def test_unsloth_script(run: Run, site: Site) -> None:
     (site.root / "train.py").write_text(UNSLOTH + SLEEPS)
     attachment = read_run(run([sys.executable, "train.py"]))
     keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.optimizer", "lora.rank")
@@ -336,14 +338,14 @@ def test_a_script_of_unsloth(run: Run, site: Site) -> None:
     assert attachment.reading.evidence()["training.micro_batch"].startswith("train.py line 5: SFTConfig(")
 
 
-def test_unsloths_own_command(run: Run, site: Site) -> None:
+def test_unsloth_command(run: Run, site: Site) -> None:
     (site.root / "u.yaml").write_text("model: unsloth/Qwen3-8B\ntraining: {batch_size: 1, max_seq_length: 512}\n")
     attachment = read_run(run([*site.command("unsloth"), "train", "--config", "u.yaml", "--batch-size", "7"]))
     keys = ("model.id", "training.micro_batch", "training.sequence_length", "lora.rank", "lora.quantization")
     assert found(attachment, *keys) == ["unsloth/Qwen3-8B", 7, 512, 64, "nf4-double"]
 
 
-def test_the_deepspeed_launcher(run: Run, site: Site) -> None:
+def test_deepspeed_launcher(run: Run, site: Site) -> None:
     script = site.starts(site.root / "train.py")
     zero = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto"}
     (site.root / "ds.json").write_text(json.dumps(zero))
@@ -360,7 +362,7 @@ def test_the_deepspeed_launcher(run: Run, site: Site) -> None:
     inner = [*PYTHON, "-m", "deepspeed.launcher.launch", f"--world_info={world}", "--master_addr=127.0.0.1"]
     inner += ["--master_port=29500", "--enable_each_rank_log=None", script, *flags]
     outer = site.command("deepspeed", children=[(inner, {})])
-    attachment = same_from_everywhere(run([*outer, "--num_gpus=2", "train.py", *flags], ready=2), ranks=2)
+    attachment = attach_from_every_process(run([*outer, "--num_gpus=2", "train.py", *flags], ready=2), ranks=2)
     assert attachment.launcher == "deepspeed"
     assert [rank.gpu_hint for rank in attachment.ranks] == ["0", "1"]
     keys = ("parallel.strategy", "parallel.data_shard", "training.micro_batch", "training.precision")

@@ -1,4 +1,4 @@
-"""Processes that are hidden, mislead, end, or are no training program: each gives one sentence."""
+"""Hidden, misleading and ended processes, and ones that do not train: each is reported in one sentence."""
 
 import json
 import os
@@ -22,19 +22,19 @@ Script = Callable[[str], str]
 
 
 @pytest.mark.parametrize("pid", [-1, 2**80])
-def test_a_number_that_is_no_pid(pid: int) -> None:
+def test_an_impossible_pid_is_an_error(pid: int) -> None:
     with pytest.raises(InputError, match="There is no process"):
         read_run(pid)
 
 
-def test_a_pid_that_is_gone(start: Start, script: Script) -> None:
+def test_a_pid_without_a_process_is_an_error(start: Start, script: Script) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     with pytest.raises(InputError, match=f"no process {process.pid}"):
         read_run(process.pid)
 
 
-def test_a_zombie() -> None:
+def test_a_zombie_is_an_error() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     with pytest.raises(CannotTellError, match="has ended already"):
@@ -42,7 +42,7 @@ def test_a_zombie() -> None:
     process.wait()
 
 
-def test_a_pid_that_was_given_to_another_process(start: Start, script: Script) -> None:
+def test_a_reused_pid_is_an_error(start: Start, script: Script) -> None:
     pid = start([sys.executable, script(SLEEPS)])
     with pytest.raises(CannotTellError, match="another one by now"):
         read_run(pid, start_time=psutil.Process(pid).create_time() - 100)
@@ -58,7 +58,7 @@ def test_a_pid_that_was_given_to_another_process(start: Start, script: Script) -
         (["PYTHON", "-c", SLEEPS], "runs Python code that is in no file"),
     ],
 )
-def test_a_process_that_trains_nothing(start: Start, command: list[str], why: str) -> None:
+def test_a_process_that_is_no_training_is_an_error(start: Start, command: list[str], why: str) -> None:
     pid = start([word.replace("PYTHON", sys.executable) for word in command])
     with pytest.raises(CannotTellError, match=why):
         read_run(pid)
@@ -76,7 +76,7 @@ time.sleep(120)
 """
 
 
-def test_a_program_that_has_overwritten_its_command_line(start: Start, script: Script, flags: Flags) -> None:
+def test_an_overwritten_command_line_is_an_error(start: Start, script: Script, flags: Flags) -> None:
     pid = start([sys.executable, script(TITLED), *flags()])
     with pytest.raises(CannotTellError, match=rf"Process {pid} \(ray::train \[rank=0\]\) has overwritten its own"):
         read_run(pid)
@@ -98,7 +98,7 @@ def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Script
     assert reading.value("software.module_loading") == "eager"
 
 
-def test_words_that_are_no_text(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+def test_arguments_that_are_not_utf_8_are_replaced(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
     folder = tmp_path / "caf\udce9"
     folder.mkdir()
     script(SLEEPS)
@@ -113,7 +113,9 @@ def test_words_that_are_no_text(start: Start, script: Script, tmp_path: Path, fl
     msgspec.json.encode(job)
 
 
-def test_a_script_on_standard_input(start: Start, script: Script, flags: Flags) -> None:
+def test_a_script_on_standard_input_is_read_from_a_file_but_not_from_a_pipe(
+    start: Start, script: Script, flags: Flags
+) -> None:
     line = f"{sys.executable} - < {script('SEQ_LEN = 96' + chr(10) + SLEEPS)} --model_name_or_path tiny; true"
     attached = read_run(start(["bash", "-c", line]))
     assert attached.reading.value("training.sequence_length") == 96
@@ -121,7 +123,7 @@ def test_a_script_on_standard_input(start: Start, script: Script, flags: Flags) 
     assert read_run(pid).reading.warnings == ("The script came through standard input and is not counted.",)
 
 
-def test_a_folder_of_ours_is_not_taken_for_the_processs_model(
+def test_a_folder_in_our_working_directory_is_not_taken_for_the_processs_model(
     start: Start, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: Flags
 ) -> None:
     (tmp_path / "here" / "gpt2").mkdir(parents=True)
@@ -164,7 +166,7 @@ __import__("time").sleep(120)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is hidden from root")
-def test_ranks_whose_environment_is_hidden(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+def test_ranks_with_unreadable_environments(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
     script("import ctypes\nctypes.CDLL(None).prctl(4, 0)\n" + SLEEPS)
     (tmp_path / "torchrun").write_text(HIDES)
     pid = start([sys.executable, "torchrun", "--standalone", "--nproc-per-node", "2", "train.py", *flags()], ready=2)

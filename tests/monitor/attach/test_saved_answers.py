@@ -45,7 +45,7 @@ def attachment() -> Attachment:
     )
 
 
-def test_what_was_given_for_a_command_line_is_there_the_next_time(answers, attachment):
+def test_answers_for_a_command_line_are_loaded_the_next_time(answers, attachment):
     run = run_key(attachment)
     answers.save(run, {"training.sequence_length": 4096})
     answers.save(run, {"training.compile": True})
@@ -56,7 +56,7 @@ def test_what_was_given_for_a_command_line_is_there_the_next_time(answers, attac
     assert again.reading.evidence()["training.sequence_length"].startswith("you, on 2026-11-1")
 
 
-def test_a_correction_wins_and_says_what_was_read(answers, attachment):
+def test_a_correction_takes_precedence_and_names_the_value_that_was_read(answers, attachment):
     answers.save(run_key(attachment), {"training.micro_batch": 4})
     reading = with_saved_answers(attachment, answers).reading
     assert reading.job().training.micro_batch == 4
@@ -64,7 +64,7 @@ def test_a_correction_wins_and_says_what_was_read(answers, attachment):
 
 
 @pytest.mark.parametrize("adapters", [None, {"rank": 64, "targets": "all-linear", "quantization": "nf4"}])
-def test_adapters_are_remembered_as_a_whole(answers, attachment, adapters):
+def test_adapter_settings_are_saved_as_one_answer(answers, attachment, adapters):
     answers.save(run_key(attachment), {"lora": adapters})
     lora = with_saved_answers(attachment, answers).reading.job().lora
     assert (lora and lora.rank) == (adapters and 64)
@@ -81,12 +81,12 @@ def test_all_ranks_of_a_run_share_its_answers(attachment):
     assert {run_key(rank) for rank in ranks} == {run_key(attachment)}
 
 
-def test_a_container_is_known_by_its_own_folder(attachment):
+def test_a_container_is_identified_by_its_own_folder(attachment):
     inside = [replace(attachment, cwd=Path(f"/proc/{pid}/root/home/ana/sft")) for pid in (7, 8)]
     assert {run_key(run) for run in inside} == {run_key(attachment)}
 
 
-def test_forgotten_answers_are_gone(answers, attachment):
+def test_forgotten_answers_are_deleted(answers, attachment):
     run = run_key(attachment)
     answers.save(run, {"training.sequence_length": 4096, "training.compile": True})
     answers.delete(run, ["training.compile"])
@@ -103,14 +103,14 @@ def test_only_the_user_may_read_the_file_and_it_holds_no_command_line(answers, a
     assert sorted(path.name for path in answers.path.parent.iterdir()) == ["answers.json", "answers.lock"]
 
 
-def test_it_is_kept_in_the_data_folder(tmp_path, monkeypatch):
+def test_answers_are_saved_in_the_data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     SavedAnswers().save("run", {"training.compile": True})
     assert (tmp_path / "vramtop" / "answers.json").exists()
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]", b'{"version":1,"runs":{"a":{"answers":{"b":3}}}}'])
-def test_a_damaged_file_is_a_sentence_and_set_aside_when_the_next_answer_is_kept(answers, attachment, content):
+def test_a_damaged_file_is_reported_and_renamed_at_the_next_save(answers, attachment, content):
     answers.path.parent.mkdir()
     answers.path.write_bytes(content)
     assert "is damaged" in with_saved_answers(attachment, answers).warnings[-1]
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_a_sentence_and_set_aside_when_the_next_answer_is_kept
     assert answers.load(run_key(attachment))["training.sequence_length"].value == 512
 
 
-def test_a_newer_file_is_left_as_it_is(answers):
+def test_a_file_of_a_later_version_is_not_changed(answers):
     answers.path.parent.mkdir()
     newer = b'{"version": 2, "anything": []}'
     answers.path.write_bytes(newer)
@@ -132,7 +132,7 @@ def test_a_newer_file_is_left_as_it_is(answers):
     assert answers.path.read_bytes() == newer
 
 
-def test_answers_that_make_no_job_any_more_are_left_out_with_a_sentence(answers, attachment):
+def test_answers_that_no_longer_make_a_job_are_dropped_and_reported(answers, attachment):
     answers.save(run_key(attachment), {"training.no_such_key": 1})
     again = with_saved_answers(attachment, answers)
     assert again.reading == attachment.reading
@@ -140,19 +140,19 @@ def test_answers_that_make_no_job_any_more_are_left_out_with_a_sentence(answers,
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path):
+def test_an_unwritable_folder_is_reported_in_one_sentence(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(CannotTellError, match="cannot be written"):
         SavedAnswers(tmp_path / "no" / "answers.json").save("run", {"training.compile": True})
 
 
-def test_a_file_where_the_folder_should_be_is_one_sentence(tmp_path):
+def test_a_file_in_place_of_the_folder_is_reported_in_one_sentence(tmp_path):
     (tmp_path / "data").write_text("")
     with pytest.raises(CannotTellError, match="cannot be written"):
         SavedAnswers(tmp_path / "data" / "answers.json").save("run", {"training.compile": True})
 
 
-def test_the_oldest_runs_go_first(tmp_path):
+def test_the_oldest_runs_are_deleted_first(tmp_path):
     path = tmp_path / "answers.json"
     stored = {f"run-{at}": {"training.compile": {"value": True, "given": float(at)}} for at in range(600)}
     import msgspec
@@ -165,7 +165,7 @@ def test_the_oldest_runs_go_first(tmp_path):
     assert len(msgspec.json.decode(path.read_bytes())["content"]) == 500
 
 
-def test_two_dashboards_at_once_lose_nothing(answers):
+def test_two_dashboards_at_once_lose_no_answers(answers):
     program = (
         "import sys, pathlib\n"
         "from vramtop.monitor.attach.saved_answers import SavedAnswers\n"

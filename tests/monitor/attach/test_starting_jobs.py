@@ -50,7 +50,7 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
 def machine(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
 ) -> Snapshot:
-    """Two ranks that have just started, an old job, a desktop, and a process of unknown memory."""
+    """Two ranks that have just started, an old job, a desktop process, and a process of unknown memory."""
     young, old = {"start_time": 1_990.0}, {"start_time": 100.0}
     first = [make_process(1, 10, **young), make_process(3, 10, **old), make_process(4, 1, kinds=("graphics",), **young)]
     return make_snapshot(
@@ -58,7 +58,9 @@ def machine(
     )
 
 
-def test_young_jobs_will_take_what_their_budget_says(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_starting_jobs_have_the_rest_of_their_budget_committed(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
     read: list[int] = []
 
     def attach(pid: int, **_: object) -> Attachment:
@@ -70,12 +72,12 @@ def test_young_jobs_will_take_what_their_budget_says(machine: Snapshot, make_bud
     found = find_starting_processes(machine, lambda _: make_budget(), read_run=attach)
     whole = make_budget().steady_device_bytes
     assert remaining_bytes_by_device(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
-    assert read == [1, 5]  # one reading serves all ranks; the old one and the desktop are not read
+    assert read == [1, 5]  # one rank is read for all; the old job and the desktop are not read
     assert found[0].sentence == "GPU 0: process 1 has just started, and is expected to take 30.0 GiB more."
     assert find_starting_processes(machine, lambda _: make_budget(), read_run=attach, only=[1], exclude_pids=[2]) == ()
 
 
-def test_what_is_not_known_takes_nothing(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_nothing_is_committed_for_jobs_without_a_budget(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
     def refuse(_: Attachment) -> Budget:
         raise CannotTellError("no such model")
 
@@ -86,7 +88,7 @@ def test_what_is_not_known_takes_nothing(machine: Snapshot, make_budget: Callabl
     assert asks == ()
 
 
-def test_each_pipeline_stage_takes_its_own(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_each_pipeline_stage_has_its_own_need_committed(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
     budget = make_budget(job)
     needs = tuple(replace(budget.ranks[0], device_bytes=size * GIB) for size in (50, 40))
@@ -100,7 +102,7 @@ def test_each_pipeline_stage_takes_its_own(machine: Snapshot, make_budget: Calla
 
 
 @pytest.mark.parametrize(("phase", "committed"), [("loading", 30), ("steady", 0), (None, 30)])
-def test_a_job_that_is_steady_with_less_is_not_waited_for(
+def test_nothing_is_committed_for_a_job_that_is_steady_below_its_budget(
     make_budget: Callable[..., Budget],
     make_gpu: Callable[..., GpuReading],
     make_process: Callable[..., GpuProcess],

@@ -67,7 +67,7 @@ def machine(
     return Machine(make_budget, (make_snapshot, make_gpu, make_process))
 
 
-def only(board: Board) -> tuple[RunRow, ProcessRow]:
+def only_run(board: Board) -> tuple[RunRow, ProcessRow]:
     (run,) = board.runs
     (row,) = run.rows
     return run, row
@@ -84,7 +84,7 @@ def sentence(row: ProcessRow) -> str:
 
 
 def test_a_run_has_its_processes_with_phases_and_budget(machine: Machine) -> None:
-    run, row = only(machine.tick(41))
+    run, row = only_run(machine.tick(41))
     assert (run.job, run.pids, run.ended_at) == (JOB, (KEY,), None)
     assert run.budget is row.budget is not None
     assert [mark.phase for mark in row.phase_starts] == ["started"]
@@ -92,22 +92,22 @@ def test_a_run_has_its_processes_with_phases_and_budget(machine: Machine) -> Non
     assert row.ended_at is None
 
 
-def test_a_process_that_comes_while_one_looks_is_marked_from_its_context_on(machine: Machine) -> None:
+def test_a_process_observed_from_its_start_has_phase_starts_from_its_context_on(machine: Machine) -> None:
     board = machine.tick(None)
     assert board.runs[0].rows == ()
     for used in (2.6, 6.0, 10.0, 41.0):
         board = machine.tick(used)
-    assert [mark.phase for mark in only(board)[1].phase_starts] == ["started", "context", "loading", "warming_up"]
+    assert [mark.phase for mark in only_run(board)[1].phase_starts] == ["started", "context", "loading", "warming_up"]
 
 
-def test_a_job_that_is_known_later_has_the_marks_of_what_was_seen(machine: Machine) -> None:
+def test_a_job_added_later_has_the_phase_starts_observed_before(machine: Machine) -> None:
     machine.watchlist.dismiss_runs([KEY])
     for used in (None, 2.6, 6.0, 10.0, 41.0):
         assert machine.tick(used).runs == ()
     machine.watchlist.add_run(WatchedJob(job=JOB, pids=(KEY,)))
     board = machine.watchlist.rebuild_board()
     assert board is not None
-    marks = [(mark.phase, mark.time) for mark in only(board)[1].phase_starts]
+    marks = [(mark.phase, mark.time) for mark in only_run(board)[1].phase_starts]
     assert marks == [("started", 1000.0), ("context", 2001.0), ("loading", 2002.0), ("warming_up", 2003.0)]
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
         machine.tick(used)
     machine.alive.clear()
     ended = machine.tick(None)
-    run, row = only(ended)
+    run, row = only_run(ended)
     assert (run.ended_at, row.ended_at, status(row)) == (2_003.0, 2_003.0, "ended")
     assert row.process.used_bytes == 40 * GIB
     assert row.comparison is not None
@@ -124,9 +124,9 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
     assert sentence(row) == "has ended; held at most 42.0 GiB; the budget predicts 37.5 to 42.5"
     assert ended.ended_processes == (row,)
     assert ended.processes == ()
-    for _ in range(200):  # longer than others are remembered
+    for _ in range(200):  # longer than the history of other processes
         later = machine.tick(None)
-    assert only(later)[0].ended_at == 2_003.0
+    assert only_run(later)[0].ended_at == 2_003.0
     assert machine.watchlist.history.lifetime(row.key)
     machine.watchlist.dismiss_runs(run.pids)
     assert machine.tick(None).runs == ()
@@ -135,36 +135,36 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
     assert not machine.watchlist.history.lifetime(row.key)
 
 
-def test_a_process_that_lets_its_memory_go_has_not_ended(machine: Machine) -> None:
+def test_a_process_that_frees_its_memory_has_not_ended(machine: Machine) -> None:
     machine.tick(41)
-    run, row = only(machine.tick(None))
+    run, row = only_run(machine.tick(None))
     assert run.ended_at is None
     assert status(row) == "ended"
     assert "holds no memory on GPU 0 any more, and still runs" in sentence(row)
-    run, row = only(machine.tick(41))
+    run, row = only_run(machine.tick(41))
     assert (status(row), row.ended_at) == ("on_budget", None)
 
 
-def test_a_gpu_that_cannot_be_read_has_not_ended_its_processes(machine: Machine) -> None:
+def test_processes_on_an_unreadable_gpu_have_not_ended(machine: Machine) -> None:
     machine.tick(41)
-    run, row = only(machine.tick(None, readable=False))
+    run, row = only_run(machine.tick(None, readable=False))
     assert (run.ended_at, row.ended_at, status(row)) == (None, None, "unknown")
-    assert status(only(machine.tick(41))[1]) == "on_budget"
+    assert status(only_run(machine.tick(41))[1]) == "on_budget"
 
 
-def test_figures_from_before_a_hang_tell_nothing(machine: Machine) -> None:
+def test_figures_from_before_a_hang_are_ignored(machine: Machine) -> None:
     for _ in range(3):
-        _, row = only(machine.tick(40))
+        _, row = only_run(machine.tick(40))
     assert status(row) == "on_budget"
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     for _ in range(3):
-        _, row = only(machine.tick(80, faults=(hangs,)))
+        _, row = only_run(machine.tick(80, faults=(hangs,)))
     assert status(row) == "unknown"
     assert row.comparison is not None
     assert row.comparison.observed_bytes is None
     assert row.comparison.peak_usage is not None
     assert row.comparison.peak_usage.size_bytes == 40 * GIB
-    _, row = only(machine.tick(40))
+    _, row = only_run(machine.tick(40))
     assert status(row) == "on_budget"
 
 
@@ -178,37 +178,37 @@ def test_figures_from_before_a_hang_tell_nothing(machine: Machine) -> None:
         ({}, "ended", "was killed, or crashed"),
     ],
 )
-def test_how_a_run_ended_is_told_by_its_last_words(
+def test_final_counters_state_how_a_run_ended(
     machine: Machine, said: dict[str, object], expected: str, words: str
 ) -> None:
     machine.tick(41, counters=ProcessCounters(time=2_000.0))
     machine.alive.clear()
     figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]
     machine.last_words = (FinalCounters(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
-    assert (status(only(machine.tick(None))[1]), machine.last_words) == (expected, ())
-    row = only(machine.tick(None))[1]  # they are given once
+    assert (status(only_run(machine.tick(None))[1]), machine.last_words) == (expected, ())
+    row = only_run(machine.tick(None))[1]  # final counters are returned once
     assert status(row) == expected
     assert sentence(row).startswith(words)
 
 
-def test_a_full_card_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
+def test_an_end_on_a_full_gpu_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
     machine.tick(70, free_bytes=GIB // 4)
     machine.alive.clear()
-    row = only(machine.tick(None, free_bytes=79 * GIB))[1]
+    row = only_run(machine.tick(None, free_bytes=79 * GIB))[1]
     assert status(row) == "out_of_memory"
     assert "nearly full then (0.2 GiB free): it has probably run out of memory" in sentence(row)
 
 
-def test_a_steady_job_on_a_full_card_has_just_ended(machine: Machine) -> None:
+def test_an_end_on_a_full_gpu_in_the_steady_phase_is_reported_as_ended(machine: Machine) -> None:
     for _ in range(40):
         machine.tick(41, free_bytes=GIB // 4)
     machine.alive.clear()
-    row = only(machine.tick(None, free_bytes=79 * GIB))[1]
+    row = only_run(machine.tick(None, free_bytes=79 * GIB))[1]
     assert status(row) == "ended"
     assert "its GPU was nearly full then (0.2 GiB free)" in sentence(row)
 
 
-def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
+def test_a_process_killed_for_lack_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
     kills = iter([4, 4, 5, 5, 5])
     machine.watchlist._tracker = RunTracker(
         machine.watchlist.history, lambda _: bool(machine.alive), lambda: next(kills)
@@ -217,12 +217,12 @@ def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget:
         machine.tick(41)
     machine.alive.clear()
     for _ in range(2):
-        row = only(machine.tick(None))[1]
+        row = only_run(machine.tick(None))[1]
         assert status(row) == "out_of_memory"
         assert "because host memory ran out: probably this one" in sentence(row)
 
 
-def test_the_kernels_kills_are_read_where_it_counts_them(tmp_path: Path) -> None:
+def test_oom_kills_are_read_from_the_kernels_counters(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 3\nunevictable_pgs_scanned 0\n")
     assert count_kernel_oom_kills(tmp_path / "vmstat") == 3
     (tmp_path / "vmstat").write_text("nr_free_pages 1\n")
@@ -230,14 +230,14 @@ def test_the_kernels_kills_are_read_where_it_counts_them(tmp_path: Path) -> None
     assert count_kernel_oom_kills(tmp_path / "nothing") is None
 
 
-def test_in_a_recording_who_is_gone_has_ended(machine: Machine) -> None:
+def test_a_process_that_disappears_from_a_recording_has_ended(machine: Machine) -> None:
     machine.kind = "recording"
     machine.tick(41)
-    run, row = only(machine.tick(None))  # whatever process 7 of this machine does
+    run, row = only_run(machine.tick(None))  # process 7 of this machine is irrelevant
     assert (run.ended_at, status(row)) == (2_001.0, "ended")
 
 
-def test_a_job_in_place_of_another_keeps_its_place_and_gets_its_own_phases(
+def test_a_replaced_job_keeps_its_place_and_gets_its_own_phases(
     machine: Machine, make_budget: Callable[..., Budget]
 ) -> None:
     other = WatchedJob(job=Job(name="other"), pids=((8, 1_000.0),))
@@ -252,7 +252,7 @@ def test_a_job_in_place_of_another_keeps_its_place_and_gets_its_own_phases(
     assert (status(row), row.comparison and row.comparison.phase) == ("warming_up", "warming_up")
 
 
-def test_a_recordings_run_is_dismissed_as_long_as_the_recording_has_it(
+def test_a_dismissed_run_of_a_recording_stays_dismissed(
     machine: Machine, make_snapshot: Callable[..., Snapshot]
 ) -> None:
     recorded = WatchedJob(job=Job(name="theirs"), pids=((9, 1.0),))

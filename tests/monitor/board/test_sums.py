@@ -1,4 +1,4 @@
-"""Figures add up whatever the driver reports: random machines, read through pynvml's real calling code."""
+"""Figures add up whatever the driver reports: random machines are read through the real pynvml."""
 
 import contextlib
 import os
@@ -74,7 +74,7 @@ def play(driver: Any, clock: Any, fake_gpu: Any, fake_process: Any, story: list[
         gpu, driver.errors = driver.gpus[0], {}
         gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes, gpu.free_bytes = moment.memory
         gpu.processes = [fake_process(*process) for process in moment.processes]
-        if gpu.free < 0:  # the C library has no negative numbers
+        if gpu.free < 0:  # NVML's sizes are unsigned
             gpu.free_bytes = 0
         for call, code in moment.faults:
             driver.fail(call, code, 0)
@@ -94,13 +94,13 @@ def read_one(clock: Any) -> GpuReading:
 
 def check_sums(gpu: GpuReading) -> None:
     total, reserved, used, free = gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes, gpu.free_bytes
-    if any(fault.code == "HOST_MEMORY" for fault in gpu.faults):  # the rest is what others hold of the host's memory
+    if any(fault.code == "HOST_MEMORY" for fault in gpu.faults):  # the rest of the host's memory is used by others
         assert total > 0
         assert total >= free
         assert used is None or used == gpu.attributed_bytes
     elif total is not None:
         assert total > 0
-        assert total == (reserved or 0) + used + free  # without a reserve (v1), it is inside what is used
+        assert total == (reserved or 0) + used + free  # without a reserve (v1) the used bytes include it
     else:
         assert used is free is reserved is None
     if gpu.unattributed_bytes is not None:
@@ -125,7 +125,7 @@ def check_reasons(gpu: GpuReading) -> None:
 
 @settings(max_examples=150)
 @given(story=st.lists(moments(), min_size=1, max_size=4))
-def test_whatever_the_driver_says_the_figures_add_up(driver, clock, fake_gpu, fake_process, story):
+def test_figures_add_up_whatever_the_driver_reports(driver, clock, fake_gpu, fake_process, story):
     for snapshot in play(driver, clock, fake_gpu, fake_process, story):
         (gpu,) = snapshot.gpus
         check_sums(gpu)
@@ -134,7 +134,7 @@ def test_whatever_the_driver_says_the_figures_add_up(driver, clock, fake_gpu, fa
 
 @settings(max_examples=100)
 @given(story=st.lists(moments(), min_size=2, max_size=6))
-def test_an_old_reading_keeps_its_old_time(driver, clock, fake_gpu, fake_process, story):
+def test_an_old_reading_keeps_its_time(driver, clock, fake_gpu, fake_process, story):
     before = 0.0
     for snapshot in play(driver, clock, fake_gpu, fake_process, story):
         (gpu,) = snapshot.gpus
@@ -146,7 +146,7 @@ def test_an_old_reading_keeps_its_old_time(driver, clock, fake_gpu, fake_process
 
 @settings(max_examples=60)
 @given(story=st.lists(moments(), min_size=1, max_size=3))
-def test_a_recording_says_what_was_read(driver, clock, fake_gpu, fake_process, tmp_path, story):
+def test_a_recording_reads_back_unchanged(driver, clock, fake_gpu, fake_process, tmp_path, story):
     snapshots = play(driver, clock, fake_gpu, fake_process, story)
     with RecordingWriter(tmp_path / "run.jsonl.gz", overwrite=True) as writer:
         for snapshot in snapshots:
@@ -154,7 +154,7 @@ def test_a_recording_says_what_was_read(driver, clock, fake_gpu, fake_process, t
     assert not snapshots or list(read_recording(tmp_path / "run.jsonl.gz")) == snapshots
 
 
-def test_processes_that_grow_between_two_calls_are_no_contradiction(driver, clock, fake_gpu, fake_process, monkeypatch):
+def test_processes_that_grow_between_two_calls_are_not_implausible(driver, clock, fake_gpu, fake_process, monkeypatch):
     (gpu,) = driver.gpus = [fake_gpu(used_bytes=20 * GIB, processes=[fake_process(PIDS[0], 20 * GIB + 4096)])]
     answer = type(driver)._nvmlDeviceGetComputeRunningProcesses
 
@@ -169,7 +169,7 @@ def test_processes_that_grow_between_two_calls_are_no_contradiction(driver, cloc
     assert reading.faults == ()
 
 
-def test_processes_that_hold_more_than_is_used_are_said_to_be_implausible(driver, clock, fake_gpu, fake_process):
+def test_processes_larger_than_the_used_memory_are_implausible(driver, clock, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(used_bytes=20 * GIB, processes=[fake_process(PIDS[0], 30 * GIB)])]
     reading = read_one(clock)
     assert reading.used_bytes == 20 * GIB

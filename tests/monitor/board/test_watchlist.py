@@ -30,7 +30,7 @@ def machine(
     return make_snapshot([make_gpu(0, [make_process(1, 30), make_process(2, 5)]), make_gpu(1)])
 
 
-def test_a_watched_process_is_held_against_its_jobs_budget(
+def test_a_watched_process_is_compared_with_the_budget_of_its_job(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget)
@@ -55,7 +55,7 @@ def test_a_pid_that_was_reused_is_another_process(machine: Snapshot, make_budget
     assert watchlist.update(machine).processes[0].job is None
 
 
-def test_pending_jobs_reckon_with_what_running_jobs_will_still_take(
+def test_memory_that_running_jobs_will_still_take_is_unavailable_to_pending_jobs(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget)
@@ -82,7 +82,7 @@ def test_pending_jobs_are_placed_one_after_the_other(machine: Snapshot, make_bud
     assert [job.name for job in watchlist.pending()] == ["second", "third"]
 
 
-def test_a_job_without_an_estimate_says_why_and_is_asked_once(machine: Snapshot) -> None:
+def test_a_job_without_an_estimate_states_the_reason_and_is_estimated_once(machine: Snapshot) -> None:
     asked: list[Job] = []
 
     def refuse(job: Job) -> Budget:
@@ -98,9 +98,7 @@ def test_a_job_without_an_estimate_says_why_and_is_asked_once(machine: Snapshot)
     assert len(asked) == 2
 
 
-def test_a_better_budget_takes_the_place_of_the_quick_one(
-    machine: Snapshot, make_budget: Callable[..., Budget]
-) -> None:
+def test_a_better_budget_replaces_the_quick_one(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
     watchlist = Watchlist(make_budget)
     watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     watchlist.update(machine)
@@ -110,7 +108,7 @@ def test_a_better_budget_takes_the_place_of_the_quick_one(
     assert budget.peak.device_bytes < 25 * GIB
 
 
-def test_budgets_of_jobs_long_gone_are_forgotten_and_those_in_use_are_not(
+def test_unused_budgets_are_discarded_and_those_in_use_are_kept(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     asked: list[str] = []
@@ -130,7 +128,7 @@ def test_budgets_of_jobs_long_gone_are_forgotten_and_those_in_use_are_not(
     assert len(watchlist._budgets._budgets) == 64
 
 
-def test_jobs_of_a_recording_are_shown_with_ones_own(
+def test_jobs_of_a_recording_are_shown_with_the_users_own(
     machine: Snapshot, make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot]
 ) -> None:
     recorded = make_snapshot(machine.gpus, watched=(WatchedJob(job=JOB, pids=((1, 1_000.0),)),), pending=(OTHER,))
@@ -142,7 +140,9 @@ def test_jobs_of_a_recording_are_shown_with_ones_own(
     assert watchlist.update(machine).processes[0].job is None
 
 
-def test_watching_goes_on_from_another_thread(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+def test_runs_can_be_added_and_dismissed_from_another_thread(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
     watchlist = Watchlist(make_budget)
     stop = threading.Event()
 
@@ -161,7 +161,7 @@ def test_watching_goes_on_from_another_thread(machine: Snapshot, make_budget: Ca
         thread.join()
 
 
-def test_what_a_job_held_before_the_oldest_reading_still_counts(
+def test_the_peak_from_before_the_oldest_reading_still_counts(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget, history=History(capacity=2))
@@ -176,7 +176,7 @@ def test_what_a_job_held_before_the_oldest_reading_still_counts(
     assert comparison.peak_usage.size_bytes == 40 * GIB
 
 
-def test_each_pipeline_stage_is_held_against_its_own_need(
+def test_each_pipeline_stage_is_compared_with_its_own_need(
     make_budget: Callable[..., Budget],
     make_snapshot: Callable[..., Snapshot],
     make_gpu: Callable[..., GpuReading],

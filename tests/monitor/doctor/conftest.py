@@ -14,7 +14,7 @@ from vramtop.monitor.doctor.system import collect_system_facts
 
 @pytest.fixture
 def make_page():
-    """A page of this machine with this driver."""
+    """Return a function that makes the doctor report of this machine with this driver."""
 
     def make(driver: DriverFacts, **changes) -> DoctorReport:
         facts = {
@@ -30,8 +30,8 @@ def make_page():
 
 
 @pytest.fixture
-def said():
-    """Returns the sentences of a report's issues, those of one severity if it is given."""
+def issue_sentences():
+    """Return a function that lists the sentences of a report's issues, optionally of one severity."""
 
     def sentences(page: DoctorReport, severity: str | None = None) -> str:
         return " | ".join(each.sentence for each in find_issues(page) if severity in (None, each.severity))

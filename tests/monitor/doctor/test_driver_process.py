@@ -29,7 +29,7 @@ def ask(seconds: float = SECONDS) -> DriverFacts:
 
 @pytest.fixture
 def end_when(monkeypatch):
-    """Moves the clock past the time limit once the messages of the child fulfil a condition: no test waits for it."""
+    """Return a function that ends the time limit once the child's messages meet a condition, without waiting."""
 
     def arm(condition):
         messages = []
@@ -48,7 +48,7 @@ def end_when(monkeypatch):
     return arm
 
 
-def test_a_healthy_gpu_tells_everything_and_no_secret(driver, fake_gpu, fake_process):
+def test_a_healthy_gpu_is_reported_completely_without_secrets(driver, fake_gpu, fake_process):
     with subprocess.Popen([sys.executable, "-c", "input()", "--api-key=hunter2"], stdin=subprocess.PIPE) as process:
         uuid = "GPU-12345678-aaaa-bbbb-cccc-1234567890ab"
         driver.gpus = [fake_gpu(uuid=uuid, processes=[fake_process(process.pid, 2**30), fake_process(os.getpid(), 1)])]
@@ -67,7 +67,7 @@ def test_a_healthy_gpu_tells_everything_and_no_secret(driver, fake_gpu, fake_pro
     assert b"hunter2" not in msgspec.json.encode(facts)
 
 
-def test_each_refusal_keeps_the_drivers_word(driver, fake_gpu, fake_process, make_page, said):
+def test_each_refusal_keeps_the_error_name_of_the_driver(driver, fake_gpu, fake_process, make_page, issue_sentences):
     driver.gpus = [fake_gpu(processes=[fake_process(NO_SUCH_PID, None)]), fake_gpu(compute_mode=2)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN, 0)
     driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED, 0)
@@ -85,7 +85,7 @@ def test_each_refusal_keeps_the_drivers_word(driver, fake_gpu, fake_process, mak
         None,
         "prohibited",
     )
-    words = said(make_page(facts))
+    words = issue_sentences(make_page(facts))
     assert "GPU 0: memory info v2 is refused (UNKNOWN)" in words
     assert "GPU 0: the driver does not report what 1 of its processes hold" in words
     assert "GPU 0: 1 of its 1 processes cannot be seen from here" in words
@@ -93,31 +93,31 @@ def test_each_refusal_keeps_the_drivers_word(driver, fake_gpu, fake_process, mak
     assert "GPU 1: its compute mode lets no CUDA program run" in words
 
 
-def test_memory_that_cannot_be_is_said(driver, fake_gpu, make_page, said):
+def test_impossible_memory_is_reported(driver, fake_gpu, make_page, issue_sentences):
     driver.gpus = [fake_gpu(free_bytes=0, used_bytes=2**30), fake_gpu()]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
     driver.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
-    words = said(make_page(ask()), "warning")
+    words = issue_sentences(make_page(ask()), "warning")
     assert "GPU 0: the driver's memory figures" in words
     assert "GPU 1: the driver reports no memory figures (NOT_SUPPORTED, NOT_SUPPORTED)" in words
 
 
-def test_a_lost_gpu_does_not_keep_the_others_from_telling(driver, fake_gpu, make_page, said):
+def test_a_lost_gpu_does_not_stop_the_report_of_the_others(driver, fake_gpu, make_page, issue_sentences):
     driver.gpus = [fake_gpu(), fake_gpu()]
     driver.lose(0)
     facts = ask()
     assert (facts.gpus[0].lost, facts.gpus[1].memory_info) == ("GPU_IS_LOST", "v2")
-    assert said(make_page(facts), "error") == "GPU 0 does not answer: GPU_IS_LOST"
+    assert issue_sentences(make_page(facts), "error") == "GPU 0 does not answer: GPU_IS_LOST"
 
 
-def test_mig_is_told(driver, fake_gpu, fake_mig):
+def test_mig_slots_are_reported(driver, fake_gpu, fake_mig):
     driver.gpus = [fake_gpu(mig=[fake_mig(uuid="MIG-1", gpu_instance=1), None])]
     (gpu,) = ask().gpus
     assert (gpu.abilities["mig"], gpu.mig_slots) == ("on", 2)
 
 
-def test_a_call_that_hangs_is_named_and_the_other_gpus_still_tell(
-    driver, fake_gpu, make_page, monkeypatch, end_when, said
+def test_a_hanging_call_is_named_and_the_other_gpus_are_reported(
+    driver, fake_gpu, make_page, monkeypatch, end_when, issue_sentences
 ):
     driver.gpus = [fake_gpu(), fake_gpu()]
     plain = type(driver)._nvmlDeviceGetPowerUsage
@@ -136,19 +136,22 @@ def test_a_call_that_hangs_is_named_and_the_other_gpus_still_tell(
     assert [gpu.unanswered for gpu in facts.gpus] == ["nvmlDeviceGetPowerUsage", None]
     assert facts.gpus[0].memory_info == "v2"
     assert facts.gpus[1].processes == 0
-    assert said(make_page(facts), "error") == "GPU 0: the driver has not answered nvmlDeviceGetPowerUsage in time"
+    assert (
+        issue_sentences(make_page(facts), "error")
+        == "GPU 0: the driver has not answered nvmlDeviceGetPowerUsage in time"
+    )
     until(lambda: set(psutil.Process().children()) <= set(before))
 
 
-def test_a_driver_that_hangs_from_the_start_is_said(driver, make_page, monkeypatch, end_when, said):
+def test_a_driver_that_hangs_from_the_start_is_reported(driver, make_page, monkeypatch, end_when, issue_sentences):
     monkeypatch.setattr(type(driver), "_nvmlInitWithFlags", lambda *_: time.sleep(600))
     end_when(lambda messages: {"asks": "nvmlInit"} in messages)
     facts = ask()
     assert facts.hangs
-    assert "the NVIDIA driver has not answered nvmlInit within 60 seconds" in said(make_page(facts), "error")
+    assert "the NVIDIA driver has not answered nvmlInit within 60 seconds" in issue_sentences(make_page(facts), "error")
 
 
-def test_a_library_that_crashes_takes_only_the_child_with_it(driver, fake_gpu, make_page, monkeypatch, said):
+def test_a_crash_of_the_library_ends_only_the_child_process(driver, fake_gpu, make_page, monkeypatch, issue_sentences):
     def crash(*_: object) -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
 
@@ -156,7 +159,9 @@ def test_a_library_that_crashes_takes_only_the_child_with_it(driver, fake_gpu, m
     monkeypatch.setattr(type(driver), "_nvmlDeviceGetPowerUsage", crash)
     facts = ask()
     assert not facts.hangs
-    assert "ends the process that asks it (SIGSEGV, in nvmlDeviceGetPowerUsage)" in said(make_page(facts), "error")
+    assert "ends the process that asks it (SIGSEGV, in nvmlDeviceGetPowerUsage)" in issue_sentences(
+        make_page(facts), "error"
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,9 +173,9 @@ def test_a_library_that_crashes_takes_only_the_child_with_it(driver, fake_gpu, m
         (pynvml.NVML_ERROR_NO_PERMISSION, "may not open the NVIDIA devices"),
     ],
 )
-def test_a_driver_that_does_not_start_is_one_sentence(driver, make_page, code, words, said):
+def test_a_driver_that_does_not_start_is_reported_in_one_sentence(driver, make_page, code, words, issue_sentences):
     driver.fail("nvmlInitWithFlags", code)
-    assert words in said(make_page(ask()), "error")
+    assert words in issue_sentences(make_page(ask()), "error")
 
 
 @pytest.mark.parametrize(
@@ -186,20 +191,20 @@ def test_a_driver_that_does_not_start_is_one_sentence(driver, make_page, code, w
         ),
     ],
 )
-def test_the_kernel_module_is_told_by_kind_and_version(driver, tmp_path, monkeypatch, line, shown):
+def test_the_kernel_module_is_reported_with_kind_and_version(driver, tmp_path, monkeypatch, line, shown):
     (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc 12.2.0\n")
     monkeypatch.setattr("vramtop.monitor.doctor.driver_process.DRIVER_VERSION_FILE", tmp_path / "version")
     assert ask().kernel_module == shown
 
 
-def test_no_gpu_is_said(driver, make_page, said):
-    assert said(make_page(ask()), "error") == "the NVIDIA driver lists no GPU"
+def test_a_driver_without_gpus_is_reported(driver, make_page, issue_sentences):
+    assert issue_sentences(make_page(ask()), "error") == "the NVIDIA driver lists no GPU"
 
 
-def test_slow_calls_are_said(driver, fake_gpu, make_page, monkeypatch, said):
+def test_slow_calls_are_reported(driver, fake_gpu, make_page, monkeypatch, issue_sentences):
     driver.gpus = [fake_gpu()]
     plain = type(driver)._nvmlDeviceGetUtilizationRates
     monkeypatch.setattr(
         type(driver), "_nvmlDeviceGetUtilizationRates", lambda self, *args: time.sleep(0.3) or plain(self, *args)
     )
-    assert "GPU 0: nvmlDeviceGetUtilizationRates took " in said(make_page(ask()), "warning")
+    assert "GPU 0: nvmlDeviceGetUtilizationRates took " in issue_sentences(make_page(ask()), "warning")

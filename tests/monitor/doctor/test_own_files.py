@@ -7,7 +7,7 @@ from vramtop.monitor.doctor.driver_facts import DriverFacts
 from vramtop.monitor.doctor.permissions import DeviceFile, PermissionFacts, collect_permission_facts
 
 
-def test_rights_are_read(tmp_path, make_page, said):
+def test_permissions_are_read(tmp_path, make_page, issue_sentences):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mounts").write_text("proc /proc proc rw,nosuid,hidepid=invisible 0 0\n")
     (tmp_path / "nvidiactl").write_text("")
@@ -23,13 +23,13 @@ def test_rights_are_read(tmp_path, make_page, said):
             sees_others=False, pidfd=False,
         ),
     )  # fmt: skip
-    words = said(page)
+    words = issue_sentences(page)
     assert "this user may not open /dev/nvidia0 (mode 0600)" in words
     assert "hidepid=invisible" in words
     assert "no pidfds" in words
 
 
-def test_own_files_are_looked_at(tmp_path, make_page, said):
+def test_own_files_are_checked(tmp_path, make_page, issue_sentences):
     (tmp_path / "pending.json").write_text(json.dumps({"version": 1, "content": []}))
     (tmp_path / "pending.json").chmod(0o600)
     (tmp_path / "answers.json").write_text('{"version": 1, "cont')
@@ -42,15 +42,15 @@ def test_own_files_are_looked_at(tmp_path, make_page, said):
     assert states["answers.json"] == ("damaged", False)
     assert states["deep.json"] == ("damaged", False)
     assert facts.set_aside == 1
-    words = said(make_page(DriverFacts(), files=facts))
+    words = issue_sentences(make_page(DriverFacts(), files=facts))
     assert "answers.json: damaged" in words
     assert "pending.json" not in words
     (tmp_path / "pending.json").chmod(0o644)
-    assert "pending.json can be read by others (mode 0644)" in said(
+    assert "pending.json can be read by others (mode 0644)" in issue_sentences(
         make_page(DriverFacts(), files=collect_data_folder_facts(tmp_path))
     )
 
 
-def test_a_folder_that_is_not_there_yet_is_no_fault(tmp_path, make_page):
+def test_a_missing_folder_is_no_issue(tmp_path, make_page):
     facts = collect_data_folder_facts(tmp_path / "new" / "vramtop")
     assert (facts.there, facts.writable, facts.files) == (False, True, ())

@@ -18,7 +18,7 @@ from vramtop.monitor.doctor.redact import Redactor
         ("/usr/local/zaphod/lib/libnvidia-ml.so.1", "/usr/local/.../lib/libnvidia-ml.so.1"),
     ],
 )
-def test_paths_tell_what_they_are_and_not_whose(path, shown):
+def test_paths_keep_their_meaning_without_the_owner(path, shown):
     assert Redactor(Path("/home/zaphod"), ["zaphod", "heart-of-gold"]).path(path) == shown
 
 
@@ -31,6 +31,6 @@ def test_paths_tell_what_they_are_and_not_whose(path, shown):
         ("root in Ubuntu on nvidia", "root in Ubuntu on nvidia"),
     ],
 )
-def test_names_are_taken_out_of_texts(text, shown):
+def test_names_are_removed_from_texts(text, shown):
     hide = Redactor(Path("/home/zaphod"), ["zaphod", "heart-of-gold", "bob", "root", "ubuntu", "nvidia", ""])
     assert hide.redact_json({"a": [text]}) == {"a": [shown]}

@@ -27,7 +27,7 @@ def test_verdicts(available: int, ranks: int, verdict: str) -> None:
     assert found.to_json()["available_bytes"] == available * GIB
 
 
-def test_a_job_that_fits_the_gpus_and_not_the_host_does_not_fit(make_budget: Callable[..., Budget]) -> None:
+def test_a_job_that_fits_the_gpus_but_not_the_host_does_not_fit(make_budget: Callable[..., Budget]) -> None:
     budget = replace(make_budget(), host=NEED)
     on_gpus = check_fit(budget, [ROOM])
     assert on_gpus.verdict == "fits"
@@ -47,7 +47,7 @@ def test_a_full_gpu_keeps_its_verdict(make_budget: Callable[..., Budget]) -> Non
     assert (found.verdict, found.sentence) == ("does_not_fit", full.sentence)
 
 
-def test_the_containers_limit_counts(tmp_path: Path) -> None:
+def test_the_memory_limit_of_the_container_counts(tmp_path: Path) -> None:
     assert available_host_memory(tmp_path).available_bytes <= psutil.virtual_memory().total
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")

@@ -35,12 +35,12 @@ def test_a_setuid_program_belongs_to_the_user_who_started_it(tmp_path: Path) -> 
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # as whom it runs, not who started it
+        assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # the effective user, not the one who started it
         assert not is_own_process(process.pid)
         process.communicate()
 
 
-def test_a_pipe_is_no_probe(tmp_path: Path) -> None:
+def test_a_pipe_is_not_taken_for_a_probe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
     assert open_probe(tmp_path / "x") is None
 
@@ -56,7 +56,7 @@ def test_impossible_figures_of_a_probe_are_ignored(number: str) -> None:
 
 @settings(max_examples=100)
 @given(st.binary(max_size=60), st.recursive(st.none() | st.floats() | st.integers() | st.text(max_size=4), st.lists))
-def test_any_content_of_a_probe_can_be_read(data: bytes, value: object) -> None:
+def test_any_content_of_a_probe_file_is_read_without_an_error(data: bytes, value: object) -> None:
     handle = os.memfd_create("x")
     probe = OpenProbe(handle)
     os.write(handle, data)

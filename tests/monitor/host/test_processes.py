@@ -66,7 +66,7 @@ def test_an_ended_process_keeps_its_facts_while_the_driver_lists_it(sleeper):
     after = directory.describe(sleeper.pid)
     assert (after.start_time, after.command, after.note) == (before.start_time, before.command, ENDED_NOTE)
     directory.end_tick()
-    directory.end_tick()  # a tick in which nobody asked
+    directory.end_tick()  # a tick without a query
     assert directory.describe(sleeper.pid).note == GONE_NOTE
 
 
@@ -104,7 +104,7 @@ def test_a_reused_pid_is_another_process(sleeper):
 
 
 def start_under(pid):
-    """A process with this very pid, which only root may ask for."""
+    """Start a process with exactly this pid, which requires root."""
     for _ in range(200):
         try:
             LAST_PID.write_text(str(pid - 1))
@@ -118,7 +118,7 @@ def start_under(pid):
     return pytest.skip("other processes took the pid each time")
 
 
-def test_a_process_that_runs_another_program_is_read_again():
+def test_a_process_is_read_again_after_exec():
     code = "import os, sys; sys.stdin.read(); os.execvp('sleep', ['sleep', '60'])"
     directory = ProcessDirectory()
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
@@ -171,15 +171,15 @@ def test_control_characters_in_command_lines_are_removed():
         ("", None),
     ],
 )
-def test_foreign_text_becomes_one_printable_line(text, shown):
+def test_untrusted_text_becomes_one_printable_line(text, shown):
     assert sanitize_line(text) == shown
 
 
-def test_a_process_that_may_not_be_read_still_has_an_owner(monkeypatch, sleeper):
+def test_an_unreadable_process_still_has_an_owner(monkeypatch, sleeper):
     def refuse(path, flags):
         raise PermissionError(path)
 
-    monkeypatch.setattr(os, "open", refuse)  # as /proc does that is mounted with hidepid=1
+    monkeypatch.setattr(os, "open", refuse)  # like a /proc that is mounted with hidepid=1
     facts = ProcessDirectory().describe(sleeper.pid)
     assert (facts.user, facts.note, facts.start_time) == (psutil.Process(sleeper.pid).username(), HIDDEN_NOTE, None)
 
@@ -190,7 +190,7 @@ def test_a_very_long_command_line_is_shortened():
     assert shown.endswith("…")
 
 
-def test_parent_and_processor_time_are_updated_with_the_state():
+def test_parent_and_cpu_time_are_updated_with_the_state():
     code = "import os\ninput()\nwhile sum(os.times()[:2]) < 0.6: pass\nprint('worked', flush=True)\ninput()"
     directory = ProcessDirectory()
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -208,7 +208,7 @@ def test_parent_and_processor_time_are_updated_with_the_state():
     assert facts.cpu_seconds == pytest.approx(used.user + used.system, abs=0.05)
 
 
-def test_a_process_whose_parent_ended_has_a_new_parent():
+def test_the_parent_is_updated_after_the_first_one_ended():
     code = "import os, time\nif os.fork():\n os._exit(0)\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         orphan = int(process.stdout.readline())

@@ -30,7 +30,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 @pytest.fixture
 def start():
-    """Starts a Python program and waits until it has got to its print."""
+    """Return a function that starts a Python program and waits for its print."""
     started = []
 
     def run(program: str, **options) -> subprocess.Popen:
@@ -47,8 +47,8 @@ def start():
 
 
 @pytest.fixture(params=["pidfd", "pid"])
-def how(request, monkeypatch):
-    """With pidfds, and as on systems that have none."""
+def signal_method(request, monkeypatch):
+    """Run the test with pidfds and as on systems without them."""
     if request.param == "pidfd" and not hasattr(os, "pidfd_open"):
         pytest.skip("this Python has no pidfds")
     if request.param == "pid":
@@ -56,7 +56,7 @@ def how(request, monkeypatch):
     return request.param
 
 
-def seen(pid: int, **changes) -> GpuProcess:
+def make_reading(pid: int, **changes) -> GpuProcess:
     """A process as the monitor reads it."""
     facts = ProcessDirectory().describe(pid)
     known = {"start_time": facts.start_time, "user": facts.user, "command": facts.command} | changes
@@ -67,10 +67,10 @@ def wait_for_end(ending: ProcessTermination) -> None:
     until(lambda: ending.ended)
 
 
-def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
+def test_sigterm_ends_a_process_and_its_end_is_noticed(signal_method, start):
     now = [100.0]
     process = start(SLEEPY)
-    ending = ProcessTermination(seen(process.pid), clock=lambda: now[0])
+    ending = ProcessTermination(make_reading(process.pid), clock=lambda: now[0])
     assert not ending.ended
     assert not ending.is_other_users
     ending.send()
@@ -83,12 +83,12 @@ def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
     ending.close()
 
 
-def test_a_zombie_has_ended(how, start):
+def test_a_zombie_has_ended(signal_method, start):
     process = start(SLEEPY)
-    shown = seen(process.pid)
+    shown = make_reading(process.pid)
     ending = ProcessTermination(shown)
     process.send_signal(signal.SIGKILL)
-    wait_for_end(ending)  # nobody has reaped it
+    wait_for_end(ending)  # it has not been reaped
     assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
     with pytest.raises(NotTerminatedError, match=f"Process {process.pid} has ended already; no signal was sent"):
         ending.send()
@@ -97,10 +97,10 @@ def test_a_zombie_has_ended(how, start):
         ProcessTermination(shown)
 
 
-def test_sigkill_is_offered_only_after_the_grace_period(how, start):
+def test_sigkill_is_offered_only_after_the_grace_period(signal_method, start):
     now = [100.0]
     process = start(STUBBORN)
-    ending = ProcessTermination(seen(process.pid), clock=lambda: now[0])
+    ending = ProcessTermination(make_reading(process.pid), clock=lambda: now[0])
     with pytest.raises(NotTerminatedError, match="no SIGKILL before"):
         ending.send(force=True)
     ending.send()
@@ -116,18 +116,18 @@ def test_sigkill_is_offered_only_after_the_grace_period(how, start):
     assert ending.ended
 
 
-def test_another_process_with_the_pid_is_not_ended(how, start):
+def test_another_process_with_the_pid_is_not_ended(signal_method, start):
     process = start(SLEEPY)
-    shown = seen(process.pid)
+    shown = make_reading(process.pid)
     with pytest.raises(NotTerminatedError, match="is another one by now: the one that was shown has ended"):
-        ProcessTermination(seen(process.pid, start_time=shown.start_time - 1))
+        ProcessTermination(make_reading(process.pid, start_time=shown.start_time - 1))
     assert process.poll() is None
 
 
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can have a pid used again")
-def test_a_process_that_has_taken_over_the_pid_is_not_ended(how, start):
+def test_a_process_that_has_taken_over_the_pid_is_not_ended(signal_method, start):
     first = start(SLEEPY)
-    ending = ProcessTermination(seen(first.pid))
+    ending = ProcessTermination(make_reading(first.pid))
     first.kill()
     first.wait()
     for _ in range(20):
@@ -141,7 +141,7 @@ def test_a_process_that_has_taken_over_the_pid_is_not_ended(how, start):
         ending.send()
     second.stdin.write(b"alive\n")
     second.stdin.flush()
-    assert second.stdout.readline() == b"alive\n"  # a signal would have come first
+    assert second.stdout.readline() == b"alive\n"  # a signal would have arrived first
     second.stdin.close()
 
 
@@ -150,12 +150,12 @@ def test_vramtop_and_its_ancestors_are_never_ended():
         with pytest.raises(
             NotTerminatedError, match="is vramtop itself or has started it" if pid > 1 else "parent of all others"
         ):
-            ProcessTermination(seen(pid))
+            ProcessTermination(make_reading(pid))
 
 
 def test_the_first_process_is_never_ended():
     with pytest.raises(NotTerminatedError, match="parent of all others"):
-        ProcessTermination(seen(1))
+        ProcessTermination(make_reading(1))
 
 
 def test_a_process_of_unknown_identity_is_not_ended(start):
@@ -163,16 +163,16 @@ def test_a_process_of_unknown_identity_is_not_ended(start):
     with pytest.raises(
         NotTerminatedError, match=r"cannot be distinguished from another one with that pid \(not visible from here\)"
     ):
-        ProcessTermination(seen(process.pid, start_time=None, note="not visible from here"))
+        ProcessTermination(make_reading(process.pid, start_time=None, note="not visible from here"))
     assert process.poll() is None
 
 
-def test_no_permission_is_a_sentence(how, start, monkeypatch):
+def test_missing_permission_is_reported_in_a_sentence(signal_method, start, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     process = start(SLEEPY)
-    shown = seen(process.pid, user="ana")
+    shown = make_reading(process.pid, user="ana")
     with monkeypatch.context() as forbidden:
         forbidden.setattr(signal, "pidfd_send_signal", refuse, raising=False)
         forbidden.setattr(os, "kill", refuse)
@@ -182,11 +182,11 @@ def test_no_permission_is_a_sentence(how, start, monkeypatch):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_another_users_process_is_recognised_and_cannot_be_ended_without_permission(how, start):
+def test_another_users_process_is_recognised_and_cannot_be_ended_without_permission(signal_method, start):
     mine = start(SLEEPY)
-    shown = seen(mine.pid)
+    shown = make_reading(mine.pid)
     with subprocess.Popen(["/bin/sleep", "60"], user=65534) as theirs:
-        assert ProcessTermination(seen(theirs.pid)).is_other_users
+        assert ProcessTermination(make_reading(theirs.pid)).is_other_users
         theirs.kill()
     os.setresuid(65534, 65534, 0)
     try:
@@ -197,9 +197,9 @@ def test_another_users_process_is_recognised_and_cannot_be_ended_without_permiss
     assert mine.poll() is None
 
 
-def test_a_stopped_process_is_named_as_the_blocker(how, start):
+def test_a_stopped_process_is_named_as_the_blocker(signal_method, start):
     process = start(SLEEPY)
-    ending = ProcessTermination(seen(process.pid))
+    ending = ProcessTermination(make_reading(process.pid))
     process.send_signal(signal.SIGSTOP)
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     assert ending.blocker == "stopped"
@@ -212,19 +212,19 @@ def test_a_stopped_process_is_named_as_the_blocker(how, start):
 def test_inside_a_container_a_pid_without_gpu_file_is_uncertain(start, monkeypatch, tmp_path):
     process = start(SLEEPY)
     assert Path("/proc/self/ns/pid").stat().st_ino != 1
-    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", 1)  # not ours: as in a container
-    assert "no GPU's device file open" in ProcessTermination(seen(process.pid)).uncertainty
+    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", 1)  # another namespace, as in a container
+    assert "no GPU's device file open" in ProcessTermination(make_reading(process.pid)).uncertainty
     file = tmp_path / "nvidia0"
     with file.open("w") as opened:
         monkeypatch.setattr("vramtop.monitor.host.terminate._GPU_FILE", re.compile(str(file)))
         holder = start(SLEEPY, stdin=opened)
-        assert ProcessTermination(seen(holder.pid)).uncertainty is None
+        assert ProcessTermination(make_reading(holder.pid)).uncertainty is None
 
 
-def test_in_the_machines_own_pid_namespace_a_pid_is_certain(start, monkeypatch):
+def test_in_the_host_pid_namespace_a_pid_is_certain(start, monkeypatch):
     inode = Path("/proc/self/ns/pid").stat().st_ino
     monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", inode)
-    assert ProcessTermination(seen(start(SLEEPY).pid)).uncertainty is None
+    assert ProcessTermination(make_reading(start(SLEEPY).pid)).uncertainty is None
 
 
 def test_kernel_threads_are_recognised():
@@ -242,7 +242,7 @@ def test_processes_of_a_recording_are_never_ended(kind):
 
 
 def test_a_process_whose_main_thread_has_ended_is_still_running(start):
-    """One that has left its first thread runs on in the others."""
+    """After the main thread has exited, the process runs on in its other threads."""
     program = textwrap.dedent("""
         import ctypes, threading, time
         threading.Thread(target=time.sleep, args=(60,)).start()
@@ -250,7 +250,7 @@ def test_a_process_whose_main_thread_has_ended_is_still_running(start):
         ctypes.CDLL(None).pthread_exit(None)
     """)
     process = start(program)
-    shown = seen(process.pid)
+    shown = make_reading(process.pid)
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     ending = ProcessTermination(shown)
     assert not ending.ended

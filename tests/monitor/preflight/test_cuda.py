@@ -30,7 +30,7 @@ def ddp(ranks: int) -> Job:
     return Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
 
 
-def elsewhere(name: str) -> Machine:
+def machine_elsewhere(name: str) -> Machine:
     card = find_gpu(name)
     device = DeviceCapacity(
         index=0, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=card.total_bytes
@@ -38,7 +38,7 @@ def elsewhere(name: str) -> Machine:
     return described_machine((device,), card)
 
 
-def test_the_driver_and_its_cards(make_context: MakeContext, make_gpu: Any) -> None:
+def test_the_driver_and_its_gpus_are_listed(make_context: MakeContext, make_gpu: Any) -> None:
     found = DriverCheck().run(make_context(gpus=[make_gpu(0), make_gpu(1)]))
     assert found.status == "pass"
     assert found.found == "driver 580.95, CUDA up to 13.0; 2 x NVIDIA H100 80GB HBM3"
@@ -49,10 +49,10 @@ def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context: Mak
     found = DriverCheck().run(context)
     assert (found.status, found.found) == ("failure", "no NVIDIA driver here")
     assert DriverCheck().run(make_context(gpus=[])).status == "failure"
-    assert DriverCheck().run(make_context(machine=elsewhere("h100"))).status == "skipped"
+    assert DriverCheck().run(make_context(machine=machine_elsewhere("h100"))).status == "skipped"
 
 
-def test_this_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
+def test_the_local_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
     driver.gpus += [fake_gpu(), fake_gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-1")]
     machine = this_machine(lambda snapshot: [1])
     assert [device.name for device in machine.devices] == ["NVIDIA H100 80GB HBM3"]
@@ -61,7 +61,7 @@ def test_this_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
     assert driver.initialised == 0
 
 
-def test_a_machine_without_driver_says_why(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
+def test_a_machine_without_a_driver_states_the_reason(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
     driver.fail("nvmlInitWithFlags", 9)
     machine = this_machine()
     assert machine.devices == ()
@@ -69,7 +69,7 @@ def test_a_machine_without_driver_says_why(monkeypatch: pytest.MonkeyPatch, driv
     assert not machine.is_described
 
 
-def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
 
     class Hangs:
@@ -91,7 +91,7 @@ def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
     ("cuda", "newest", "status"),
     [("12.8", "13.0", "pass"), ("13.0", "13.0", "pass"), ("12.8", "12.4", "pass"), ("13.0", "12.8", "failure")],
 )
-def test_torch_and_the_driver_have_to_agree_on_the_major_version(
+def test_torch_and_the_driver_must_have_the_same_cuda_major_version(
     make_context: MakeContext, cuda: str, newest: str, status: str
 ) -> None:
     context = make_context(torch_build=lambda: TorchBuild(version="2.13.0", cuda=cuda))
@@ -113,11 +113,11 @@ def test_torch_and_the_driver_have_to_agree_on_the_major_version(
         (TorchBuild(problem="ImportError: libcudart.so.12"), "cannot be imported by /opt/env/bin/python: ImportError"),
     ],
 )
-def test_a_torch_that_runs_no_cuda(make_context: MakeContext, build: TorchBuild, words: str) -> None:
+def test_a_torch_without_cuda_is_reported(make_context: MakeContext, build: TorchBuild, words: str) -> None:
     found = CudaRuntimeCheck().run(make_context(torch_build=lambda: build))
     assert found.status == "failure"
     assert words in found.found
-    if build.hip is None:  # it is not certain to be the job's Python
+    if build.hip is None:  # the Python is only assumed to be that of the job
         own = JobInterpreter(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", is_certain=False)
         assert CudaRuntimeCheck().run(make_context(torch_build=lambda: build, interpreter=own)).unknown
 
@@ -141,11 +141,11 @@ def test_a_torch_that_runs_no_cuda(make_context: MakeContext, build: TorchBuild,
         ((9, 0), ["gfx90a", "nonsense"], None),
     ],
 )
-def test_what_runs_on_a_card(card: tuple[int, int], architectures: list[str], way: str | None) -> None:
+def test_kernels_by_compute_capability(card: tuple[int, int], architectures: list[str], way: str | None) -> None:
     assert kernel_support(card, architectures) == way
 
 
-def test_a_card_without_kernels_is_named(make_context: MakeContext, make_gpu: Any) -> None:
+def test_a_gpu_without_kernels_is_named(make_context: MakeContext, make_gpu: Any) -> None:
     context = make_context(ddp(2), gpus=[make_gpu(0), make_gpu(1)])
     machine = dataclasses.replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
     found = ComputeCapabilityCheck().run(dataclasses.replace(context, machine=machine))
@@ -157,13 +157,16 @@ def test_a_card_without_kernels_is_named(make_context: MakeContext, make_gpu: An
     assert ComputeCapabilityCheck().run(ptx).status == "warning"
 
 
-def test_capability_of_a_card_that_is_not_here(make_context: MakeContext) -> None:
+def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context: MakeContext) -> None:
     old = TorchBuild(version="2.4.0", cuda="12.1", architectures=("sm_50", "sm_80", "sm_90"))
     assert (
-        ComputeCapabilityCheck().run(make_context(machine=elsewhere("h100"), torch_build=lambda: old)).status == "pass"
+        ComputeCapabilityCheck().run(make_context(machine=machine_elsewhere("h100"), torch_build=lambda: old)).status
+        == "pass"
     )
     assert (
-        ComputeCapabilityCheck().run(make_context(machine=elsewhere("rtx-5090"), torch_build=lambda: old)).status
+        ComputeCapabilityCheck()
+        .run(make_context(machine=machine_elsewhere("rtx-5090"), torch_build=lambda: old))
+        .status
         == "failure"
     )
 
@@ -182,7 +185,7 @@ def test_capability_of_a_card_that_is_not_here(make_context: MakeContext) -> Non
         ("GPU-00000003", 1, "pass", "GPU 3"),
     ],
 )
-def test_a_gpu_for_each_rank(
+def test_each_rank_needs_a_visible_gpu(
     make_context: MakeContext, make_gpu: Any, visible: str | None, ranks: int, status: str, words: str
 ) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
@@ -196,14 +199,14 @@ def test_ranks_on_other_machines_need_no_gpu_here(make_context: MakeContext, mak
     assert VisibleDevicesCheck().run(make_context(ddp(8), gpus=gpus, local_ranks=4)).status == "pass"
 
 
-def test_unequal_cards_without_an_order_are_a_warning(make_context: MakeContext, make_gpu: Any) -> None:
+def test_unequal_gpus_without_a_device_order_are_a_warning(make_context: MakeContext, make_gpu: Any) -> None:
     gpus = [make_gpu(0), make_gpu(1, name="NVIDIA L4")]
     assert VisibleDevicesCheck().run(make_context(ddp(2), gpus=gpus)).status == "warning"
     ordered = make_context(ddp(2), gpus=gpus, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert VisibleDevicesCheck().run(ordered).status == "pass"
 
 
-def test_gpus_that_the_user_named_are_not_those_that_the_job_would_take(
+def test_gpus_named_by_the_user_that_the_job_would_not_use_are_reported(
     make_context: MakeContext, make_gpu: Any
 ) -> None:
     context = make_context(ddp(1), gpus=[make_gpu(index) for index in range(2)])

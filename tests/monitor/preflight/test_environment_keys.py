@@ -15,7 +15,7 @@ SECRET = "nvapi-0123456789"  # noqa: S105 - made up
 INLINE = ModelSpec(config={"model_type": "llama"})
 
 
-def test_a_job_that_asks_for_no_key_is_skipped(make_context: MakeContext) -> None:
+def test_a_job_without_required_keys_is_skipped(make_context: MakeContext) -> None:
     assert EnvironmentKeysCheck().run(make_context(Job(model=INLINE))).status == "skipped"
 
 
@@ -42,7 +42,7 @@ def test_a_key_that_is_not_set_is_a_failure(
     assert (there.status, there.found) == ("pass", f"{name} is set")
 
 
-def test_no_value_and_no_password_is_ever_said(make_context: MakeContext) -> None:
+def test_values_and_passwords_are_never_shown(make_context: MakeContext) -> None:
     run = Run(inference_endpoint=f"https://ana:{SECRET}@nim.example/v1", required_environment=["A", "B"])
     found = EnvironmentKeysCheck().run(make_context(Job(model=INLINE, run=run), environ={"A": SECRET}))
     assert "nim.example" in found.found
@@ -53,7 +53,7 @@ def test_no_value_and_no_password_is_ever_said(make_context: MakeContext) -> Non
     assert (padded.status, SECRET in padded.found) == ("warning", False)
 
 
-def test_wandb_may_have_its_key_elsewhere_or_need_none(make_context: MakeContext, tmp_path: Path) -> None:
+def test_wandb_key_may_be_elsewhere_or_unneeded(make_context: MakeContext, tmp_path: Path) -> None:
     job, home = Job(model=INLINE, run=Run(report_to=["wandb"])), {"HOME": str(tmp_path)}
     assert EnvironmentKeysCheck().run(make_context(job, environ=home)).status == "failure"
     assert EnvironmentKeysCheck().run(make_context(job, environ={**home, "WANDB_MODE": "offline"})).status == "pass"
@@ -68,7 +68,7 @@ def test_wandb_may_have_its_key_elsewhere_or_need_none(make_context: MakeContext
     assert (broken.status, SECRET in broken.found) == ("failure", False)
 
 
-def test_a_gated_model_that_is_not_here_needs_a_token(make_context: MakeContext, tmp_path: Path) -> None:
+def test_a_gated_model_that_is_not_downloaded_needs_a_token(make_context: MakeContext, tmp_path: Path) -> None:
     job, environ = Job(model=ModelSpec(id="acme/gated")), {"HF_HOME": str(tmp_path)}
 
     def look(answer: str, **more: str) -> tuple[str, str]:
@@ -85,7 +85,7 @@ def test_a_gated_model_that_is_not_here_needs_a_token(make_context: MakeContext,
     assert HubTokenCheck().run(make_context(Job(model=INLINE))).status == "skipped"
 
 
-def test_keys_wait_for_no_hub(make_context: MakeContext) -> None:
+def test_environment_keys_are_checked_without_waiting_for_the_hub(make_context: MakeContext) -> None:
     def hangs() -> HubAccess:
         raise AssertionError("asked")
 

@@ -40,7 +40,7 @@ REPORT = [
 ]
 
 
-def test_the_order_of_the_report() -> None:
+def test_checks_are_in_the_order_of_the_report() -> None:
     assert [check.name for check in find_checks()] == REPORT
 
 

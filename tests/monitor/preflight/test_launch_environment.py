@@ -46,7 +46,7 @@ def test_the_python_of_a_launch_line(env: Path, words: list[str], python: str) -
     assert (found.path, found.is_certain) == (env / python, True)
 
 
-def test_a_program_by_its_path_needs_no_search(env: Path) -> None:
+def test_a_program_given_by_path_is_not_searched(env: Path) -> None:
     found = find_job_interpreter(None, [f"{env}/torchrun", "train.py"], {})
     assert (found.path, found.origin) == (env / "python", f"{env}/torchrun")
 
@@ -54,7 +54,7 @@ def test_a_program_by_its_path_needs_no_search(env: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["trl", "sft", "--model_name_or_path", "x"], ["uv", "run", "torchrun", "train.py"], ["./train.py"], None]
 )
-def test_where_a_line_names_no_python_the_active_environment_does(
+def test_the_active_environment_is_used_if_a_line_names_no_python(
     env: Path, tmp_path: Path, words: list[str] | None
 ) -> None:
     active = find_job_interpreter(None, words, {"PATH": str(env), "VIRTUAL_ENV": str(env.parent)})
@@ -63,14 +63,14 @@ def test_where_a_line_names_no_python_the_active_environment_does(
     assert (own.path, own.is_certain) == (Path(sys.executable), False)
 
 
-def test_what_the_user_names_wins(env: Path, tmp_path: Path) -> None:
+def test_the_python_named_by_the_user_takes_precedence(env: Path, tmp_path: Path) -> None:
     found = find_job_interpreter(str(env.parent), ["python", "train.py"], {})
     assert (found.path, found.origin) == (env / "python", "--python")
     with pytest.raises(InputError):
         find_job_interpreter(str(tmp_path / "gone"), None, {})
 
 
-def test_what_stands_before_a_command_and_what_its_launcher_is_told_is_its_environment() -> None:
+def test_assignments_before_a_command_and_launcher_options_set_the_environment() -> None:
     line = ["CUDA_VISIBLE_DEVICES=2,3 torchrun --nnodes 2 --rdzv_endpoint=node1:29400 train.py"]
     found = job_environment({"HOME": "/home/ana", "CUDA_VISIBLE_DEVICES": "0"}, line)
     assert found == {

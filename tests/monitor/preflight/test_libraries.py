@@ -38,12 +38,12 @@ def job(**tables: Any) -> Job:
         (job(training=Training(framework="torchtitan", loss="fused-linear")), {"torch", "torchtitan"}),
     ],
 )
-def test_what_a_job_needs(asked: Job, names: set[str]) -> None:
+def test_required_libraries_follow_from_the_job(asked: Job, names: set[str]) -> None:
     assert {need.alternatives[0] for need in required_libraries(asked)} == names
     assert {name for need in required_libraries(asked) for name in need.alternatives} <= set(DISTRIBUTIONS)
 
 
-def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
+def check_libraries(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
     there = InstalledPackages(
         python="3.12.1", executable="python", versions=versions, modules=(), requirements=REQUIREMENTS
     )
@@ -51,28 +51,28 @@ def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sur
     return LibrariesCheck().run(make_context(asked, packages=lambda: there, interpreter=python))
 
 
-def test_all_there(make_context: MakeContext) -> None:
-    found = look(make_context, job(), TRAINER)
+def test_installed_libraries_pass(make_context: MakeContext) -> None:
+    found = check_libraries(make_context, job(), TRAINER)
     assert found.status == "pass"
     assert found.found.endswith("torch 2.13.0+cu128, transformers 5.23.0, accelerate 1.15.0")
 
 
-def test_one_that_is_missing_is_a_failure_with_the_command_that_installs_it(make_context: MakeContext) -> None:
+def test_a_missing_library_is_a_failure_with_the_command_that_installs_it(make_context: MakeContext) -> None:
     asked = job(lora=Lora(quantization="nf4"), training=Training(optimizer="paged-adamw-8bit"))
-    found = look(make_context, asked, {**TRAINER, "peft": "0.18.0"})
+    found = check_libraries(make_context, asked, {**TRAINER, "peft": "0.18.0"})
     assert found.status == "failure"
     assert "bitsandbytes is missing (quantization = nf4, optimizer = paged-adamw-8bit)" in found.found
     assert found.advice == "/opt/env/bin/python -m pip install bitsandbytes"
 
 
-def test_a_kernel_from_the_hub_serves_for_flash_attention(make_context: MakeContext) -> None:
+def test_a_kernel_from_the_hub_replaces_flash_attention(make_context: MakeContext) -> None:
     asked = job(model=ModelSpec(attention="flash_attention_2"))
-    assert look(make_context, asked, TRAINER).status == "failure"
-    assert look(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
+    assert check_libraries(make_context, asked, TRAINER).status == "failure"
+    assert check_libraries(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
 
 
-def test_a_python_that_nobody_named_proves_nothing(make_context: MakeContext) -> None:
-    found = look(make_context, job(), {"torch": "2.13.0"}, sure=False)
+def test_an_assumed_python_gives_only_a_warning(make_context: MakeContext) -> None:
+    found = check_libraries(make_context, job(), {"torch": "2.13.0"}, sure=False)
     assert (found.status, found.unknown, "--python" in (found.advice or "")) == ("warning", True, True)
 
 
@@ -83,18 +83,18 @@ def test_a_python_that_nobody_named_proves_nothing(make_context: MakeContext) ->
         ({"bitsandbytes": "0.43.2"}, "transformers 5.23.0 takes bitsandbytes >=0.46.1, not 0.43.2"),
     ],
 )
-def test_versions_that_do_not_go_together(make_context: MakeContext, versions: dict[str, str], words: str) -> None:
+def test_incompatible_versions_are_reported(make_context: MakeContext, versions: dict[str, str], words: str) -> None:
     asked = job(training=Training(optimizer="adamw-8bit"))
-    found = look(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
+    found = check_libraries(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
     assert (found.status, words in found.found) == ("failure", True)
     older = {**TRAINER, "transformers": "4.46.0", "bitsandbytes": "0.43.2"}
-    assert look(make_context, asked, older).status == "pass"
+    assert check_libraries(make_context, asked, older).status == "pass"
 
 
-def test_versions_that_the_job_states_otherwise_are_a_warning(make_context: MakeContext) -> None:
-    found = look(make_context, job(software=Software(torch="2.4")), TRAINER)
+def test_versions_that_differ_from_the_job_are_a_warning(make_context: MakeContext) -> None:
+    found = check_libraries(make_context, job(software=Software(torch="2.4")), TRAINER)
     assert (found.status, "the job is for torch 2.4, and 2.13.0+cu128 is installed" in found.found) == ("warning", True)
-    assert look(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
+    assert check_libraries(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_versions_that_the_job_states_otherwise_are_a_warning(make_context: Make
         ("3", "", True),
     ],
 )
-def test_bounds(version: str, bounds: str, holds: bool) -> None:
+def test_version_bounds(version: str, bounds: str, holds: bool) -> None:
     assert satisfies_bounds(version, bounds) is holds

@@ -59,7 +59,7 @@ def with_free(make_context: MakeContext, make_gpu: Any, asked: Job, *gib: float,
     return make_context(asked, gpus=gpus, quick_budget=lambda: budget, deepest_budget=lambda: budget, **changes)
 
 
-def test_failing_the_bound_means_running_out(make_context: MakeContext, make_gpu: Any) -> None:
+def test_a_failed_bound_means_out_of_memory(make_context: MakeContext, make_gpu: Any) -> None:
     small = LowerBoundCheck().run(with_free(make_context, make_gpu, job(), 12))
     assert (small.status, "it will run out of memory" in small.found) == ("failure", True)
     large = LowerBoundCheck().run(with_free(make_context, make_gpu, job(), 20))
@@ -73,7 +73,7 @@ def test_each_rank_needs_its_own_gpu(make_context: MakeContext, make_gpu: Any) -
     assert (found.status, "GPU 1 has 12.0" in found.found) == ("failure", True)
 
 
-def test_the_gpus_that_the_job_will_take_count_and_others_are_advised(make_context: MakeContext, make_gpu: Any) -> None:
+def test_the_gpus_of_the_job_are_checked_and_others_are_suggested(make_context: MakeContext, make_gpu: Any) -> None:
     asked = job(lora=Lora())
     context = with_free(make_context, make_gpu, asked, 10, 70)
     found = FitVerdictCheck().run(context)  # it takes GPU 0
@@ -91,7 +91,7 @@ def test_a_tight_fit_is_a_warning(make_context: MakeContext, make_gpu: Any, make
     assert (found.status, found.unknown) == ("warning", False)
 
 
-def test_without_a_gpu_nothing_is_decided(make_context: MakeContext) -> None:
+def test_without_a_gpu_the_result_is_unknown(make_context: MakeContext) -> None:
     context = make_context(machine=Machine(devices=(), unavailable_reason="no driver"))
     found = FitVerdictCheck().run(context)
     assert (found.unknown, found.decisive) == (True, True)
@@ -99,13 +99,13 @@ def test_without_a_gpu_nothing_is_decided(make_context: MakeContext) -> None:
     assert LowerBoundCheck().run(context).status == "skipped"
 
 
-def test_what_nvml_cannot_tell_is_not_guessed(make_context: MakeContext, make_gpu: Any) -> None:
+def test_memory_unknown_to_nvml_is_not_guessed(make_context: MakeContext, make_gpu: Any) -> None:
     context = make_context(gpus=[make_gpu(0, free_bytes=None)])
     assert LowerBoundCheck().run(context).unknown
     assert FitVerdictCheck().run(context).unknown
 
 
-def test_where_a_deep_budget_takes_too_long_the_closed_form_answers(make_context: MakeContext) -> None:
+def test_the_closed_form_is_used_if_a_deep_budget_takes_too_long(make_context: MakeContext) -> None:
     def slow() -> Budget:
         raise CancelledError("given up")
 
@@ -119,7 +119,7 @@ def test_where_a_deep_budget_takes_too_long_the_closed_form_answers(make_context
         FitVerdictCheck().run(make_context(deepest_budget=impossible))
 
 
-def test_of_several_machines_this_ones_ranks_count(make_context: MakeContext, make_gpu: Any) -> None:
+def test_only_the_ranks_of_this_machine_count(make_context: MakeContext, make_gpu: Any) -> None:
     asked = job(lora=Lora(), parallel=Parallel(strategy="ddp", data_replicate=4))
     context = with_free(make_context, make_gpu, asked, 70, 70, local_ranks=2)
     found = FitVerdictCheck().run(context)
@@ -130,8 +130,8 @@ def test_of_several_machines_this_ones_ranks_count(make_context: MakeContext, ma
 @pytest.mark.parametrize(
     ("gib", "ranks", "status"), [(64, 1, "pass"), (20, 1, "failure"), (64, 4, "failure"), (None, 1, "skipped")]
 )
-def test_the_hosts_memory(make_context: MakeContext, gib: int | None, ranks: int, status: str) -> None:
-    """8 billion parameters that each rank loads in fp32, from a checkpoint in 16 bits."""
+def test_host_memory_is_checked(make_context: MakeContext, gib: int | None, ranks: int, status: str) -> None:
+    """Each rank loads 8 billion parameters in fp32 from a 16-bit checkpoint."""
     asked = job("bf16-mixed", parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(asked)
     context = make_context(asked, quick_budget=lambda: budget)
@@ -152,8 +152,8 @@ def test_the_bound_of_a_served_model_counts_its_own_weights() -> None:
     assert "x 0.6 bytes" in words
 
 
-def test_a_mig_device_that_is_named_is_the_one_that_counts(make_context: MakeContext, make_mig_gpu: Any) -> None:
-    """With 20 GiB; the other one has 39 free."""
+def test_only_the_named_mig_device_is_checked(make_context: MakeContext, make_mig_gpu: Any) -> None:
+    """The named device has 20 GiB; the other one has 39 free."""
     asked = job()
     budget = estimate(asked)
     environ = {"CUDA_VISIBLE_DEVICES": "MIG-0-9-0"}

@@ -30,7 +30,7 @@ def safetensors(path: Path, size: int = 64) -> None:
 
 
 def fill(folder: Path, *, shards: bool = True) -> Path:
-    """A model as ``save_pretrained`` leaves it."""
+    """Write the files that ``save_pretrained`` writes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "tokenizer.json").write_text("{}")
@@ -63,7 +63,7 @@ def context_for(make_context: MakeContext, cache: Path, name: str = NAME, **envi
     return make_context(Job(model=ModelSpec(id=name)), environ={"HF_HUB_CACHE": str(cache), **environ})
 
 
-def test_a_whole_model_in_the_cache(make_context: MakeContext, cache: Path) -> None:
+def test_a_complete_model_in_the_cache_passes(make_context: MakeContext, cache: Path) -> None:
     context = context_for(make_context, cache)
     found = ModelFilesCheck().run(context)
     assert found.status == "pass"
@@ -71,9 +71,7 @@ def test_a_whole_model_in_the_cache(make_context: MakeContext, cache: Path) -> N
     assert ModelAccessCheck().run(context).status == "skipped"
 
 
-def test_a_missing_shard_is_downloaded_where_one_may_and_fails_where_not(
-    make_context: MakeContext, cache: Path
-) -> None:
+def test_a_missing_shard_is_a_download_online_and_a_failure_offline(make_context: MakeContext, cache: Path) -> None:
     (cache / "models--acme--tiny" / "blobs" / SHARDS[1]).unlink()
     found = ModelFilesCheck().run(context_for(make_context, cache))
     assert found.status == "warning"
@@ -85,7 +83,7 @@ def test_a_missing_shard_is_downloaded_where_one_may_and_fails_where_not(
     assert ModelFilesCheck().run(context_for(make_context, cache, HF_HUB_OFFLINE="0")).status == "warning"
 
 
-def test_a_shard_that_was_cut_off_is_not_whole(make_context: MakeContext, cache: Path) -> None:
+def test_a_truncated_shard_is_incomplete(make_context: MakeContext, cache: Path) -> None:
     blob = cache / "models--acme--tiny" / "blobs" / SHARDS[2]
     blob.write_bytes(blob.read_bytes()[:-10])
     found = ModelFilesCheck().run(context_for(make_context, cache, HF_HUB_OFFLINE="1"))
@@ -94,13 +92,13 @@ def test_a_shard_that_was_cut_off_is_not_whole(make_context: MakeContext, cache:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n"])
-def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
+def test_invalid_safetensors_files_are_reported(tmp_path: Path, content: bytes) -> None:
     folder = fill(tmp_path / "model", shards=False)
     (folder / "model.safetensors").write_bytes(content)
     assert not inspect_model_folder(folder).complete
 
 
-def test_a_folder_of_ones_own(make_context: MakeContext, tmp_path: Path) -> None:
+def test_a_local_model_folder(make_context: MakeContext, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine", shards=False)
     job = Job(model=ModelSpec(id=str(folder)))
     assert ModelFilesCheck().run(make_context(job)).status == "pass"
@@ -116,7 +114,7 @@ def test_a_folder_of_ones_own(make_context: MakeContext, tmp_path: Path) -> None
     assert (gone.status, "no such folder" in gone.found) == ("failure", True)
 
 
-def test_an_index_that_is_none(make_context: MakeContext, tmp_path: Path) -> None:
+def test_an_invalid_index_is_reported(make_context: MakeContext, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine")
     for text in ("[]", "not json", '{"weight_map": 3}'):
         (folder / "model.safetensors.index.json").write_text(text)
@@ -124,7 +122,7 @@ def test_an_index_that_is_none(make_context: MakeContext, tmp_path: Path) -> Non
         assert (found.complete, found.broken) == (False, ("model.safetensors.index.json (no index of shards)",))
 
 
-def test_litgpt_has_its_own_file_and_torchtitan_none(make_context: MakeContext, tmp_path: Path) -> None:
+def test_litgpt_needs_its_own_file_and_torchtitan_none(make_context: MakeContext, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine", shards=False)
     (folder / "model.safetensors").rename(folder / "lit_model.pth")
     litgpt = Job(model=ModelSpec(id=str(folder)), training=Training(framework="litgpt"))
@@ -138,7 +136,7 @@ def test_a_job_without_a_named_model_needs_none(make_context: MakeContext) -> No
         assert ModelFilesCheck().run(make_context(Job(model=spec))).status == "skipped"
 
 
-def test_a_built_in_name_stands_for_its_hub_id(tmp_path: Path) -> None:
+def test_a_built_in_name_is_resolved_to_its_hub_id(tmp_path: Path) -> None:
     environ = {"HF_HUB_CACHE": str(tmp_path)}
 
     def hub_id(name: str) -> str | None:
@@ -154,7 +152,7 @@ def test_a_built_in_name_stands_for_its_hub_id(tmp_path: Path) -> None:
     assert hub_id("gpt2") == "gpt2"
 
 
-def test_no_room_for_what_is_to_be_downloaded(
+def test_a_disk_too_small_for_the_download_is_a_failure(
     make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vramtop.monitor.preflight.checks.model.free_bytes", lambda path: 10 * 2**30)
@@ -165,7 +163,7 @@ def test_no_room_for_what_is_to_be_downloaded(
 
 @pytest.fixture
 def hub() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
-    """Starts a hub that always gives one answer; returns its address, and the requests that it gets."""
+    """Return a function that starts a hub with a fixed answer; it returns the address and the list of requests."""
     with contextlib.ExitStack() as stack:
 
         def start(status: int, **headers: str) -> tuple[str, list[Any]]:
@@ -209,7 +207,7 @@ Hub = Callable[..., tuple[str, list[Any]]]
         (503, "", None, "unreachable", "answers 503"),
     ],
 )
-def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
+def test_answers_of_the_hub(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
     address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
     environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
     access = query_hub_access(NAME, environ, timeout=60)
@@ -219,7 +217,7 @@ def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None,
     assert seen == [("/acme/tiny/resolve/main/config.json", f"Bearer {token}" if token else None)]
 
 
-def test_a_hub_that_does_not_answer_or_may_not_be_asked(hub: Hub) -> None:
+def test_an_unreachable_hub_and_offline_mode(hub: Hub) -> None:
     gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=60)
     assert (gone.answer, gone.message.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
     assert query_hub_access(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"
@@ -228,7 +226,7 @@ def test_a_hub_that_does_not_answer_or_may_not_be_asked(hub: Hub) -> None:
     assert seen == []
 
 
-def test_where_a_token_is_found(tmp_path: Path) -> None:
+def test_sources_of_the_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hf_file\n")
     home = {"HF_HOME": str(tmp_path)}
     assert find_token({**home, "HF_TOKEN": "hf_set"}) == ("hf_set", "HF_TOKEN")
@@ -253,7 +251,7 @@ def test_where_a_token_is_found(tmp_path: Path) -> None:
         (HubAccess(answer="offline", message="", token_from=None), "skipped", None),
     ],
 )
-def test_access_to_a_model_that_is_not_here(
+def test_access_to_a_model_that_is_not_downloaded(
     make_context: MakeContext, tmp_path: Path, access: HubAccess, status: str, advice: str | None
 ) -> None:
     context = make_context(

@@ -26,16 +26,16 @@ INTERFACES = ("lo", "eth0", "ib0", "ib1")
 
 
 @pytest.fixture
-def four(make_context: MakeContext) -> MakeContext:
+def four_ranks(make_context: MakeContext) -> MakeContext:
     """The context of a job with four ranks."""
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=4))
     return lambda environ=None, **changes: make_context(job, environ=environ or {}, **changes)
 
 
-def test_a_single_rank_and_another_machine_are_skipped(make_context: MakeContext, four: MakeContext) -> None:
+def test_a_single_rank_and_another_machine_are_skipped(make_context: MakeContext, four_ranks: MakeContext) -> None:
     for check in (NetworkInterfaceCheck(), InfiniBandCheck(), SharedMemoryCheck(), RendezvousCheck()):
         assert check.run(make_context()).status == "skipped"
-        assert check.run(four(machine=Machine(devices=()))).status == "skipped"
+        assert check.run(four_ranks(machine=Machine(devices=()))).status == "skipped"
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_a_single_rank_and_another_machine_are_skipped(make_context: MakeContext
         ("eno1", []),
     ],
 )
-def test_interfaces_as_nccl_takes_them(value: str, chosen: list[str]) -> None:
+def test_interfaces_are_chosen_like_nccl_chooses_them(value: str, chosen: list[str]) -> None:
     assert select_interfaces(value, INTERFACES) == chosen
 
 
-def test_an_interface_that_is_not_there_is_a_failure(four: MakeContext) -> None:
+def test_a_missing_interface_is_a_failure(four_ranks: MakeContext) -> None:
     check = NetworkInterfaceCheck(INTERFACES)
-    found = check.run(four({"NCCL_SOCKET_IFNAME": "eno1"}))
+    found = check.run(four_ranks({"NCCL_SOCKET_IFNAME": "eno1"}))
     assert (found.status, "NCCL_SOCKET_IFNAME=eno1 names none" in found.found) == ("failure", True)
-    assert check.run(four({"GLOO_SOCKET_IFNAME": "bond0"})).status == "failure"
-    assert check.run(four({"NCCL_SOCKET_IFNAME": "ib"})).found == "NCCL_SOCKET_IFNAME=ib: ib0, ib1"
-    assert "P2P" in check.run(four()).found
-    assert NetworkInterfaceCheck().run(four({"NCCL_SOCKET_IFNAME": "lo"})).status == "pass"
+    assert check.run(four_ranks({"GLOO_SOCKET_IFNAME": "bond0"})).status == "failure"
+    assert check.run(four_ranks({"NCCL_SOCKET_IFNAME": "ib"})).found == "NCCL_SOCKET_IFNAME=ib: ib0, ib1"
+    assert "P2P" in check.run(four_ranks()).found
+    assert NetworkInterfaceCheck().run(four_ranks({"NCCL_SOCKET_IFNAME": "lo"})).status == "pass"
 
 
 @pytest.fixture
@@ -75,55 +75,55 @@ def adapters(tmp_path: Path) -> Path:
     return tmp_path / "infiniband"
 
 
-def test_infiniband(four: MakeContext, adapters: Path, tmp_path: Path) -> None:
+def test_infiniband(four_ranks: MakeContext, adapters: Path, tmp_path: Path) -> None:
     limited, unlimited = (InfiniBandCheck(adapters, bytes_) for bytes_ in (64 * 1024, resource.RLIM_INFINITY))
-    found = limited.run(four())
+    found = limited.run(four_ranks())
     assert (found.status, "ulimit -l" in found.found) == ("warning", True)
-    assert unlimited.run(four()).found == "mlx5_0 active, memory may be pinned without limit"
-    assert unlimited.run(four({"NCCL_IB_DISABLE": "1"})).status == "pass"
-    assert unlimited.run(four({"NCCL_IB_DISABLE": "1"}, local_ranks=2)).status == "warning"
+    assert unlimited.run(four_ranks()).found == "mlx5_0 active, memory may be pinned without limit"
+    assert unlimited.run(four_ranks({"NCCL_IB_DISABLE": "1"})).status == "pass"
+    assert unlimited.run(four_ranks({"NCCL_IB_DISABLE": "1"}, local_ranks=2)).status == "warning"
     (adapters / "mlx5_0" / "ports" / "1" / "state").write_text("1: DOWN\n")
-    assert "none of their ports is active" in unlimited.run(four()).found
+    assert "none of their ports is active" in unlimited.run(four_ranks()).found
     none = InfiniBandCheck(tmp_path / "none")
-    assert none.run(four()).status == "skipped"
-    assert none.run(four({"NCCL_IB_HCA": "mlx5"})).status == "warning"
+    assert none.run(four_ranks()).status == "skipped"
+    assert none.run(four_ranks({"NCCL_IB_HCA": "mlx5"})).status == "warning"
 
 
 @pytest.mark.parametrize(("free", "status"), [(0, "failure"), (64 * MIB, "warning"), (4096 * MIB, "pass")])
 def test_shared_memory(
-    four: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+    four_ranks: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
 ) -> None:
     disk = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=2**21)
     monkeypatch.setattr("os.statvfs", lambda path: disk)
-    assert SharedMemoryCheck(tmp_path).run(four()).status == status
-    assert SharedMemoryCheck(tmp_path).run(four({"NCCL_SHM_DISABLE": "1"})).status == "skipped"
-    assert SharedMemoryCheck(tmp_path / "none").run(four()).status == "failure"
+    assert SharedMemoryCheck(tmp_path).run(four_ranks()).status == status
+    assert SharedMemoryCheck(tmp_path).run(four_ranks({"NCCL_SHM_DISABLE": "1"})).status == "skipped"
+    assert SharedMemoryCheck(tmp_path / "none").run(four_ranks()).status == "failure"
 
 
-def test_the_place_where_ranks_meet(four: MakeContext) -> None:
+def test_the_rendezvous_address_is_checked(four_ranks: MakeContext) -> None:
     check = RendezvousCheck()
-    assert check.run(four()).status == "skipped"
-    assert check.run(four(local_ranks=2)).unknown
-    assert check.run(four({"MASTER_ADDR": "127.0.0.1"})).status == "pass"
+    assert check.run(four_ranks()).status == "skipped"
+    assert check.run(four_ranks(local_ranks=2)).unknown
+    assert check.run(four_ranks({"MASTER_ADDR": "127.0.0.1"})).status == "pass"
     for port in ("many", "-1", "65536"):
-        assert check.run(four({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "failure"
-    lost = check.run(four({"MASTER_ADDR": "no-such-host.invalid"}))
+        assert check.run(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "failure"
+    lost = check.run(four_ranks({"MASTER_ADDR": "no-such-host.invalid"}))
     assert (lost.status, "cannot be resolved" in lost.found) == ("failure", True)
-    assert check.run(four({"MASTER_ADDR": "x" * 300})).status == "failure"
+    assert check.run(four_ranks({"MASTER_ADDR": "x" * 300})).status == "failure"
 
 
-def test_a_port_that_is_taken(four: MakeContext) -> None:
+def test_a_port_in_use_is_reported(four_ranks: MakeContext) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = str(server.getsockname()[1])
-        found = RendezvousCheck().run(four({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}))
+        found = RendezvousCheck().run(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}))
     assert (found.status, f"port {port} is taken" in found.found) == ("failure", True)
-    assert RendezvousCheck().run(four({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "pass"
+    assert RendezvousCheck().run(four_ranks({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "pass"
 
 
-def test_a_port_of_another_machine_is_not_ours_to_try(four: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    known: list[Any] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]  # of no machine: RFC 5737
+def test_a_port_of_another_machine_is_not_tried(four_ranks: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[Any] = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]  # of no machine (RFC 5737)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: known)
     environ = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
-    assert RendezvousCheck().run(four(environ)).found == "MASTER_ADDR=node1 is 192.0.2.7"
+    assert RendezvousCheck().run(four_ranks(environ)).found == "MASTER_ADDR=node1 is 192.0.2.7"

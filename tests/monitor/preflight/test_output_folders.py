@@ -23,7 +23,7 @@ INLINE = ModelSpec(config={"model_type": "llama"})
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the free space of every disk."""
+    """Return a function that sets the free space of every disk."""
 
     def set_room(free: int, *, files: int = 1000, inodes: int = 1000) -> None:
         room = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=inodes, f_favail=files)
@@ -37,7 +37,7 @@ def with_run(make_context: MakeContext, run: Run) -> CheckContext:
     return make_context(Job(model=INLINE, run=run), quick_budget=lambda: budget)
 
 
-def test_a_job_that_names_no_folder_is_skipped(make_context: MakeContext) -> None:
+def test_a_job_without_folders_is_skipped(make_context: MakeContext) -> None:
     context = with_run(make_context, Run())
     assert {
         check.run(context).status for check in (OutputFolderCheck(), LogFolderCheck(), ReportingTargetsCheck())
@@ -53,7 +53,7 @@ def test_a_job_that_names_no_folder_is_skipped(make_context: MakeContext) -> Non
         (140, 2, "pass", "room for the 2 that are kept"),
     ],
 )
-def test_room_for_checkpoints(
+def test_free_space_for_checkpoints(
     make_context: MakeContext, disk: Callable[..., None], free: int, limit: int | None, status: str, words: str
 ) -> None:
     """8.03 billion parameters in bf16, and two states for each: 44.9 GiB."""
@@ -70,11 +70,11 @@ def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> No
     assert LogFolderCheck().run(with_run(make_context, run)).status == "failure"
     disk(500 * GIB, files=0)
     assert "no inodes left" in OutputFolderCheck().run(with_run(make_context, run)).found
-    disk(500 * GIB, files=0, inodes=0)  # a file system that does not count them
+    disk(500 * GIB, files=0, inodes=0)  # a file system that does not count inodes
     assert OutputFolderCheck().run(with_run(make_context, run)).status == "pass"
 
 
-def test_a_folder_that_cannot_be_written_to(make_context: MakeContext, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_failure(make_context: MakeContext, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("file", "file/below", "/proc/none/out"):
         for check, run in ((OutputFolderCheck(), Run(output_dir=name)), (LogFolderCheck(), Run(logging_dir=name))):
@@ -88,7 +88,7 @@ def test_nothing_is_left_in_the_folder(make_context: MakeContext, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_of_unknown_size_leaves_the_room_open(make_context: MakeContext) -> None:
+def test_free_space_is_not_judged_for_a_model_of_unknown_size(make_context: MakeContext) -> None:
     def unknown() -> None:
         raise CannotTellError("it is code")
 
@@ -113,12 +113,12 @@ def test_the_size_of_a_checkpoint(job: Training, bytes_per_parameter: int) -> No
     assert checkpoint_bytes(budget) == bytes_per_parameter * 124_439_808
 
 
-def test_adapters_are_saved_alone() -> None:
+def test_checkpoints_of_adapters_hold_only_the_adapters() -> None:
     budget = estimate(Job(model=ModelSpec(id="gpt2"), lora=Lora(targets=["c_attn"])))
     assert checkpoint_bytes(budget) == budget.model.trainable_parameters * 4 * 3
 
 
-def test_reporting_targets_have_to_be_importable(make_context: MakeContext) -> None:
+def test_reporting_targets_must_be_importable(make_context: MakeContext) -> None:
     def look(*targets: str, modules: tuple[str, ...] = (), sure: bool = True) -> tuple[str, str]:
         there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, requirements=())
         python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python", is_certain=sure)

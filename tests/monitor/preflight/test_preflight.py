@@ -1,4 +1,4 @@
-"""Checks side by side: time limits, what cannot be told, exit codes, and secrets."""
+"""Concurrent checks: time limits, unknown results, exit codes, and secrets."""
 
 import threading
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 MakeContext = Callable[..., CheckContext]
 
 
-class Says(Check):
-    """Says what it is told to, after as long as it is told to."""
+class FixedCheck(Check):
+    """A check that returns a given result after a given time."""
 
     name = "says"
 
@@ -35,7 +35,7 @@ class Says(Check):
         return self._result(self.status, "so it is")  # type: ignore[arg-type]
 
 
-class Raises(Check):
+class FailingCheck(Check):
     name = "raises"
     decisive = True
 
@@ -46,7 +46,7 @@ class Raises(Check):
         raise self.error
 
 
-def test_outcomes_come_in_the_order_of_the_checks_and_are_told_as_they_come(make_context: MakeContext) -> None:
+def test_results_are_in_the_order_of_the_checks_and_reported_as_they_finish(make_context: MakeContext) -> None:
     gate = threading.Event()
     told: list[str] = []
 
@@ -54,38 +54,39 @@ def test_outcomes_come_in_the_order_of_the_checks_and_are_told_as_they_come(make
         told.append(outcome.status)
         gate.set()
 
-    found = run_checks(make_context(), [Says("warning", wait=gate), Says("pass")], on_result=tell)
+    found = run_checks(make_context(), [FixedCheck("warning", wait=gate), FixedCheck("pass")], on_result=tell)
     assert [outcome.status for outcome in found] == ["warning", "pass"]
     assert told == ["pass", "warning"]
 
 
-def test_checks_run_side_by_side(make_context: MakeContext) -> None:
+def test_checks_run_concurrently(make_context: MakeContext) -> None:
     meet = threading.Barrier(3, timeout=60)
 
-    class Meets(Says):
+    class Meets(FixedCheck):
         def run(self, context: CheckContext) -> CheckResult:
-            meet.wait()  # goes on only when all three are here
+            meet.wait()  # continues only when all three checks are running
             return self.passes("met")
 
     assert [outcome.status for outcome in run_checks(make_context(), [Meets(), Meets(), Meets()])] == ["pass"] * 3
 
 
-def test_a_check_that_hangs_is_said_to_and_left_behind(make_context: MakeContext) -> None:
+def test_a_hanging_check_is_reported_and_not_waited_for(make_context: MakeContext) -> None:
     never = threading.Event()
-    hangs = Says(wait=never)
+    hangs = FixedCheck(wait=never)
     hangs.timeout_seconds = 0.2  # type: ignore[misc]
-    hung, well = run_checks(make_context(), [hangs, Says()])
+    hung, well = run_checks(make_context(), [hangs, FixedCheck()])
     assert (hung.status, hung.unknown, hung.found) == ("warning", True, "no answer within 0.2 seconds")
     assert well.status == "pass"
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "preflight says")
-    (shorter,) = run_checks(make_context(), [Says(wait=never)], timeout_seconds=0.1)
+    (shorter,) = run_checks(make_context(), [FixedCheck(wait=never)], timeout_seconds=0.1)
     assert shorter.found == "no answer within 0.1 seconds"
     never.set()
 
 
-def test_what_cannot_be_told_is_a_warning_with_its_reason(make_context: MakeContext) -> None:
+def test_an_unknown_result_is_a_warning_with_its_reason(make_context: MakeContext) -> None:
     found = run_checks(
-        make_context(), [Raises(CannotTellError("no such luck")), Raises(PermissionError(13, "Denied", "/x"))]
+        make_context(),
+        [FailingCheck(CannotTellError("no such luck")), FailingCheck(PermissionError(13, "Denied", "/x"))],
     )
     assert [(outcome.status, outcome.unknown, outcome.found) for outcome in found] == [
         ("warning", True, "no such luck"),
@@ -93,12 +94,12 @@ def test_what_cannot_be_told_is_a_warning_with_its_reason(make_context: MakeCont
     ]
 
 
-def test_a_check_with_a_fault_of_its_own_holds_nobody_up(
+def test_an_exception_in_one_check_does_not_stop_the_others(
     make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda what: seen.set())
-    broken, well = run_checks(make_context(), [Raises(ZeroDivisionError()), Says()])
+    broken, well = run_checks(make_context(), [FailingCheck(ZeroDivisionError()), FixedCheck()])
     assert seen.wait(60)  # it is written to the terminal
     assert (broken.unknown, well.status) == (True, "pass")
     assert broken.found == "the check itself failed"
@@ -122,23 +123,23 @@ def test_exit_codes(outcomes: list[CheckResult], code: int) -> None:
     assert exit_code(outcomes) == code
 
 
-def test_a_variable_that_the_job_requires_counts_as_secret_whatever_its_name(make_context: MakeContext) -> None:
+def test_a_required_variable_is_secret_whatever_its_name(make_context: MakeContext) -> None:
     job = Job(model=ModelSpec(config={}), run=Run(required_environment=["MY_AUTH"]))
     (found,) = run_checks(
-        make_context(job, environ={"MY_AUTH": "sesame-open"}), [Raises(CannotTellError("sesame-open"))]
+        make_context(job, environ={"MY_AUTH": "sesame-open"}), [FailingCheck(CannotTellError("sesame-open"))]
     )
     assert found.found == "(not shown)"
 
 
-def test_the_value_of_a_key_is_taken_out_of_whatever_a_library_says(make_context: MakeContext) -> None:
+def test_secret_values_are_removed_from_messages_of_libraries(make_context: MakeContext) -> None:
     environ = {"MY_API_KEY": "sesame-open", "HF_TOKEN_PATH": "/home/ana/token", "PASSWORD": "yes"}
     context = replace(make_context(), environ=environ)
     leak = CannotTellError("GET http://x/?k=sesame-open failed; /home/ana/token was read, yes")
-    (found,) = run_checks(context, [Raises(leak)])
+    (found,) = run_checks(context, [FailingCheck(leak)])
     assert found.found == "GET http://x/?k=(not shown) failed; /home/ana/token was read, yes"
 
 
-def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
+def test_a_shared_value_is_computed_once_for_all_checks() -> None:
     asked, everybody_asks = [], threading.Event()
 
     def ask() -> int:
@@ -166,18 +167,18 @@ def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
     assert len(asked) == 2
 
 
-def test_all_checks_answer_for_a_plain_job(make_context: MakeContext) -> None:
+def test_all_checks_give_a_result_for_a_plain_job(make_context: MakeContext) -> None:
     found = {outcome.name: outcome for outcome in run_checks(make_context())}
     assert len(found) == len(find_checks())
     assert not any(outcome.unknown for outcome in found.values())
     assert found["VRAM verdict"].status == "pass"
 
 
-def test_who_gives_up_waits_for_nothing_and_every_check_is_told(make_context: MakeContext) -> None:
+def test_cancelling_returns_at_once_and_reaches_every_check(make_context: MakeContext) -> None:
     never, cancel = threading.Event(), CancelToken()
     scopes: list[CancelToken] = []
 
-    class Hangs(Says):
+    class Hangs(FixedCheck):
         def run(self, context: CheckContext) -> CheckResult:
             scopes.append(current_token())
             cancel.cancel()
@@ -189,7 +190,7 @@ def test_who_gives_up_waits_for_nothing_and_every_check_is_told(make_context: Ma
     never.set()
 
 
-def test_a_worker_that_hangs_is_ended_when_it_is_given_up(tmp_path: Path) -> None:
+def test_a_hanging_worker_is_killed_on_cancellation(tmp_path: Path) -> None:
     sleeper = tmp_path / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
     sleeper.chmod(0o755)

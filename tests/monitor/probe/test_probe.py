@@ -42,7 +42,7 @@ CUDA = """
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts Python code under the probe; its folder can hold a ``torch`` that has a card."""
+    """Return a function that starts Python code under the probe, optionally beside a stub ``torch`` with a GPU."""
     running: list[subprocess.Popen[str]] = []
 
     def start_code(code: str, *options: str, environ: dict[str, str] | None = None) -> "subprocess.Popen[str]":
@@ -67,7 +67,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def sample_of(pid: int, wanted: Callable[[ProbeSample], object] = lambda sample: True) -> ProbeSample:
-    """The first sample that is as wanted."""
+    """Wait for the first sample that meets the condition, and return it."""
     reader = ProbeReader(pid)
     found: list[ProbeSample] = []
 
@@ -81,7 +81,7 @@ def sample_of(pid: int, wanted: Callable[[ProbeSample], object] = lambda sample:
     return found[0]
 
 
-def test_the_allocators_counters_are_published_once_torch_is_there(start: Start) -> None:
+def test_allocator_counters_are_published_once_torch_is_imported(start: Start) -> None:
     process = start("import time, torch; time.sleep(60)")
     (device,) = sample_of(process.pid).devices
     assert (device.index, device.allocated_bytes, device.reserved_bytes) == (0, 5 << 20, 7 << 20)
@@ -121,7 +121,7 @@ def test_figures_are_published_repeatedly(start: Start) -> None:
 def test_untrusted_figures_are_checked(
     told: dict[str, object], torch: str | None, trainer: object, model: object
 ) -> None:
-    """Another user's process may publish what it likes, and root reads it."""
+    """Another user's process may publish anything, and root reads it."""
     file = os.memfd_create("vramtop-probe")
     try:
         payload = json.dumps({"pid": os.getpid(), "time": 5.0, **told}).encode()
@@ -200,7 +200,7 @@ def test_a_forked_child_has_no_probe(start: Start) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_started_processes_have_probes_of_their_own(start: Start) -> None:
+def test_subprocesses_have_their_own_probes(start: Start) -> None:
     code = """
         import subprocess, sys
         with subprocess.Popen([sys.executable, "-c", "import time, torch; time.sleep(60)"]) as child:
@@ -302,7 +302,7 @@ def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path) 
     assert sample.devices == ()
 
 
-def test_a_script_can_report() -> None:
+def test_a_script_can_report_its_own_facts() -> None:
     code = """
         import time
         from vramtop.monitor import report, step_ended
@@ -327,7 +327,7 @@ def test_the_command_runs_unchanged_under_the_probe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "sentence"), [((), "no command is given"), (("/no/such",), "/no/such: cannot be")])
-def test_a_command_that_cannot_be_started_is_one_sentence(words: tuple[str, ...], sentence: str) -> None:
+def test_a_command_that_cannot_be_started_is_reported_in_one_sentence(words: tuple[str, ...], sentence: str) -> None:
     command = [sys.executable, "-m", "vramtop.tui.cli", "run", *(["--", *words] if words else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

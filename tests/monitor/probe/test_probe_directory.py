@@ -1,4 +1,4 @@
-"""Counters of probed processes beside NVML's rows: real processes with a stub of torch, a scripted driver."""
+"""Counters of probed processes beside NVML's rows, for real processes with a stub torch and a scripted driver."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ TORCH = """
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts Python code under the probe and waits for the line that it prints."""
+    """Return a function that starts Python code under the probe and waits for the line that it prints."""
     running = []
     (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
 
@@ -79,7 +79,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def probes(clock):
-    """Reads probes by a clock that stands still."""
+    """A probe directory with a clock that stands still."""
     directory = ProbeDirectory(clock=clock, now=time.time)
     yield directory
     directory.close()
@@ -87,7 +87,7 @@ def probes(clock):
 
 @pytest.fixture
 def gpus_with(make_gpu, make_process):
-    """Two GPUs; of each process it is said on which it is."""
+    """Return a function that makes two GPUs with each process on the given one."""
 
     def make(*placed):
         rows = {0: [], 1: []}
@@ -103,8 +103,8 @@ def counters_of(readings):
     return [[process.counters for process in reading.processes] for reading in readings]
 
 
-def filled(probes, clock, readings, wanted=lambda readings: True):
-    """The readings once the process has published, and what it published is as wanted."""
+def wait_for_counters(probes, clock, readings, wanted=lambda readings: True):
+    """Wait until the published counters meet the condition, and return the readings."""
     found = []
 
     def published():
@@ -128,7 +128,9 @@ TWO_DEVICES = """
 
 def test_a_process_on_two_gpus_has_counters_for_each(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
-    both = filled(probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes)
+    both = wait_for_counters(
+        probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes
+    )
     assert [each[0].allocated_bytes for each in counters_of(both)] == [3 * MIB, 5 * MIB]
     assert [each[0].steps for each in counters_of(both)] == [None, None]
 
@@ -141,7 +143,9 @@ def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock, gpus_wit
         print("up", flush=True)
         sys.stdin.read()
     """)
-    done = filled(probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes)
+    done = wait_for_counters(
+        probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes
+    )
     ((first,), (second,)) = counters_of(done)
     assert (first.allocated_bytes, first.out_of_memory) == (None, None)
     assert second.allocated_bytes == 3 * MIB
@@ -157,8 +161,8 @@ def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, gp
         sys.stdin.read()
     """)
     reader = ProbeReader(process.pid)
-    until(lambda: (sample := reader.read()) and sample.devices)  # the first sample may be from before the allocation
-    done = filled(probes, clock, gpus_with((process.pid, *on)))
+    until(lambda: (sample := reader.read()) and sample.devices)  # the first sample may precede the allocation
+    done = wait_for_counters(probes, clock, gpus_with((process.pid, *on)))
     assert [counters.allocated_bytes for each in counters_of(done) for counters in each] == known
 
 
@@ -189,7 +193,7 @@ def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, c
     clock.advance(SEARCH_INTERVALS_SECONDS[1] - 1)
     probes.add_counters(readings)
     assert len(searched) == 2
-    filled(probes, clock, readings)
+    wait_for_counters(probes, clock, readings)
 
 
 def test_a_process_that_is_not_visible_is_not_searched(probes, make_gpu, make_process, monkeypatch):
@@ -208,7 +212,7 @@ def test_another_users_process_has_no_counters(start, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other tests' threads have no part in it
+        warnings.simplefilter("ignore", DeprecationWarning)  # it warns of threads of other tests
         child = os.fork()
     if child == 0:
         os.setuid(65534)
@@ -217,7 +221,7 @@ def test_another_users_process_has_no_counters(start, clock, gpus_with):
 
 
 def may_unshare():
-    """Whether this user may make pid namespaces."""
+    """Return True if this user may create pid namespaces."""
     command = ["unshare", "--pid", "--fork", "true"]
     return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
 
@@ -230,11 +234,13 @@ def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock, gpus
         os.execvp("unshare", ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code])
     """)
     (inside,) = psutil.Process(process.pid).children()
-    done = filled(probes, clock, gpus_with((inside.pid, 0)), lambda r: r[0].processes[0].counters.allocated_bytes)
+    done = wait_for_counters(
+        probes, clock, gpus_with((inside.pid, 0)), lambda r: r[0].processes[0].counters.allocated_bytes
+    )
     assert counters_of(done)[0][0].allocated_bytes == 5 * MIB
 
 
-def test_final_counters_include_a_failed_allocation_and_come_once(start, probes, clock, gpus_with):
+def test_final_counters_include_a_failed_allocation_and_are_returned_once(start, probes, clock, gpus_with):
     process = start("""
         import sys, torch
         torch.allocated[0] = 70 << 30
@@ -244,7 +250,7 @@ def test_final_counters_include_a_failed_allocation_and_come_once(start, probes,
         raise torch.OutOfMemoryError("CUDA out of memory")
     """)
     readings = gpus_with((process.pid, 0))
-    filled(probes, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes)
+    wait_for_counters(probes, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes)
     process.stdin.close()
     process.wait()
     before = time.time()
@@ -260,7 +266,7 @@ def test_final_counters_include_a_failed_allocation_and_come_once(start, probes,
 def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 1))
-    filled(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
+    wait_for_counters(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
     process.kill()
     process.wait()
     _, (words,) = probes.add_counters([replace(reading, processes=()) for reading in readings])
@@ -268,10 +274,10 @@ def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock
     assert words.counters.ended is words.counters.error is None
 
 
-def test_a_list_that_could_not_be_read_ends_no_process(start, probes, clock, gpus_with):
+def test_an_unreadable_process_list_ends_no_process(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
-    filled(probes, clock, readings)
+    wait_for_counters(probes, clock, readings)
     unread = [replace(readings[0], processes=None), readings[1]]
     assert probes.add_counters(unread) == (unread, ())
     assert counters_of(probes.add_counters(readings)[0])[0][0] is not None
@@ -280,7 +286,7 @@ def test_a_list_that_could_not_be_read_ends_no_process(start, probes, clock, gpu
 def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
-    filled(probes, clock, readings)
+    wait_for_counters(probes, clock, readings)
     psutil.Process(process.pid).suspend()
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     first = counters_of(probes.add_counters(readings)[0])[0][0]
@@ -303,16 +309,16 @@ def test_a_process_that_became_another_program_is_searched_again(start, clock, g
         sys.stdin.read()
     """)
     readings = gpus_with((process.pid, 0))
-    filled(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 1)
+    wait_for_counters(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 1)
     process.stdin.write("\n")
     process.stdin.flush()
     late[0] = 60.0
-    filled(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 2)
+    wait_for_counters(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 2)
     directory.close()
 
 
-def test_a_child_with_its_parents_probe_has_no_counters(start, probes, clock, gpus_with):
-    """A fork that Python does not know of leaves the parent's memory file open in the child."""
+def test_a_child_that_inherited_its_parents_probe_has_no_counters(start, probes, clock, gpus_with):
+    """A fork outside Python leaves the parent's memory file open in the child."""
     process = start("""
         import ctypes, os, sys, torch
         torch.allocated[0] = 1
@@ -325,7 +331,7 @@ def test_a_child_with_its_parents_probe_has_no_counters(start, probes, clock, gp
     """)
     child = int(process.stdout.readline())
     assert find_probe(child) is not None
-    filled(probes, clock, gpus_with((process.pid, 0)))
+    wait_for_counters(probes, clock, gpus_with((process.pid, 0)))
     both = gpus_with((process.pid, 0), (child, 1))
     for _ in range(3):
         clock.advance(SEARCH_INTERVALS_SECONDS[-1])
@@ -373,7 +379,7 @@ def test_counters_survive_a_recording(start, driver, clock, fake_gpu, fake_proce
     ['b"[" * 100_000', """b'{"pid": 1}'""", """b'{"pid": 1, "time": 1e999, "devices": [{}]}'""", 'b"\\xff"'],
     ids=["deep", "half", "numberless", "binary"],
 )
-def test_a_hostile_probe_is_no_probe(start, probes, gpus_with, payload):
+def test_a_malformed_probe_file_is_ignored(start, probes, gpus_with, payload):
     process = start(f"""
         import os, struct, sys
         file = os.memfd_create("vramtop-probe")

@@ -1,4 +1,4 @@
-"""The probe does not change the program that it runs in, whatever that does."""
+"""The probe does not affect the program that it runs in, whatever the program does."""
 
 import os
 import shutil
@@ -65,7 +65,7 @@ HELP = """
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs Python code under the probe, beside a ``torch`` that has a card and a module that looks at probes."""
+    """Return a function that runs Python code under the probe, with a stub ``torch`` and a module that lists probes."""
     (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
     (tmp_path / "looking.py").write_text(textwrap.dedent(HELP))
 
@@ -85,8 +85,8 @@ def run(tmp_path):
     return run_code
 
 
-def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path):
-    """The probe must not write to a descriptor that means another file by now, nor may its child close it."""
+def test_a_program_that_closes_all_descriptors_keeps_those_it_opens_next(run, tmp_path):
+    """The probe and its children must not write to or close a descriptor that has been reused for another file."""
     done = run(f"""
         import os, time, torch, warnings
         from looking import probes, wait_for_writes
@@ -127,7 +127,7 @@ def test_at_the_limit_of_open_files_there_is_no_probe_and_no_message(run):
 
 
 @pytest.mark.parametrize("refused", ["memfd_create", "ctypes", "CDLL", "start"])
-def test_where_the_system_refuses_the_program_runs_on(run, refused):
+def test_the_program_runs_on_if_the_system_refuses_the_probe(run, refused):
     done = run(f"""
         import ctypes, errno, os, sys, threading
         def refuse(*args, **kwargs):
@@ -144,7 +144,7 @@ def test_where_the_system_refuses_the_program_runs_on(run, refused):
     assert (done.stdout, done.stderr) == ("0 2.99\n", "")
 
 
-def test_under_a_limit_of_file_sizes_the_program_runs_on(run):
+def test_the_program_runs_on_under_a_file_size_limit(run):
     done = run("""
         import resource
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -168,7 +168,7 @@ def test_the_probe_never_uses_the_descriptor_of_a_closed_standard_stream(run):
     assert done.stderr == "[True]"
 
 
-def test_kernels_that_do_not_know_the_seal_have_a_probe_too(run):
+def test_kernels_without_the_seal_have_a_probe_too(run):
     done = run("""
         import os
         create = os.memfd_create
@@ -184,7 +184,7 @@ def test_kernels_that_do_not_know_the_seal_have_a_probe_too(run):
     assert done.stdout == "1\n"
 
 
-def test_signals_that_a_program_waits_for_reach_it(run):
+def test_signals_that_the_program_waits_for_are_delivered_to_it(run):
     done = run("""
         import os, signal, torch
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the probe's thread was there before
@@ -194,20 +194,20 @@ def test_signals_that_a_program_waits_for_reach_it(run):
     assert done.stdout == "True\n"
 
 
-def test_the_programs_own_signal_mask_is_as_it_was(run):
+def test_the_signal_mask_of_the_program_is_unchanged(run):
     code = "import signal, torch; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     assert run(code).stdout == "set()\n"
 
 
 @pytest.mark.parametrize("end", ["os._exit(5)", "os.kill(os.getpid(), 9)", "sys.exit(5)", "raise KeyError(5)"])
-def test_a_program_ends_as_it_would(run, end):
+def test_the_exit_of_a_program_is_unchanged(run, end):
     status = {"os._exit(5)": 5, "os.kill(os.getpid(), 9)": -9, "sys.exit(5)": 5, "raise KeyError(5)": 1}[end]
     done = run(f"import os, sys, torch\n{end}", status=status)
     assert done.stdout == ""
     assert ("KeyError: 5" in done.stderr) == (status == 1)
 
 
-def test_another_program_in_the_same_process_starts_its_own(run):
+def test_a_program_started_by_exec_has_its_own_probe(run):
     done = run("""
         import os, sys, torch
         from looking import probes
@@ -220,7 +220,7 @@ def test_another_program_in_the_same_process_starts_its_own(run):
     assert done.stdout == "1\nagain 1\n"
 
 
-def test_spawned_processes_have_their_own_probe_and_forked_ones_none(run, tmp_path):
+def test_spawned_processes_have_their_own_probe_and_forked_ones_have_none(run, tmp_path):
     (tmp_path / "program.py").write_text(
         textwrap.dedent("""
             import multiprocessing, sys
@@ -314,14 +314,14 @@ def test_a_virtual_environment_has_a_probe(run, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
-def test_other_pythons_run_and_publish_since_3_8(run, version):
+def test_other_python_versions_run_and_publish_since_3_8(run, version):
     python = other_python(version)
     done = run("import looking, torch; print([looking.sample()['pid'] for _ in looking.probes()] != [])", python=python)
     assert (done.stdout, done.stderr) == (f"{version not in ('3.6', '3.7')}\n", "")
 
 
 def other_python(version):
-    """That interpreter, where this machine has one."""
+    """Return the interpreter of this version, or skip the test."""
     by_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     found = str(by_pyenv[0]) if by_pyenv else shutil.which(f"python{version}")
     if found is None or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
@@ -394,7 +394,7 @@ def test_facts_that_cannot_be_encoded_do_not_stop_publishing(run):
 
 
 @pytest.mark.parametrize("first", ["report", "torch"])
-def test_a_script_that_reports_and_runs_under_the_probe_has_one(run, first):
+def test_a_script_that_reports_under_the_probe_has_only_one_probe(run, first):
     lines = ["from vramtop.monitor import report; report(micro_batch=4)", "import torch"]
     code = "\n".join([*(lines if first == "report" else reversed(lines)), "import looking", "import threading"])
     checks = """
@@ -460,4 +460,4 @@ def test_trainers_one_after_another_with_two_callbacks_count_each_optimizer_step
         check=False,
     )
     assert done.stdout.splitlines()[-1:] == ["6 2 TrainingArguments 1 True 1"], done.stderr
-    assert "checkpointing" not in done.stderr  # a warning that the program would not have had
+    assert "checkpointing" not in done.stderr  # a warning that the program would not have had without the probe

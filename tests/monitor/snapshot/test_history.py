@@ -18,7 +18,7 @@ def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2002.0, 2 * GIB), (2003.0, 3 * GIB), (2004.0, 4 * GIB)]
 
 
-def test_a_lifetime_is_kept_as_peaks_of_intervals_that_get_longer(make_snapshot, make_gpu, make_process):
+def test_the_whole_lifetime_is_kept_as_peaks_of_growing_intervals(make_snapshot, make_gpu, make_process):
     history, key = History(capacity=4), ("GPU-00000000", 4711, 1000.0)
     for second in range(100):
         used = 70 if second == 33 else None if second == 99 else 20
@@ -34,7 +34,7 @@ def test_a_lifetime_is_kept_as_peaks_of_intervals_that_get_longer(make_snapshot,
 
 
 def test_stale_figures_add_no_samples(make_snapshot, make_gpu, make_process):
-    """A driver that hangs on a GPU: it would look as if nothing changed there."""
+    """While a driver hangs, the repeated figures would look as if nothing changed."""
     history = History()
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     process = make_process(used=20)

@@ -1,4 +1,4 @@
-"""The demo recording tells its story through the very pipeline that live GPUs go through."""
+"""The demo recording passes through the same pipeline as live GPUs."""
 
 from vramtop.estimator.estimation import estimate
 from vramtop.monitor.board.watchlist import Watchlist
@@ -6,7 +6,7 @@ from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
 
 
-def test_a_job_loads_and_runs_on_budget_another_outgrows_its_own_and_a_third_no_longer_fits() -> None:
+def test_the_demo_has_a_job_on_budget_one_over_it_and_one_that_no_longer_fits() -> None:
     watchlist = Watchlist(estimate)
     stories: dict[str, list[str]] = {}
     fullest = 0.0
@@ -27,7 +27,7 @@ def test_a_job_loads_and_runs_on_budget_another_outgrows_its_own_and_a_third_no_
     assert 0.9 < fullest < 1
 
 
-def test_every_figure_of_the_demo_adds_up() -> None:
+def test_figures_of_the_demo_add_up() -> None:
     for snapshot in read_recording(demo_path()):
         for gpu in snapshot.gpus:
             assert gpu.total_bytes == (gpu.reserved_bytes or 0) + (gpu.used_bytes or 0) + (gpu.free_bytes or 0)

@@ -10,8 +10,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.sources.early_sampler import EarlySampler
 
 
-class Steps:
-    """A source whose answers the test threads out one by one; an exception is raised by ``open``."""
+class ScriptedSource:
+    """A source whose answers the test supplies one by one; an exception is raised by ``open``."""
 
     def __init__(self):
         self.answers = queue.Queue()
@@ -44,7 +44,7 @@ def begin():
     started = []
 
     def start(judge=judged):
-        source = Steps()
+        source = ScriptedSource()
         started.append((EarlySampler(source, 0.05, judge), source))
         return started[-1]
 
@@ -57,7 +57,7 @@ def begin():
 def test_the_latest_result_is_kept_for_the_subscriber(begin, make_snapshot):
     head_start, source = begin()
     early = [make_snapshot([], time=float(at)) for at in (1, 2)]
-    for answer in (None, *early):  # opened, then read twice
+    for answer in (None, *early):  # one open, then two reads
         source.answers.put(answer)
     source.until_asked(4)
     taken = queue.Queue()
@@ -81,13 +81,13 @@ def test_there_is_no_result_while_the_driver_hangs(begin, make_snapshot):
 def test_an_error_is_kept_too(begin):
     head_start, source = begin()
     source.answers.put(CannotTellError("no driver here"))
-    source.until_asked(2)  # it is closed when the failure has been said
+    source.until_asked(2)  # it is closed after the failure has been reported
     taken = queue.Queue()
     assert str(head_start.subscribe(taken.put, taken.put)) == "no driver here"
 
 
 def test_subscribing_does_not_wait_for_an_estimate(begin, make_snapshot):
-    """And gets the snapshot that was being looked at."""
+    """The subscriber gets the snapshot that was being evaluated."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slowly(snapshot):

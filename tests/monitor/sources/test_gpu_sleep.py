@@ -1,4 +1,4 @@
-"""A GPU that sleeps is not asked anything."""
+"""A suspended GPU is not queried."""
 
 import pytest
 
@@ -12,7 +12,7 @@ GIB = 2**30
 
 @pytest.fixture
 def power(tmp_path, monkeypatch):
-    """Writes what the kernel says of the GPU at 000a:01:00.0, which the driver has."""
+    """Return a function that writes the kernel's power files of the driver's GPU at 000a:01:00.0."""
     (tmp_path / "gpus" / "000a:01:00.0").mkdir(parents=True)
     folder = tmp_path / "devices" / "000a:01:00.0" / "power"
     folder.mkdir(parents=True)
@@ -34,7 +34,7 @@ def source(driver, clock, fake_gpu):
     source.close()
 
 
-def test_addresses_are_listed_in_their_order(tmp_path):
+def test_pci_addresses_are_listed_in_order(tmp_path):
     for name in ("0000:41:00.0", "0000:01:00.0", "0000:C1:00.0"):
         (tmp_path / name).mkdir()
     assert driver_addresses(tmp_path) == ("0000:01:00.0", "0000:41:00.0", "0000:c1:00.0")
@@ -47,7 +47,7 @@ def test_an_unknown_power_state_is_not_suspended(tmp_path):
     assert not is_suspended(None)
 
 
-def test_a_gpu_that_sleeps_at_the_start_is_not_even_opened_and_read_once_it_wakes(driver, source, power):
+def test_a_suspended_gpu_is_not_opened_until_it_wakes(driver, source, power):
     power("auto", "suspended")
     source.open()
     (gpu,) = source.read().gpus
@@ -59,7 +59,7 @@ def test_a_gpu_that_sleeps_at_the_start_is_not_even_opened_and_read_once_it_wake
     assert source.read().gpus[0].used_bytes == 20 * GIB
 
 
-def test_a_gpu_that_falls_asleep_is_left_alone(driver, source, power):
+def test_a_gpu_that_suspends_is_no_longer_queried(driver, source, power):
     power("auto", "active")
     source.open()
     assert source.read().gpus[0].used_bytes == 20 * GIB
@@ -71,7 +71,7 @@ def test_a_gpu_that_falls_asleep_is_left_alone(driver, source, power):
     assert not driver.calls
 
 
-def test_where_the_drivers_list_is_hidden_a_gpu_is_known_once_it_was_opened(
+def test_without_the_drivers_list_a_gpu_is_known_once_it_was_opened(
     driver, source, power, clock, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(gpu_sleep, "DRIVER_FOLDER", tmp_path / "absent")

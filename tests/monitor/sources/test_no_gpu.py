@@ -14,7 +14,7 @@ from vramtop.monitor.sources.sampler import RETRY_SECONDS
 
 
 class Live:
-    """A live source that cannot be opened the first ``times``."""
+    """A live source that fails to open the first ``times`` times."""
 
     def __init__(self, error: Exception, times: int, then: Snapshot | None = None) -> None:
         self.error, self.times, self.then = error, times, then
@@ -58,7 +58,7 @@ def test_without_a_driver_snapshots_state_the_reason_until_one_appears(
 def test_a_driver_that_disappears_is_a_failure(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
-    """The figures from before stay on the screen, with their age."""
+    """The earlier figures stay on the screen with their age."""
     live = Live(CannotTellError("driver gone"), 0, make_snapshot([make_gpu()]))
     source = OptionalGpuSource(live)
     source.open()

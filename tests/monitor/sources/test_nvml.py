@@ -1,4 +1,4 @@
-"""NVML through pynvml's real calling code, against a scripted driver."""
+"""NVML through the real pynvml with a scripted driver."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ ME = os.getpid()
 
 @pytest.fixture
 def source(driver, clock):
-    """A source to be opened once the driver's GPUs are there."""
+    """A source that the test opens after it has set the driver's GPUs."""
     source = NvmlSource(clock=clock, now=lambda: 1_800_000_000.0)
     yield source
     source.close()
@@ -88,7 +88,7 @@ def host(monkeypatch):
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
-def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver, source, host, fake_gpu, fake_process, old):
+def test_a_gpu_without_its_own_memory_uses_host_memory(driver, source, host, fake_gpu, fake_process, old):
     driver.gpus = [
         fake_gpu(name="NVIDIA GB10", processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, 3 * GIB)])
     ]
@@ -113,8 +113,8 @@ def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver, source, host, fak
     ],
     ids=["total 0", "a real GB10"],
 )
-def test_figures_of_a_gpu_that_shares_the_hosts_memory_are_the_hosts(driver, source, host, fake_gpu, memory):
-    for name in ("NVIDIA GB10", "NVIDIA GB99"):  # one that the catalogue knows, and one that it does not
+def test_figures_of_a_gpu_with_shared_memory_are_those_of_the_host(driver, source, host, fake_gpu, memory):
+    for name in ("NVIDIA GB10", "NVIDIA GB99"):  # one in the catalogue, and one that is not
         driver.gpus = [fake_gpu(name=name, **memory)]
         gpu = read_one(source)
         assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 0, 30 * GIB)
@@ -122,7 +122,7 @@ def test_figures_of_a_gpu_that_shares_the_hosts_memory_are_the_hosts(driver, sou
 
 
 @pytest.mark.parametrize("code", [SUCCESS, pynvml.NVML_ERROR_NOT_SUPPORTED])
-def test_a_gpu_with_memory_of_its_own_never_has_the_hosts(driver, source, host, fake_gpu, code):
+def test_a_gpu_with_its_own_memory_never_uses_host_figures(driver, source, host, fake_gpu, code):
     driver.gpus = [fake_gpu(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", code)
     gpu = read_one(source)
@@ -130,7 +130,7 @@ def test_a_gpu_with_memory_of_its_own_never_has_the_hosts(driver, source, host, 
     assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE" if code == SUCCESS else "NOT_SUPPORTED"}
 
 
-def test_what_is_used_of_shared_memory_is_unknown_where_a_process_is(driver, source, host, fake_gpu, fake_process):
+def test_used_shared_memory_is_unknown_if_the_memory_of_a_process_is(driver, source, host, fake_gpu, fake_process):
     rows = [fake_process(ME, 20 * GIB), fake_process(4_000_000, None)]
     driver.gpus = [fake_gpu(name="NVIDIA GB10", processes=rows)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -140,7 +140,7 @@ def test_what_is_used_of_shared_memory_is_unknown_where_a_process_is(driver, sou
     assert gpu.free_bytes == 30 * GIB
 
 
-def test_a_gpu_in_mig_mode_that_gives_no_memory_does_not_share_the_hosts(driver, source, host, fake_gpu, fake_mig):
+def test_a_gpu_in_mig_mode_without_memory_figures_does_not_use_host_memory(driver, source, host, fake_gpu, fake_mig):
     driver.gpus = [fake_gpu(name="NVIDIA GB99", mig=[fake_mig("MIG-0", 3)])]
     driver.fail_for_whole_gpus("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
@@ -203,22 +203,22 @@ def test_a_process_larger_than_any_gpu_has_unknown_memory(driver, source, fake_g
     assert sizes == {ME: None, 4_000_000: 5 * GIB}
 
 
-def test_a_process_without_any_memory_is_one_of_unknown_memory(driver, source, fake_gpu, fake_process):
-    """Some drivers say 0 of every process when they are asked in a container."""
+def test_a_process_with_0_bytes_has_unknown_memory(driver, source, fake_gpu, fake_process):
+    """Some drivers report 0 bytes for every process when they are queried in a container."""
     driver.gpus = [fake_gpu(processes=[fake_process(ME, 0)])]
     gpu = read_one(source)
     assert [(p.used_bytes, p.note) for p in gpu.processes] == [(None, "memory not reported by the driver")]
     assert gpu.unattributed_bytes is None
 
 
-def test_a_garbled_process_list_is_no_list(driver, source, fake_gpu, fake_process):
+def test_a_garbled_process_list_is_discarded(driver, source, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(processes=[fake_process(2**31, GIB)])]
     gpu = read_one(source)
     assert gpu.processes is None
     assert [(fault.field, fault.code) for fault in gpu.faults] == [("processes", "IMPLAUSIBLE")]
 
 
-def test_a_refused_field_does_not_touch_the_others_and_is_asked_again_after_a_minute(driver, source, clock, fake_gpu):
+def test_a_refused_field_leaves_the_others_and_is_queried_again_after_a_minute(driver, source, clock, fake_gpu):
     driver.gpus = [fake_gpu()]
     driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
@@ -248,7 +248,7 @@ def test_an_unknown_code_is_shown_as_a_number(driver, source, fake_gpu):
     assert [fault.code for fault in read_one(source).faults] == ["ERROR_4321"]
 
 
-def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu):
+def test_a_lost_gpu_keeps_its_reading_and_recovers(driver, source, clock, fake_gpu):
     driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
     source.open()
     source.read()
@@ -264,13 +264,13 @@ def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu
     clock.advance(1)
     driver.calls.clear()
     assert source.read().gpus[1].faults == lost.faults
-    assert driver.calls["nvmlDeviceGetUtilizationRates"] == 2  # the lost one is asked only now and then
+    assert driver.calls["nvmlDeviceGetUtilizationRates"] == 2  # the lost one is queried rarely
     driver.errors.clear()
     clock.advance(RETRY_LOST_SECONDS)
     assert source.read().gpus[1].used_bytes == 20 * GIB
 
 
-def test_a_gpu_that_cannot_be_opened_has_a_row(driver, source, fake_gpu):
+def test_a_gpu_that_cannot_be_opened_has_a_reading(driver, source, fake_gpu):
     driver.gpus = [fake_gpu(uuid="GPU-0"), fake_gpu(uuid="GPU-1")]
     driver.lose(0, pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
@@ -280,7 +280,7 @@ def test_a_gpu_that_cannot_be_opened_has_a_row(driver, source, fake_gpu):
     assert other.used_bytes == 20 * GIB
 
 
-def test_gpus_that_appear_and_go_are_noticed(driver, source, clock, fake_gpu):
+def test_gpus_that_appear_or_disappear_are_noticed(driver, source, clock, fake_gpu):
     driver.gpus = [fake_gpu(uuid="GPU-a"), fake_gpu(uuid="GPU-b")]
     source.open()
     source.read()
@@ -305,7 +305,7 @@ def test_gpus_that_appear_and_go_are_noticed(driver, source, clock, fake_gpu):
     assert "(GPU-a), which was GPU 0" in snapshot.faults[0].message
 
 
-def test_a_machine_without_gpus_says_so(driver, source):
+def test_a_machine_without_gpus_has_a_fault(driver, source):
     source.open()
     snapshot = source.read()
     assert snapshot.gpus == ()
@@ -346,13 +346,13 @@ def test_closing_shuts_nvml_down_once(driver, source, fake_gpu):
         (pynvml.NVML_ERROR_UNKNOWN, r"could not be started \(UNKNOWN\); the kernel log"),
     ],
 )
-def test_each_failure_to_start_has_its_sentence(driver, source, code, sentence):
+def test_each_initialisation_failure_has_its_own_message(driver, source, code, sentence):
     driver.fail("nvmlInitWithFlags", code)
     with pytest.raises(NoDriverError, match=sentence):
         source.open()
 
 
-def test_a_version_mismatch_names_both_versions_and_the_way_out(driver, source, monkeypatch, tmp_path):
+def test_a_version_mismatch_names_both_versions_and_the_remedy(driver, source, monkeypatch, tmp_path):
     loaded = tmp_path / "version"
     loaded.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build  (dvs-builder@U22)\n"
@@ -369,7 +369,7 @@ KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug 19 01:15:1
 
 @pytest.fixture
 def mismatch(driver, monkeypatch, tmp_path):
-    """NVML cannot be initialised: the library is 580.65.06, the kernel module as given."""
+    """Return a function that makes NVML fail with library 580.65.06 and the given kernel module version."""
 
     def make(kernel):
         (tmp_path / "version").write_text(KERNEL.format(kernel))
@@ -379,14 +379,14 @@ def mismatch(driver, monkeypatch, tmp_path):
     return make
 
 
-def test_a_library_older_than_the_kernel_module_is_not_cured_by_a_reboot(mismatch, source):
+def test_a_library_older_than_the_kernel_module_does_not_suggest_a_reboot(mismatch, source):
     mismatch("580.95.05")
     with pytest.raises(NoDriverError, match=r"580\.65\.06, kernel module 580\.95\.05\); start the container again"):
         source.open()
 
 
-def test_a_driver_updated_under_a_running_program_asks_for_a_new_start_of_it(mismatch, driver, source, fake_gpu):
-    """The library stays the one that this process has loaded."""
+def test_a_driver_updated_under_a_running_program_asks_to_restart_the_program(mismatch, driver, source, fake_gpu):
+    """This process keeps using the library that it has loaded."""
     driver.gpus = [fake_gpu()]
     source.open()
     source.read()
@@ -400,7 +400,7 @@ def test_a_driver_updated_under_a_running_program_asks_for_a_new_start_of_it(mis
         source.open()
 
 
-def test_a_library_without_a_version_is_known_by_its_file(mismatch, driver, source, tmp_path, monkeypatch):
+def test_the_version_of_a_library_is_read_from_its_file_name(mismatch, driver, source, tmp_path, monkeypatch):
     (tmp_path / "maps").write_text(
         "7f2c r-xp 08:01 42  /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.65.06 (deleted)\n"
     )
@@ -411,7 +411,7 @@ def test_a_library_without_a_version_is_known_by_its_file(mismatch, driver, sour
         source.open()
 
 
-def test_without_the_library_there_is_a_sentence(monkeypatch):
+def test_a_missing_library_is_reported(monkeypatch):
     def no_library(name):
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -428,7 +428,7 @@ def test_without_the_library_there_is_a_sentence(monkeypatch):
     sizes=st.lists(st.integers(1, 2 * GIB), max_size=6),
 )
 @settings(max_examples=50)
-def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, sizes):
+def test_reported_figures_are_kept_and_add_up(driver, fake_gpu, fake_process, card, sizes):
     total, reserved_share, used_share = card
     reserved = int(total * reserved_share)
     used = int((total - reserved) * used_share)
@@ -444,7 +444,7 @@ def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, s
 
 
 def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source, fake_gpu):
-    """v1 counts the driver's reserve as used: falling back for one reading would look as if something grew."""
+    """v1 counts the driver's reserve as used: one reading with it would look like growth."""
     driver.gpus = [fake_gpu()]
     source.open()
     before = source.read().gpus[0].used_bytes
@@ -456,7 +456,7 @@ def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, sourc
     assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
 
 
-def test_peaks_are_the_drivers_where_accounting_is_on(driver, source, fake_gpu, fake_process):
+def test_peaks_come_from_the_driver_if_accounting_is_on(driver, source, fake_gpu, fake_process):
     rows = [
         fake_process(ME, 12 * GIB, peak_bytes=30 * GIB),
         fake_process(4_000_000, 8 * GIB, peak_bytes=7 * GIB),
@@ -475,7 +475,7 @@ def test_peaks_are_the_drivers_where_accounting_is_on(driver, source, fake_gpu, 
     }
 
 
-def test_nothing_is_asked_of_a_process_where_accounting_is_off(driver, source, fake_gpu, fake_process):
+def test_processes_are_not_queried_if_accounting_is_off(driver, source, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)])]
     gpu = read_one(source)
     source.read()
@@ -487,7 +487,7 @@ def test_nothing_is_asked_of_a_process_where_accounting_is_off(driver, source, f
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingStats"])
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
-def test_refused_accounting_is_silent_and_not_asked_again(driver, source, fake_gpu, fake_process, call, code):
+def test_refused_accounting_is_silent_and_not_queried_again(driver, source, fake_gpu, fake_process, call, code):
     driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)], accounting=True)]
     driver.fail(call, code)
     gpu = read_one(source)
@@ -522,7 +522,7 @@ def test_the_compute_mode_is_read_at_intervals(driver, source, clock, fake_gpu, 
     assert (gpu.compute_mode, gpu.faults) == (None, ())
 
 
-def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_is(driver, source, fake_gpu, monkeypatch):
+def test_invalid_utf_8_in_a_name_is_replaced(driver, source, fake_gpu, monkeypatch):
     driver.gpus = [fake_gpu()]
 
     def name(fake, function, handle, text, size):

@@ -1,4 +1,4 @@
-"""Driver calls that do not return: other GPUs are read, and nothing waits for them."""
+"""Driver calls that hang: other GPUs are read, and nothing waits for the hanging calls."""
 
 import re
 import threading
@@ -16,7 +16,7 @@ PATIENCE = 0.05
 
 @pytest.fixture
 def waits(driver, monkeypatch):
-    """Waits for threads whose call hangs: the thread, and for how long it would have been waited for at most.
+    """Record waits for threads with a hanging call: the thread, and the time limit of the wait.
 
     A wait lasts until the call has returned, however slow the machine is, or hangs. So a slow call never counts as one
     that hangs.
@@ -44,14 +44,14 @@ def waits(driver, monkeypatch):
 
 @pytest.fixture
 def source(driver, clock, waits):
-    """A source with little patience, to be opened once the driver's GPUs are there; its clock starts at 1,000 s."""
+    """A source with short time limits that the test opens after it has set the GPUs; its clock starts at 1,000 s."""
     source = NvmlSource(clock=clock, now=clock, timeout=PATIENCE, first_timeout=PATIENCE)
     yield source
     source.close()
 
 
 @pytest.fixture
-def three(driver, fake_gpu):
+def three_gpus(driver, fake_gpu):
     driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
 
 
@@ -59,16 +59,16 @@ def codes(gpu):
     return [fault.code for fault in gpu.faults]
 
 
-def use(driver, size):
+def set_used_bytes(driver, size):
     for gpu in driver.gpus:
         gpu.used_bytes = size
 
 
-def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, source, clock, three):
+def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, source, clock, three_gpus):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
-    use(driver, 30 * GIB)
+    set_used_bytes(driver, 30 * GIB)
     clock.advance(1)
     first, second, third = source.read().gpus
     assert (first.used_bytes, third.used_bytes) == (30 * GIB, 30 * GIB)
@@ -81,9 +81,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert "its figures are old" in second.faults[0].message
 
 
-def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_again(
-    driver, source, clock, waits, three
-):
+def test_a_hanging_gpu_delays_no_others_and_is_not_queried_again(driver, source, clock, waits, three_gpus):
     source.open()
     source.read()
     driver.hang("*", 1)
@@ -99,12 +97,12 @@ def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_a
     assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == asked + 10
 
 
-def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
+def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three_gpus):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
     source.read()
-    use(driver, 30 * GIB)
+    set_used_bytes(driver, 30 * GIB)
     clock.advance(9)
     driver.release()
     until(lambda: not driver.pending_calls["nvmlDeviceGetMemoryInfo_v2"])
@@ -115,10 +113,10 @@ def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
     assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
 
 
-def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three):
+def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three_gpus):
     source.open()
     clock.advance(1)
-    driver.hang("nvmlDeviceGetTemperature", 1)  # asked for after the memory
+    driver.hang("nvmlDeviceGetTemperature", 1)  # queried after the memory
     source.read()
     clock.advance(20)
     hang = driver.hang("nvmlDeviceGetMemoryInfo", 1)
@@ -131,7 +129,7 @@ def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock
     hang.set()
 
 
-def test_several_that_hang_are_waited_for_together_and_each_is_named(driver, source, waits, three, fake_gpu):
+def test_several_hanging_gpus_are_waited_for_together_and_each_is_named(driver, source, waits, three_gpus, fake_gpu):
     driver.gpus += [fake_gpu(uuid=f"GPU-{number}") for number in range(3, 12)]
     source.open()
     source.read()
@@ -139,14 +137,14 @@ def test_several_that_hang_are_waited_for_together_and_each_is_named(driver, sou
         driver.hang("nvmlDeviceGetMemoryInfo", number)
     waits.clear()
     gpus = source.read().gpus
-    threads = list(dict.fromkeys(thread for thread, _ in waits))
-    assert len(threads) == 11
-    # the first is waited for alone, the others have all begun before one of them is waited for
-    assert [thread.begun_before_waits for thread in threads] == [0, *[1] * 10]
+    new_threads = list(dict.fromkeys(thread for thread, _ in waits))
+    assert len(new_threads) == 11
+    # the first call is waited for alone; the others all start before the first wait for one of them
+    assert [thread.begun_before_waits for thread in new_threads] == [0, *[1] * 10]
     assert [codes(gpu) for gpu in gpus] == [["NO_ANSWER"]] * 11 + [[]]
 
 
-def test_a_gpu_that_hangs_from_the_start_has_a_row_without_figures(driver, source, three):
+def test_a_gpu_that_hangs_from_the_start_has_a_reading_without_figures(driver, source, three_gpus):
     driver.hang("nvmlDeviceGetHandleByIndex", 0)
     source.open()
     first, second, third = source.read().gpus
@@ -159,14 +157,14 @@ def test_a_gpu_that_hangs_from_the_start_has_a_row_without_figures(driver, sourc
     until(lambda: source.read().gpus[0].used_bytes == 20 * GIB)
 
 
-def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(driver, source, waits, three):
+def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(driver, source, waits, three_gpus):
     driver.hang("nvmlInitWithFlags")
     with pytest.raises(NoDriverError, match="the NVIDIA driver hangs: nvmlInit has not come back for 0 s"):
         source.open()
     source.close()
     waits.clear()
     with pytest.raises(NoDriverError, match="hangs"):
-        source.open()  # the same call is still under way: no need to wait, nor to make another
+        source.open()  # the same call is still running: no wait and no second call
     assert [seconds for _, seconds in waits] == [0.0]
     assert driver.calls["nvmlInitWithFlags"] == 1
     driver.release()
@@ -177,7 +175,7 @@ def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(
     assert driver.calls["nvmlInitWithFlags"] == 1
 
 
-def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three, fake_gpu):
+def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three_gpus, fake_gpu):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetCount")
@@ -191,7 +189,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     assert source.read().faults == ()
 
 
-def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, three):
+def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, three_gpus):
     source.open()
     source.read()
     driver.hang("*", 2)
@@ -203,7 +201,7 @@ def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, 
     source.open()
     source.read()
     source.close()
-    assert driver.calls["nvmlShutdown"] == 0  # the call from before is still under way
+    assert driver.calls["nvmlShutdown"] == 0  # the earlier call is still running
     driver.release()
     until(lambda: not +driver.pending_calls)
     source.open()
@@ -214,7 +212,7 @@ def test_nvml_is_never_shut_down_while_a_call_is_pending(driver, source, waits, 
     assert driver.calls_interrupted_by_shutdown == []
 
 
-def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, three):
+def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, three_gpus):
     source.open()
     source.read()
     hang = driver.hang("nvmlShutdown")
@@ -224,13 +222,13 @@ def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, 
     hang.set()
 
 
-def threads(before):
-    """The threads that make the driver's calls and were not there before."""
+def new_threads(before):
+    """Return the threads for driver calls that were started since ``before``."""
     return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
 
 
-def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock, three):
-    before = threads(set())
+def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock, three_gpus):
+    before = new_threads(set())
     source.open()
     source.read()
     driver.hang("*", 2)
@@ -243,13 +241,13 @@ def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock,
     driver.release()
     source.read()
     source.close()
-    until(lambda: not threads(before))
+    until(lambda: not new_threads(before))
 
 
-def test_usually_one_thread_reads_all_devices(driver, source, clock, three):
-    before = threads(set())
+def test_usually_one_thread_reads_all_devices(driver, source, clock, three_gpus):
+    before = new_threads(set())
     source.open()
     for _ in range(5):
         clock.advance(1)
         source.read()
-    until(lambda: len(threads(before)) == 1)
+    until(lambda: len(new_threads(before)) == 1)

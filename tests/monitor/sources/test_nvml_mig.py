@@ -1,4 +1,4 @@
-"""MIG devices through pynvml's real calling code, against a scripted driver."""
+"""MIG devices through the real pynvml with a scripted driver."""
 
 import os
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
         (10 * GIB, GIB, 9 * GIB),
     ]
     assert [device.reserved_bytes for device in gpu.mig] == [0, 0, 0]
-    assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == 3  # of the GPU, and once of each GPU instance
+    assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == 3  # for the GPU, and once for each GPU instance
     assert {process.pid: process.gpu_instance for process in gpu.processes} == {ME: 9, 4194303: None}
     with RecordingWriter(tmp_path / "mig.rec") as writer:
         writer.write(snapshot)
@@ -86,7 +86,7 @@ def test_a_gpu_without_mig_mode_is_queried_once(driver, source, clock, fake_gpu,
     assert not any(driver.calls[call] for call in MIG_CALLS)
 
 
-def test_mig_mode_that_is_switched_on_later_is_seen(driver, source, clock, fake_gpu, slots):
+def test_mig_mode_switched_on_later_is_noticed(driver, source, clock, fake_gpu, slots):
     driver.gpus = [fake_gpu(mig=[])]
     source.open()
     assert read(source).mig is None
@@ -99,9 +99,7 @@ def test_mig_mode_that_is_switched_on_later_is_seen(driver, source, clock, fake_
     assert read(source).mig is None
 
 
-def test_another_layout_is_found_at_once_where_a_device_is_gone_and_soon_where_one_is_new(
-    driver, source, clock, fake_gpu, fake_mig, slots
-):
+def test_a_removed_device_is_noticed_at_once_and_a_new_one_soon(driver, source, clock, fake_gpu, fake_mig, slots):
     driver.gpus = [fake_gpu(mig=slots)]
     source.open()
     assert len(read(source).mig) == 3
@@ -146,7 +144,7 @@ def test_refused_memory_is_unknown_with_a_fault(driver, source, fake_gpu, slots)
     assert gpu.reason("mig") == "the driver does not let this user read the memory of its MIG devices"
 
 
-def test_a_lost_gpu_stays_one_row(driver, source, fake_gpu, slots):
+def test_a_lost_gpu_stays_one_reading(driver, source, fake_gpu, slots):
     driver.gpus = [fake_gpu(mig=slots)]
     source.open()
     assert read(source).mig
@@ -190,7 +188,7 @@ def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(
         (ME, 2 * GIB, 3, 1),
         (1, GIB, 3, 0),  # listed by both compute instances, and counted once
     ]
-    assert gpu.read_at  # of the devices' memory
+    assert gpu.read_at  # the time of the devices' memory figures
 
 
 def test_lists_are_merged_within_an_instance_and_not_across(driver, source, fake_gpu, fake_process, slots):
@@ -221,7 +219,7 @@ def test_no_process_holds_more_than_its_instance(driver, source, fake_gpu, fake_
     assert (row.used_bytes, row.note) == (None, "reported memory exceeds the GPU's")
 
 
-def test_a_process_in_an_instance_that_is_not_listed_makes_the_layout_be_read_again(
+def test_a_process_in_an_unlisted_instance_causes_a_new_read_of_the_layout(
     driver, source, fake_gpu, fake_mig, fake_process, slots
 ):
     driver.gpus = [fake_gpu(mig=slots)]
@@ -241,7 +239,7 @@ def test_a_process_in_an_instance_that_is_not_listed_makes_the_layout_be_read_ag
     assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
 
 
-def test_a_handle_that_now_means_another_device_is_noticed_by_its_memory(driver, source, fake_gpu, fake_mig, slots):
+def test_a_reused_device_handle_is_detected_by_its_memory(driver, source, fake_gpu, fake_mig, slots):
     driver.gpus = [fake_gpu(mig=slots)]
     source.open()
     read(source)
@@ -250,7 +248,7 @@ def test_a_handle_that_now_means_another_device_is_noticed_by_its_memory(driver,
     assert (device.uuid, device.profile, device.total_bytes) == ("MIG-z", "2g.20gb", 20 * GIB)
 
 
-def test_mig_mode_that_is_switched_off_leaves_no_device_behind(driver, source, fake_gpu, slots):
+def test_mig_mode_switched_off_leaves_no_devices(driver, source, fake_gpu, slots):
     driver.gpus = [fake_gpu(mig=slots)]
     source.open()
     assert read(source).mig
@@ -260,7 +258,7 @@ def test_mig_mode_that_is_switched_off_leaves_no_device_behind(driver, source, f
     assert read(source).mig is None
 
 
-def test_names_of_mig_devices_come_without_control_characters(driver, source, fake_gpu, fake_mig):
+def test_names_of_mig_devices_have_no_control_characters(driver, source, fake_gpu, fake_mig):
     driver.gpus = [fake_gpu(mig=[fake_mig("MIG-\x1b]0;x\x07a", 3, name="A MIG 1g\x1b[31m.10gb\u202e")])]
     source.open()
     (device,) = read(source).mig

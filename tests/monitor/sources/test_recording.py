@@ -1,4 +1,4 @@
-"""Recordings: snapshots are read back unchanged, and every bad file is one clear sentence."""
+"""Recordings are read back unchanged, and every bad file is reported in one sentence."""
 
 import gzip
 from dataclasses import replace
@@ -13,7 +13,7 @@ from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, r
 
 @pytest.fixture
 def snapshots(make_snapshot, make_gpu, make_process):
-    """Five snapshots with everything in them that a snapshot can hold."""
+    """Five snapshots that use every field of a snapshot."""
     job = Job(
         name="llama-8b-sft",
         model=ModelSpec(config={"hidden_size": 64, "rope_scaling": None}),
@@ -37,7 +37,7 @@ def snapshots(make_snapshot, make_gpu, make_process):
 
 @pytest.fixture
 def recorded(tmp_path, snapshots):
-    """A finished recording of the five."""
+    """A finished recording of the five snapshots."""
     path = tmp_path / "run.jsonl.gz"
     with RecordingWriter(path) as writer:
         for snapshot in snapshots:
@@ -49,13 +49,13 @@ def test_snapshots_are_read_back_unchanged(recorded, snapshots):
     assert list(read_recording(recorded)) == snapshots
 
 
-def test_it_is_plain_gzip_with_a_header(recorded):
+def test_a_recording_is_plain_gzip_with_a_header(recorded):
     first, *others = gzip.decompress(recorded.read_bytes()).splitlines()
     assert first.startswith(b'{"vramtop_recording":1,"source":{"kind":"nvml","host":"gpubox-3"')
     assert len(others) == 5
 
 
-def test_a_killed_recorder_loses_nothing_that_it_wrote(tmp_path, snapshots):
+def test_a_killed_recorder_loses_no_written_snapshot(tmp_path, snapshots):
     path = tmp_path / "run.jsonl.gz"
     writer = RecordingWriter(path)
     for snapshot in snapshots:
@@ -116,7 +116,7 @@ def test_a_recording_ends_at_damage(recorded, snapshots, tmp_path):
         (gzip.compress(b'{"vramtop_recording": 1}\n{"time": 1}\n', mtime=0), "no whole snapshot"),
     ],
 )
-def test_a_file_that_is_no_recording_is_named_in_one_sentence(tmp_path, content, sentence):
+def test_a_file_that_is_no_recording_is_reported_in_one_sentence(tmp_path, content, sentence):
     path = tmp_path / "other.gz"
     path.write_bytes(content)
     with pytest.raises(InputError, match=sentence) as caught:
@@ -125,7 +125,7 @@ def test_a_file_that_is_no_recording_is_named_in_one_sentence(tmp_path, content,
     assert "\n" not in caught.value.message
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
+def test_a_missing_file_and_a_folder_are_reported(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.gz: cannot be read: No such file"):
         next(read_recording(tmp_path / "nothing.gz"))
     with pytest.raises(InputError, match="Is a directory"):
@@ -142,6 +142,6 @@ def test_an_existing_file_is_not_overwritten_by_default(recorded, snapshots):
     assert list(read_recording(recorded)) == snapshots[:1]
 
 
-def test_a_folder_that_does_not_exist_is_a_sentence(tmp_path):
+def test_a_missing_folder_is_reported(tmp_path):
     with pytest.raises(InputError, match="cannot be written: No such file or directory"):
         RecordingWriter(tmp_path / "none" / "run.jsonl.gz")

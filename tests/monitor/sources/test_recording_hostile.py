@@ -1,4 +1,4 @@
-"""Untrusted recordings play or yield a sentence, and a full disk ends only the recording."""
+"""Untrusted recordings are played or refused in one sentence, and a full disk ends only the recording."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ def short(value: bytes) -> str:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "kernel"])
-def test_something_else_than_a_file_is_a_sentence(tmp_path: Path, kind: str) -> None:
+def test_anything_but_a_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = {"device": Path("/dev/zero"), "kernel": Path("/proc/self/status")}.get(kind, tmp_path / "x")
     if kind == "pipe":
         os.mkfifo(path)
@@ -80,7 +80,7 @@ def test_an_invalid_line_ends_the_recording(tmp_path: Path, bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\0" * 2**26, b"[{}" + b",{}" * 2**22, b"\n" * 2**24], ids=short)
-def test_a_decompression_bomb_is_a_sentence(tmp_path: Path, data: bytes) -> None:
+def test_a_decompression_bomb_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(data, 1))
     with pytest.raises(InputError, match="not a vramtop recording"):
@@ -111,7 +111,7 @@ def test_snapshots_of_constant_or_decreasing_times_are_skipped_in_steps(tmp_path
         [source.read() for _ in range(5)]
 
 
-def test_moved_times_stay_in_the_calendar(tmp_path: Path) -> None:
+def test_rebased_times_never_exceed_the_maximum(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     process = {"pid": 1, "start_time": MAX_UNIX_SECONDS, "used_bytes": 1, "kinds": []}
     path.write_bytes(packed(line(time=0.0, gpus=[{**PLAIN["gpus"][0], "processes": [process]}])))
@@ -135,7 +135,7 @@ def test_code_of_a_recorded_job_is_never_run(tmp_path: Path) -> None:
     assert job.parallel.tensor_plan is None
 
 
-def test_a_full_disk_ends_the_recording_in_a_sentence() -> None:
+def test_a_full_disk_ends_the_recording_with_a_message() -> None:
     words = "ends here: No space left on device; nothing was written"
     with RecordingWriter(Path("/dev/full"), overwrite=True) as writer, pytest.raises(VramtopError, match=words):
         writer.write(Snapshot(time=1.0, source=Source(kind="nvml"), gpus=()))
@@ -182,7 +182,7 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("lines", [1, 17, 60])
-def test_a_recorder_killed_while_it_writes_leaves_all_that_it_said(tmp_path: Path, lines: int) -> None:
+def test_a_recorder_killed_while_it_writes_keeps_all_that_it_reported_as_written(tmp_path: Path, lines: int) -> None:
     path = tmp_path / "x.gz"
     with subprocess.Popen([sys.executable, "-c", WRITES, path], stdout=subprocess.PIPE, text=True) as recorder:
         assert recorder.stdout is not None
@@ -206,7 +206,7 @@ GPU = st.dictionaries(st.sampled_from(["index", "used_bytes", "processes", "mig"
     st.dictionaries(st.sampled_from(["time", "faults", "watched", "pending", "last_words"]), NUMBER),
     st.integers(0, 400),
 )
-def test_any_recording_is_played_or_a_sentence(
+def test_any_recording_is_played_or_refused(
     tmp_path: Path, gpus: list[tuple[dict[str, Any], list[dict[str, Any]]]], top: dict[str, Any], at: int
 ) -> None:
     process = {"pid": 1, "start_time": 1.0, "used_bytes": 5, "kinds": ["compute"]}

@@ -1,4 +1,4 @@
-"""A recording played back: pace, end, loop, and times moved to now."""
+"""Replay of a recording: pace, end, loop, and rebased times."""
 
 import queue
 
@@ -18,7 +18,7 @@ NOW = 50_000.0
 
 @pytest.fixture
 def recorded(tmp_path, make_snapshot, make_gpu, make_process):
-    """Snapshots at seconds 0, 1, 2 and 5 of a process that began 1,000 seconds before them."""
+    """Snapshots at seconds 0, 1, 2 and 5 of a process that started 1,000 seconds before them."""
     path = tmp_path / "run.jsonl.gz"
     with RecordingWriter(path) as writer:
         for second in (0.0, 1.0, 2.0, 5.0):
@@ -41,7 +41,7 @@ def play(recorded, clock):
 
 
 def times(source, clock, seconds):
-    """What each read gives, a second apart."""
+    """Return the time of the snapshot of each read, one read a second."""
     found = []
     for _ in range(seconds):
         snapshot = source.read()
@@ -50,7 +50,7 @@ def times(source, clock, seconds):
     return found
 
 
-def test_snapshots_come_at_the_recorded_pace_and_then_it_ends(play, clock):
+def test_snapshots_are_replayed_at_the_recorded_pace_until_the_end(play, clock):
     source = play()
     assert times(source, clock, 6) == [2000, 2001, 2002, None, None, 2005]
     with pytest.raises(EndOfRecording, match=r"run\.jsonl\.gz has ended"):
@@ -75,12 +75,12 @@ def test_speed_counts_recorded_seconds(play, clock):
     assert times(source, clock, 3) == [2000, 2002, 2005]
 
 
-def test_a_loop_begins_again_after_the_usual_gap(play, clock):
+def test_a_loop_restarts_after_the_usual_interval(play, clock):
     source = play(loop=True)
     assert times(source, clock, 11) == [2000, 2001, 2002, None, None, 2005, None, None, 2000, 2001, 2002]
 
 
-def test_rebased_times_are_now_and_keep_their_distances(play, clock):
+def test_rebased_times_are_current_and_keep_their_intervals(play, clock):
     source = play(rebase=True)
     first = source.read()
     assert first.time == first.gpus[0].read_at == NOW
@@ -94,19 +94,19 @@ def test_rebased_times_are_now_and_keep_their_distances(play, clock):
     assert second.watched[0].pids == first.watched[0].pids  # still the same process
 
 
-def test_a_rebased_loop_goes_on_in_time(play, clock):
+def test_times_of_a_rebased_loop_continue(play, clock):
     source = play(rebase=True, loop=True)
     assert times(source, clock, 9)[-1] == NOW + 8
 
 
-def test_a_fast_rebased_loop_never_goes_back_in_time(play, clock):
+def test_times_of_a_fast_rebased_loop_never_decrease(play, clock):
     source = play(rebase=True, loop=True, speed=10.0)
     found = [time for time in times(source, clock, 5) if time]
     assert len(found) > 3
     assert found == sorted(found)
 
 
-def test_without_rebase_nothing_is_touched(play):
+def test_without_rebase_times_are_unchanged(play):
     snapshot = play().read()
     assert snapshot.time == 2000
     assert snapshot.watched[0].pids[0] == (4711, 1000.0)
@@ -137,7 +137,7 @@ def test_a_bad_file_is_refused_when_opened(tmp_path):
         ReplaySource(tmp_path / "none.jsonl.gz").open()
 
 
-def test_it_plays_through_the_sampler_to_its_end(recorded):
+def test_the_sampler_plays_a_recording_to_its_end(recorded):
     snapshots, errors = queue.Queue(), queue.Queue()
     sampler = Sampler(ReplaySource(recorded, speed=20.0), 0.05, snapshots.put, errors.put)
     sampler.start()

@@ -12,7 +12,7 @@ from vramtop.monitor.sources.source import EndOfRecording
 
 
 class Feed:
-    """A source that plays a script: a snapshot is given, an exception raised, None passed on, a function called."""
+    """A source with scripted reads: snapshots and None are returned, exceptions raised, functions called."""
 
     def __init__(self, script, last=None):
         self.script = list(script)
@@ -123,7 +123,7 @@ def test_a_paused_sampler_can_be_stopped(sample, make_snapshot):
     assert sampler.stop(DEADLINE_SECONDS)
 
 
-def test_a_shorter_interval_counts_at_once(sample, make_snapshot):
+def test_a_shorter_interval_takes_effect_at_once(sample, make_snapshot):
     sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
     snapshots.get(timeout=DEADLINE_SECONDS)
     sampler.set_interval(0.05)
@@ -148,7 +148,7 @@ def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot,
     snapshots.get(timeout=DEADLINE_SECONDS)
     snapshots.get(timeout=DEADLINE_SECONDS)
     with pytest.raises(queue.Empty):
-        snapshots.get(timeout=0.2)  # the next is due ten seconds after the late one, not three times at once
+        snapshots.get(timeout=0.2)  # the next is due ten seconds after the late one; missed ones are skipped
     clock.advance(10)
     sampler.resume()  # wakes the thread, which looks at the clock
     snapshots.get(timeout=DEADLINE_SECONDS)
@@ -172,7 +172,7 @@ def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, make_s
     assert reads == [1000, 1010, 1020, 1030]
 
 
-def test_a_source_that_cannot_be_opened_is_tried_again(sample, make_snapshot):
+def test_opening_a_failed_source_is_retried(sample, make_snapshot):
     snapshot = make_snapshot([])
     feed = Feed([], last=snapshot)
     feed.refusals = [CannotTellError("no driver"), CannotTellError("still none")]
@@ -194,7 +194,7 @@ def test_a_source_that_fails_is_opened_again(sample, make_snapshot):
     assert feed.log[:6] == ["open", "read", "read", "close", "open", "read"]
 
 
-def test_without_retry_a_failure_ends_the_thread(sample):
+def test_a_failure_without_retry_ends_the_thread(sample):
     feed = Feed([])
     feed.refusals = [CannotTellError("no driver")]
     sampler, _, errors = sample(feed, retry_seconds=None)

@@ -26,7 +26,7 @@ def kept(tmp_path: Path) -> PendingJobs:
     return PendingJobs(tmp_path / "vramtop" / "pending.json")
 
 
-def written() -> None:
+def wait_until_written() -> None:
     for thread in threading.enumerate():
         if thread.name == "save pending jobs":
             thread.join(10)
@@ -35,10 +35,10 @@ def written() -> None:
 def test_pending_jobs_are_kept_in_their_order(kept: PendingJobs) -> None:
     for job in (*JOBS, JOBS[0]):
         kept.add(job)
-        written()
+        wait_until_written()
     assert PendingJobs(kept.path).load() == JOBS
     kept.remove(JOBS[1])
-    written()
+    wait_until_written()
     assert PendingJobs(kept.path).load() == (JOBS[0], JOBS[2])
     assert kept.path is not None
     assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
@@ -49,19 +49,19 @@ def test_unreadable_entries_are_reported_and_kept(kept: PendingJobs) -> None:
     kept.notify = said.append
     assert kept.path is not None
     kept.add(JOBS[0])
-    written()
+    wait_until_written()
     text = kept.path.read_text().replace('"content": [', '"content": [{"training": {"macro_batch": 3}}, ')
     kept.path.write_text(text)
     assert kept.load() == (JOBS[0],)
     assert "macro_batch" in said[0]
     kept.remove(JOBS[0])
-    written()
+    wait_until_written()
     assert "macro_batch" in kept.path.read_text()
     kept.path.write_text("{")
     assert kept.load() == ()
     assert "is damaged" in said[-1]
     kept.add(JOBS[2])
-    written()
+    wait_until_written()
     assert "It was kept as pending.json.damaged-" in said[-1]
     assert kept.load() == (JOBS[2],)
 
@@ -103,14 +103,14 @@ def test_a_pending_jobs_fit_changes_after_several_equal_readings(
         gpus = [make_gpu(n, free_bytes=free * GIB) for n in (0, 1)]
         row = watchlist.update(make_snapshot(gpus, time=2_000.0 + second)).pending[0]
         turned.append((row.fits, row.fits_changed_at))
-    assert turned[:6] == [(True, None)] * 6  # one bad reading is none, nor are two
+    assert turned[:6] == [(True, None)] * 6  # one or two bad readings change nothing
     assert turned[6:10] == [(False, 2_006.0)] * 4
     assert turned[10] == (True, 2_010.0)
     watchlist.remove_pending(JOBS[0])
     watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)]))
     watchlist.add_pending(JOBS[0])
     row = watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)])).pending[0]
-    assert (row.fits, row.fits_changed_at) == (False, None)  # known anew
+    assert (row.fits, row.fits_changed_at) == (False, None)  # known again
 
 
 def test_a_pending_job_must_also_fit_the_host(

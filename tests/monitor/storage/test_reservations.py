@@ -122,9 +122,7 @@ def test_files_that_are_no_reservations_are_ignored(reservations: Reservations, 
     (reservations.folder / "1-1.json").write_bytes(content)
     (reservations.folder / "2-2.json").symlink_to("/etc/passwd")
     os.mkfifo(reservations.folder / "3-3.json")
-    (reservations.folder / "4-4.json").write_bytes(
-        msgspec.json.encode(reservation())
-    )  # not the name that it should have
+    (reservations.folder / "4-4.json").write_bytes(msgspec.json.encode(reservation()))  # not the expected file name
     assert [each.pid for each in reservations.active()] == [os.getpid()]
 
 

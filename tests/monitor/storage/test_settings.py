@@ -5,7 +5,7 @@ from pathlib import Path
 from vramtop.monitor.storage.settings import Settings
 
 
-def written() -> None:
+def wait_until_written() -> None:
     for thread in threading.enumerate():
         if thread.name == "save settings":
             thread.join(10)
@@ -15,22 +15,22 @@ def test_a_theme_is_kept_in_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "vramtop" / "settings.json"
     assert Settings(path).theme() is None
     Settings(path).save_theme("nord")
-    written()
+    wait_until_written()
     assert Settings(path).theme() == "nord"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_settings_of_a_later_version_stay(tmp_path: Path) -> None:
+def test_settings_of_a_later_version_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"version": 1, "content": {"theme": "nord", "other": "kept"}}')
     Settings(path).save_theme("gruvbox")
-    written()
+    wait_until_written()
     assert '"other": "kept"' in path.read_text()
     path.write_text('{"version": 2, "content": {}}')
     said: list[str] = []
     assert Settings(path, said.append).theme() is None
     Settings(path, said.append).save_theme("nord")
-    written()
+    wait_until_written()
     assert path.read_text() == '{"version": 2, "content": {}}'
     assert all("another version of vramtop" in sentence for sentence in said)
     assert len(said) == 2
@@ -42,7 +42,7 @@ def test_a_damaged_file_is_renamed_and_reported(tmp_path: Path) -> None:
     said: list[str] = []
     assert Settings(path, said.append).theme() is None
     Settings(path, said.append).save_theme("nord")
-    written()
+    wait_until_written()
     assert Settings(path).theme() == "nord"
     assert "is damaged" in said[0]
     assert "was kept as settings.json.damaged-" in said[1]

@@ -1,4 +1,4 @@
-"""The user's files: private, written whole or not at all, never lost; every obstacle is a sentence."""
+"""The user's files are private, written completely or not at all, and never lost; every failure is reported."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ JOB = Job(name="a", model=ModelSpec(id="gpt2"))
 
 
 def keep(path: Path, job: Job = JOB) -> list[str]:
-    """Keep a job as the dashboard does; what it says."""
+    """Save a job as the dashboard does; return the reported sentences."""
     said: list[str] = []
     PendingJobs(path, said.append).add(job)
     for thread in threading.enumerate():
@@ -46,7 +46,7 @@ def test_files_and_folders_are_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "huge", "newer"])
-def test_something_else_in_the_files_place_stays_and_is_a_sentence(tmp_path: Path, kind: str) -> None:
+def test_anything_but_a_regular_file_in_its_place_is_kept_and_reported(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.json"
     match kind:
         case "pipe":
@@ -77,7 +77,7 @@ def refusal(path: Path) -> str:
     return caught.value.message
 
 
-def test_where_no_home_is_known_nothing_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramtop.monitor.storage.user_file.user_data_dir", lambda name: f"~/.local/share/{name}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CannotTellError, match="set HOME or XDG_DATA_HOME"):
@@ -109,7 +109,7 @@ for act in (lambda: SavedAnswers(folder / "x.json").save("r", {"a": "x" * 1000})
 """
 
 
-def test_a_full_disk_leaves_the_old_files_whole_and_no_halves(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_files_complete_and_no_partial_ones(tmp_path: Path) -> None:
     SavedAnswers(tmp_path / "x.json").save("old", {"training.micro_batch": 1})
     save_job(JOB, tmp_path / "old.toml")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
@@ -127,14 +127,14 @@ for number in range(40):
 """
 
 
-def test_dashboards_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+def test_dashboards_that_write_at_once_keep_each_others_entries(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     three = [subprocess.Popen([sys.executable, "-c", KEEPS, path, name]) for name in "abc"]
     assert [process.wait() for process in three] == [0, 0, 0]
     assert len(json.loads(path.read_text())["content"]) == 120
 
 
-def test_a_damaged_file_is_named_even_where_nothing_can_be_written(
+def test_a_damaged_file_is_reported_even_if_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.json"
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_named_even_where_nothing_can_be_written(
     assert [file.read_text() for file in tmp_path.glob("x.json.damaged-*")] == ["{"]
 
 
-def test_a_cache_that_is_a_pipe_is_no_answer(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_cache_is_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.json")
     assert read_cached(tmp_path / "x.json", 1, dict) is None
 
@@ -157,7 +157,7 @@ def test_a_cache_that_is_a_pipe_is_no_answer(tmp_path: Path) -> None:
         lambda content: json.dumps({"version": 1, "content": content}).encode()
     )
 )
-def test_any_file_is_read_or_a_sentence(tmp_path: Path, data: bytes) -> None:
+def test_any_file_is_read_or_reported(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(data)
     said: list[str] = []

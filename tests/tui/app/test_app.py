@@ -24,7 +24,7 @@ def make_app(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> Callabl
     return make
 
 
-async def test_a_theme_that_is_chosen_is_kept(make_app: Callable[..., VramtopApp]) -> None:
+async def test_a_chosen_theme_is_saved(make_app: Callable[..., VramtopApp]) -> None:
     kept: list[str] = []
     app = make_app(theme="nord", save_theme=kept.append)
     async with app.run_test() as pilot:
@@ -36,13 +36,15 @@ async def test_a_theme_that_is_chosen_is_kept(make_app: Callable[..., VramtopApp
         assert kept == ["textual-light"]
 
 
-async def test_a_theme_that_is_no_more_is_passed_over(make_app: Callable[..., VramtopApp]) -> None:
+async def test_a_saved_theme_that_no_longer_exists_is_ignored(make_app: Callable[..., VramtopApp]) -> None:
     app = make_app(theme="of-another-version")
     async with app.run_test():
         assert app.theme in app.available_themes
 
 
-async def test_what_is_said_before_the_dashboard_is_open_is_shown_then(make_app: Callable[..., VramtopApp]) -> None:
+async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open(
+    make_app: Callable[..., VramtopApp],
+) -> None:
     app = make_app(startup_notices=["first"])
     app.show_notice("second")
     async with app.run_test() as pilot:
@@ -50,7 +52,7 @@ async def test_what_is_said_before_the_dashboard_is_open_is_shown_then(make_app:
         assert [note.message for note in app._notifications] == ["first", "second"]
 
 
-async def test_a_screenshot_lies_where_vramtop_was_started(
+async def test_a_screenshot_is_saved_in_the_working_directory(
     make_app: Callable[..., VramtopApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -61,7 +63,7 @@ async def test_a_screenshot_lies_where_vramtop_was_started(
         assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
 
 
-def test_a_job_of_the_command_line_waits_while_the_dashboard_is_open(
+def test_a_job_of_the_command_line_is_pending_while_the_dashboard_is_open(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     waiting = []

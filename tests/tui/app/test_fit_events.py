@@ -32,7 +32,7 @@ def ended() -> None:
             thread.join(20)
 
 
-def test_each_turn_is_told_once(row: Callable[..., PendingRow]) -> None:
+def test_each_change_of_fit_is_reported_once(row: Callable[..., PendingRow]) -> None:
     events = FitEvents()
     assert events.update([row(True, None)]) == ()
     assert events.update([row(False, 7.0)]) == ("sft; rm fits no longer",)
@@ -50,7 +50,7 @@ def test_the_command_runs_when_a_job_begins_to_fit(row: Callable[..., PendingRow
     assert told.read_text() == "sft; rm 3 GPU-3\n"
 
 
-def test_a_command_that_fails_says_so(row: Callable[..., PendingRow]) -> None:
+def test_a_failing_command_is_reported(row: Callable[..., PendingRow]) -> None:
     said: list[str] = []
     events = FitEvents(command="exit 3", report=said.append)
     events.update([row(True, 9.0)])
@@ -72,7 +72,7 @@ def test_desktop_notifications_by_terminal(environ: dict[str, str], sequence: st
     assert desktop_sequence("a; b\x07c", environ) == sequence
 
 
-def test_a_job_that_turned_lately_stands_out(row: Callable[..., PendingRow]) -> None:
+def test_a_job_whose_fit_changed_recently_is_highlighted(row: Callable[..., PendingRow]) -> None:
     assert pending_line(row(True, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm  ✓ FITS")
     assert pending_line(row(False, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm")
     assert pending_line(row(True, 100.0), 60, now=170.0).plain.startswith("pending sft; rm")

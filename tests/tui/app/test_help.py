@@ -45,7 +45,7 @@ def test_letters_for_the_same_action_share_a_line() -> None:
         (["What if", "Fit check", "vramtop"], "Keys of the fit check screen"),
     ],
 )
-def test_the_keys_of_the_screen_that_the_user_is_on_come_first(titles: list[str], first: str) -> None:
+def test_keys_of_the_current_screen_come_first(titles: list[str], first: str) -> None:
     text = help_content(titles).plain
     assert text.split("\n")[1] == first
     assert text.count("Keys of the fit check screen") == text.count("Keys of the attach screen") == 1

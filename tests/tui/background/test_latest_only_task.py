@@ -13,7 +13,7 @@ _SECONDS = 60
 
 
 class UiThread:
-    """Stands for a widget: keeps the calls until the test runs them."""
+    """A stand-in for a widget that stores calls until the test runs them."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], object]] = []
@@ -23,14 +23,14 @@ class UiThread:
         self.calls.append(lambda: callback(*args))
 
     def run(self) -> list[object]:
-        """Run the calls; return all that was shown so far."""
+        """Run the stored calls; return everything shown so far."""
         while self.calls:
             self.calls.pop(0)()
         return self.shown
 
 
 class Gate:
-    """A request that runs until the test opens it."""
+    """A request that blocks until the test opens the gate."""
 
     def __init__(self, result: str) -> None:
         self.started, self.open = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The command line as a user has it: real processes, exit codes, what goes to which stream."""
+"""The command line in real processes: exit codes, standard output and standard error."""
 
 import json
 import os
@@ -38,7 +38,7 @@ Vramtop = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def vramtop(tmp_path: Path) -> Vramtop:
-    """Runs the command in an empty folder, without colour."""
+    """Return a function that runs the command in an empty folder, without colour."""
     (tmp_path / "job.toml").write_text(JOB)
     (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
 
@@ -56,7 +56,7 @@ def vramtop(tmp_path: Path) -> Vramtop:
     return run
 
 
-def test_estimate_prints_the_contracts_json(vramtop: Vramtop) -> None:
+def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--json", "--method", "formula")
     assert (done.returncode, done.stderr) == (0, "")
     budget = json.loads(done.stdout)
@@ -80,7 +80,7 @@ def test_estimate_prints_the_contracts_json(vramtop: Vramtop) -> None:
         ("cycle.yaml", b"base_model: &a\n  x: *a\n", "a value contains itself"),
     ],
 )
-def test_a_file_that_is_no_job_ends_in_one_sentence(
+def test_a_file_that_is_no_job_is_reported_in_one_sentence(
     vramtop: Vramtop, tmp_path: Path, name: str, content: bytes, sentence: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -128,7 +128,9 @@ def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
 @pytest.mark.parametrize(
     ("bound", "code", "verdict"), [("high_bytes", 0, "fits"), ("device_bytes", 4, "tight"), (None, 1, "does_not_fit")]
 )
-def test_fit_answers_for_a_described_machine(vramtop: Vramtop, bound: str | None, code: int, verdict: str) -> None:
+def test_fit_gives_a_verdict_for_a_described_machine(
+    vramtop: Vramtop, bound: str | None, code: int, verdict: str
+) -> None:
     peak = json.loads(vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
     size = peak[bound] if bound else peak["device_bytes"] - 1
     done = vramtop("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
@@ -141,7 +143,7 @@ def test_fit_answers_for_a_described_machine(vramtop: Vramtop, bound: str | None
     assert bool(found["suggestions"]) == (verdict != "fits")
 
 
-def test_fit_takes_as_many_cards_as_the_job_has_ranks(vramtop: Vramtop) -> None:
+def test_fit_uses_as_many_gpus_as_the_job_has_ranks(vramtop: Vramtop) -> None:
     words = ("fit", "job.toml", "--json", "--gpu-type", "rtx-4090", "--strategy", "fsdp2", "--data-shard", "4")
     found = json.loads(vramtop(*words, "--method", "formula").stdout)
     assert found["placement"] == [0, 1, 2, 3]
@@ -151,7 +153,7 @@ def test_fit_takes_as_many_cards_as_the_job_has_ranks(vramtop: Vramtop) -> None:
     assert "needs 4 GPUs" in json.loads(few.stdout)["sentence"]
 
 
-def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vramtop) -> None:
+def test_fit_without_a_driver_suggests_the_gpu_type_flag(vramtop: Vramtop) -> None:
     done = vramtop("fit", "job.toml", "--method", "formula", "--json")
     assert (done.returncode, done.stdout) == (3, "")
     assert "--gpu-type" in done.stderr
@@ -200,7 +202,7 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("--interval", "0", "--once"), 2, "0.1"),
     ],
 )
-def test_every_mistake_is_one_sentence_on_standard_error(
+def test_every_usage_error_is_one_sentence_on_standard_error(
     vramtop: Vramtop, words: tuple[str, ...], code: int, hint: str
 ) -> None:
     done = vramtop(*words)
@@ -234,7 +236,7 @@ def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path:
 def test_a_model_with_flags_is_a_job(vramtop: Vramtop) -> None:
     words = ("estimate", "google-bert/bert-base-uncased", "--json", "--method", "formula", "--sequence-length", "128")
     budget = json.loads(vramtop(*words).stdout)
-    assert budget["job"]["model"]["task"] == "masked-lm"  # what such a model is usually trained for
+    assert budget["job"]["model"]["task"] == "masked-lm"  # the usual task of this model family
     assert budget["job"]["training"]["sequence_length"] == 128
 
 
@@ -294,12 +296,12 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> Non
     assert report["pid"] == process.pid
     assert report["job"]["training"]["micro_batch"] == 4
     assert "--per_device_train_batch_size" in report["evidence"]["training.micro_batch"]
-    assert (report["status"], report["observed_bytes"]) == ("unknown", None)  # no GPU here to look at
+    assert (report["status"], report["observed_bytes"]) == ("unknown", None)  # no GPU on the test machine
     assert report["budget"]["model"]["parameters"] == 494032768
     assert "--per_device_train_batch_size" in text
 
 
-def test_attach_takes_what_was_filled_in_on_the_screen_before(vramtop: Vramtop, tmp_path: Path) -> None:
+def test_attach_uses_answers_saved_by_the_attach_screen(vramtop: Vramtop, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4"]
     with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
@@ -332,7 +334,7 @@ def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path:
     assert not any(sign in text for text in said for sign in "\x1b\x07")
 
 
-def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
     line = f"{sys.executable} -m vramtop.tui.cli estimate job.toml --method formula | head -n 1"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607
     assert done.stdout.startswith("check:")
@@ -341,9 +343,9 @@ def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -
 
 @pytest.fixture
 def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
-    """Runs the real dashboard on a pseudo-terminal; ``act`` gets its pid and the terminal once the demo is drawn.
+    """Run the real dashboard on a pseudo-terminal; ``act`` gets its pid and the terminal once the demo is drawn.
 
-    Returns its exit code, and what it wrote from then on.
+    Return its exit code and its output from then on.
     """
     import pty
 
@@ -367,7 +369,7 @@ def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
                 acted = True
                 act(child, master)
         else:
-            os.kill(child, signal.SIGKILL)  # it hangs; what it did until then decides
+            os.kill(child, signal.SIGKILL)  # it hangs; the test judges its output so far
         children.remove(child)
         _, status = os.waitpid(child, 0)
         os.close(master)
@@ -384,7 +386,7 @@ _LEFT = b"\x1b[?1049l"
 """The alternate screen was left: the terminal is as it was."""
 
 
-def test_the_demo_ships_and_opens_in_a_terminal_and_q_ends_it(demo_on_a_terminal) -> None:
+def test_the_packaged_demo_opens_in_a_terminal_and_q_quits(demo_on_a_terminal) -> None:
     assert demo_path().is_file()
     code, written = demo_on_a_terminal(lambda child, master: os.write(master, b"q"))
     assert code == 0
@@ -405,7 +407,7 @@ def test_control_z_stops_the_dashboard_with_the_terminal_as_it_was(demo_on_a_ter
         os.write(master, b"\x1a")
         stopped, deadline = 0, time.monotonic() + 30
         while not stopped and time.monotonic() < deadline:
-            written += os.read(master, 65536) if select.select([master], [], [], 0.1)[0] else b""  # or it waits for us
+            written += os.read(master, 65536) if select.select([master], [], [], 0.1)[0] else b""  # or it blocks
             stopped, _ = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
         os.kill(child, signal.SIGKILL)
         assert stopped
@@ -415,8 +417,8 @@ def test_control_z_stops_the_dashboard_with_the_terminal_as_it_was(demo_on_a_ter
     assert _LEFT in written + rest
 
 
-def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
-    """A flag that is not given changes nothing: the job's own defaults stand in one place."""
+def test_the_command_line_does_not_repeat_job_defaults() -> None:
+    """An omitted flag changes nothing: defaults are defined only in the job."""
     import argparse
 
     from vramtop.tui.job.job_flags import add_job_arguments
@@ -428,7 +430,7 @@ def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
     assert Job().training.sequence_length == 2048
 
 
-def test_code_is_trusted_by_a_flag_alone(vramtop: Vramtop) -> None:
+def test_code_is_trusted_only_with_the_flag(vramtop: Vramtop) -> None:
     trusted, not_asked = (
         json.loads(vramtop("estimate", *flags, "gpt2", "--json", "--method", "formula").stdout)["job"]["model"]
         for flags in (["--trust-remote-code"], [])
@@ -436,7 +438,7 @@ def test_code_is_trusted_by_a_flag_alone(vramtop: Vramtop) -> None:
     assert (trusted["trust_remote_code"], not_asked["trust_remote_code"]) == (True, False)
 
 
-def test_the_users_own_model_is_not_imported_for_the_formula(vramtop: Vramtop) -> None:
+def test_a_custom_model_is_not_imported_for_the_formula(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "antigravity:fly", "--method", "formula")
     assert done.returncode == 3
     assert "antigravity:fly is Python code, which the formula cannot read; use --method traced" in done.stderr

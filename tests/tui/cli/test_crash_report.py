@@ -1,4 +1,4 @@
-"""Internal errors, made on purpose: what the user sees, and what is saved for a bug report."""
+"""Deliberate internal errors: the message to the user and the file for a bug report."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def data_folder(tmp_path, monkeypatch):
     return tmp_path / "vramtop"
 
 
-def test_a_screen_that_breaks_leaves_the_terminal_sane_and_says_a_sentence(on_terminal, data_folder) -> None:
+def test_a_crash_of_a_screen_restores_the_terminal_and_prints_one_sentence(on_terminal, data_folder) -> None:
     broken = on_terminal(program=(sys.executable, "-c", SCREEN))
     assert broken.end() == os.EX_SOFTWARE
     assert (broken.echoes, broken.mode(1049), broken.mode(25), broken.mode(1000)) == (True, False, True, False)
@@ -54,21 +54,21 @@ def test_a_screen_that_breaks_leaves_the_terminal_sane_and_says_a_sentence(on_te
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_thread_that_breaks_is_said_on_the_screen(on_terminal, data_folder) -> None:
+def test_a_crash_of_a_thread_is_shown_on_the_screen(on_terminal, data_folder) -> None:
     broken = on_terminal(program=(sys.executable, "-c", THREAD), size=(200, 40))
     broken.wait_for("internal error")
     broken.type("q")
     assert broken.end() == 0
 
 
-def test_a_command_that_breaks_says_a_sentence_and_is_no_verdict(data_folder) -> None:
+def test_a_crash_of_a_command_prints_one_sentence_and_is_no_verdict(data_folder) -> None:
     done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (os.EX_SOFTWARE, "")
     assert done.stderr.startswith("vramtop: internal error (RuntimeError: a command that breaks); please report")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_where_no_file_can_be_written_the_sentence_says_the_place(monkeypatch, tmp_path) -> None:
+def test_without_a_writable_file_the_sentence_names_the_place_of_the_crash(monkeypatch, tmp_path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""``vramtop doctor`` as it is run: the real command in a process of its own, and its page from facts made by hand."""
+"""``vramtop doctor``: the real command in its own process, and the text for hand-made facts."""
 
 import json
 import os
@@ -27,7 +27,7 @@ SECRETS = ("zaphod", "moonshot", "hunter2")
 
 @pytest.fixture
 def doctor(tmp_path):
-    """Runs the command as a user with secrets, whose name is in every path."""
+    """Return a function that runs the command for a user with secrets, whose name is in every path."""
 
     def run(*words: str, **environ: str) -> subprocess.CompletedProcess:
         home = tmp_path / "zaphod" / "moonshot"
@@ -48,7 +48,7 @@ def doctor(tmp_path):
 
 
 @pytest.mark.parametrize("words", [(), ("--json",), ("--ascii",)])
-def test_the_page_is_told_anywhere_without_secrets(doctor, words):
+def test_the_report_is_printed_anywhere_without_secrets(doctor, words):
     done = doctor(*words)
     assert done.returncode in (0, 3)  # with and without a driver
     assert done.stderr == ""
@@ -70,27 +70,27 @@ def test_json_has_all_sections(doctor):
     assert page["system"]["packages"]["psutil"]
 
 
-def test_without_utf8_the_page_is_ascii_in_80_columns(doctor):
+def test_without_utf8_the_report_is_ascii_in_80_columns(doctor):
     done = doctor(PYTHONIOENCODING="", PYTHONUTF8="0", LC_ALL="C")
     assert done.stdout.isascii()
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "only ASCII is drawn: the locale" in " ".join(done.stdout.split())
 
 
-def test_a_python_that_is_not_there_is_wrong_usage(doctor):
+def test_a_missing_python_is_a_usage_error(doctor):
     done = doctor("--python", "/zaphod/nothing")
     assert done.returncode == 2
     assert re.fullmatch(r"vramtop: --python: no such program; .*\n", done.stderr)
 
 
-def test_a_launch_line_is_wrong_usage(capsys):
+def test_a_launch_line_is_a_usage_error(capsys):
     assert main(["doctor", "--", "python", "train.py"]) == 2
     assert "takes no launch line" in capsys.readouterr().err
 
 
 @pytest.fixture
 def page() -> DoctorReport:
-    """A machine with a good GPU, a lost one and one that hangs."""
+    """The report of a machine with a healthy GPU, a lost one and one that hangs."""
     able = {"memory_v2": "yes", "processes": "yes", "power": "NOT_SUPPORTED", "mig": "on"}
     good = GpuFacts(
         index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-12345678...", memory_info="v2", total_bytes=80 * 2**30,
@@ -112,7 +112,7 @@ def page() -> DoctorReport:
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_what_is_wrong_stands_first(page, ascii_only):
+def test_issues_are_printed_first(page, ascii_only):
     terminal = TextOutput(colour_depth="none", ascii_only=ascii_only, width=80)
     shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
     found = (*find_issues(page), *terminal_issues(shown))
@@ -134,7 +134,7 @@ def test_what_is_wrong_stands_first(page, ascii_only):
         assert words in flat
 
 
-def test_a_machine_without_faults_says_so(page):
+def test_a_machine_without_issues_is_reported_as_such(page):
     fine = replace(
         page,
         driver=replace(page.driver, gpus=page.driver.gpus[:1]),

@@ -1,4 +1,4 @@
-"""What the commands say when GPUs cannot be read: a sentence and an exit code, never a traceback."""
+"""Commands report unreadable GPUs with a sentence and an exit code, never a traceback."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 class Machine:
-    """Stands in for NVML: these GPUs, or no driver."""
+    """A stand-in for NVML with these GPUs, or without a driver."""
 
     def __init__(self, snapshot: Snapshot | None) -> None:
         self.snapshot = snapshot
@@ -38,7 +38,7 @@ class Machine:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command on a machine; gives its exit code and what it printed."""
+    """Return a function that runs a command on a machine and returns its exit code and output."""
 
     def call(snapshot: Snapshot | None, *words: str) -> tuple[int, str, str]:
         for command in ("once", "fit", "attach", "record"):
@@ -62,7 +62,7 @@ def unread(gpu: GpuReading, faults: Sequence[Fault]) -> GpuReading:
     return replace(gpu, **nothing, faults=tuple(faults))
 
 
-def test_without_a_driver_each_command_says_why(run: Run, job: str, tmp_path: Path) -> None:
+def test_without_a_driver_each_command_states_the_reason(run: Run, job: str, tmp_path: Path) -> None:
     recording = tmp_path / "r.jsonl"
     for words in (["--once"], ["--once", "--json"], ["record", str(recording)]):
         assert run(None, *words) == (3, "", f"vramtop: {WHY}\n")
@@ -76,7 +76,7 @@ def test_without_a_driver_each_command_says_why(run: Run, job: str, tmp_path: Pa
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[int]:
-    """The pid of a Python program that waits."""
+    """The pid of a Python program that sleeps."""
     script = tmp_path / "train.py"
     script.write_text("print('ready', flush=True)\ninput()\n")
     with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -86,7 +86,7 @@ def training(tmp_path: Path) -> Iterator[int]:
         process.kill()
 
 
-def test_attach_says_why_it_does_not_know_what_a_process_holds(
+def test_attach_states_why_the_memory_of_a_process_is_unknown(
     training: int, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     code, out, _ = run(None, "attach", str(training), "--json")
@@ -112,7 +112,7 @@ def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
     assert "its memory cannot be read" in blind[1]
 
 
-def test_fit_says_why_a_gpus_room_is_not_known_and_takes_another(
+def test_fit_states_why_available_memory_is_unknown_and_uses_another_gpu(
     run: Run, job: str, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
@@ -128,7 +128,7 @@ def test_fit_says_why_a_gpus_room_is_not_known_and_takes_another(
     assert report["sentence"].endswith(f"the memory available on GPU 0 is unknown: {HANGS}")
 
 
-def test_once_shows_what_is_known_beside_what_is_not(
+def test_once_shows_known_figures_beside_unknown_ones(
     run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     hangs = unread(make_gpu(1), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
@@ -142,7 +142,7 @@ def test_once_shows_what_is_known_beside_what_is_not(
     assert [fault["code"] for fault in gpus[1]["faults"]] == [NO_ANSWER]
 
 
-def test_a_recording_without_a_reading_says_so(
+def test_a_recording_without_a_reading_is_reported(
     monkeypatch: pytest.MonkeyPatch, run: Run, make_snapshot: Callable[..., Snapshot], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Machine, "read", lambda self: None)
@@ -151,7 +151,7 @@ def test_a_recording_without_a_reading_says_so(
     assert "nothing was recorded" in err
 
 
-def test_versions_that_are_not_known_are_not_made_up(run: Run, make_snapshot: Callable[..., Snapshot]) -> None:
+def test_unknown_versions_are_not_invented(run: Run, make_snapshot: Callable[..., Snapshot]) -> None:
     snapshot = make_snapshot([])
     nameless = replace(snapshot, source=replace(snapshot.source, driver_version=None, cuda_version=None))
     out = run(nameless, "--once")[1]

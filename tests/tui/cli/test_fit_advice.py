@@ -22,7 +22,7 @@ Fit = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """``vramtop fit`` with the formula, beside a job file."""
+    """Return a function that runs ``vramtop fit`` with the formula in the folder of a job file."""
     (tmp_path / "job.toml").write_text(JOB)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_each_suggestion_gives_the_verdict_it_promised(fit: Fit) -> None:
+def test_each_suggestion_leads_to_its_stated_verdict(fit: Fit) -> None:
     asked = ("--gpu-memory", "24GiB", "--json")
     answer = found(fit("job.toml", *asked))
     assert answer["verdict"] == "does_not_fit"
@@ -66,7 +66,7 @@ def test_the_diff_of_a_job_file_applies(fit: Fit, tmp_path: Path) -> None:
         assert found(fit("edited.toml", *asked))["verdict"] == suggestion["verdict"]
 
 
-def test_the_largest_that_fits_is_said(fit: Fit) -> None:
+def test_the_largest_value_that_fits_is_printed(fit: Fit) -> None:
     answer = found(fit("job.toml", "--gpu-memory", "80GiB", "--json"))
     assert answer["verdict"] == "fits"
     assert answer["suggestions"] == []
@@ -81,7 +81,7 @@ def test_the_largest_that_fits_is_said(fit: Fit) -> None:
     assert f"largest that fits, with everything else unchanged: micro-batch {largest['micro_batch']} (now 8)" in text
 
 
-def test_the_batch_is_spelled_out(fit: Fit) -> None:
+def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:
     words = ("--strategy", "ddp", "--data-replicate", "2", "--tensor", "2", "--gpu-memory", "80GiB")
     batch = found(fit("job.toml", *words, "--json"))["budget"]["effective_batch"]
     assert (batch["sequences"], batch["tokens"]) == (32, 65536)
@@ -90,7 +90,7 @@ def test_the_batch_is_spelled_out(fit: Fit) -> None:
     assert "micro-batch 8 with accumulation 1 keeps that on 2" in text
 
 
-def test_the_hosts_memory_decides_too(fit: Fit) -> None:
+def test_host_memory_affects_the_verdict(fit: Fit) -> None:
     words = ("job.toml", "--gpu-memory", "80GiB", "--strategy", "fsdp2", "--data-shard", "8", "--json")
     assert "host" not in found(fit(*words))
     done = fit(*words, "--host-memory", "20GiB")
@@ -104,14 +104,14 @@ def test_the_hosts_memory_decides_too(fit: Fit) -> None:
     assert "parallel.load_on_rank_zero" in both["suggestions"][0]["changes"]
 
 
-def test_launch_lines_are_answered_in_their_own_flags(fit: Fit) -> None:
+def test_suggestions_for_a_launch_line_use_its_own_flags(fit: Fit) -> None:
     line = "trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 8 --max_length 2048"
     text = fit("--gpu-memory", "16GiB", "--", *line.split()).stdout
     assert "--per_device_train_batch_size 8 -> " in text
     assert "changes with which it fits, the cheapest first:" in text
 
 
-def test_a_server_is_told_what_is_left_for_its_cache(fit: Fit) -> None:
+def test_the_memory_left_for_the_cache_of_a_server_is_printed(fit: Fit) -> None:
     line = "vllm serve Qwen/Qwen2.5-7B --max-model-len 8192 --max-num-seqs 64 --gpu-memory-utilization 0.9"
     done = fit("--gpu-type", "a100-40gb", "--json", "--", *line.split())
     answer = found(done)

@@ -13,7 +13,7 @@ Answer = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def answer(
+def run_fit(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     scripted_source: Callable[..., object],
@@ -21,7 +21,7 @@ def answer(
     make_gpu: Callable[..., GpuReading],
     make_mig_gpu: Callable[..., GpuReading],
 ) -> Answer:
-    """The exit code, the JSON and the complaint of ``vramtop fit gpt2`` on a machine with so much free on each GPU."""
+    """Return exit code, JSON and error output of ``vramtop fit gpt2`` on GPUs with this free memory."""
 
     def ask(*words: str, free: tuple[float, ...] = (10, 70, 70), visible: str | None = None, mig: bool = False) -> Any:
         gpus = [make_gpu(n, free_bytes=round(size * GIB)) for n, size in enumerate(free)]
@@ -38,39 +38,39 @@ def answer(
     return ask
 
 
-def test_the_roomiest_of_the_visible_gpus_is_taken(answer: Answer) -> None:
-    code, said, _ = answer()
+def test_the_visible_gpu_with_the_most_free_memory_is_chosen(run_fit: Answer) -> None:
+    code, said, _ = run_fit()
     assert (code, said["placement"], "notes" in said) == (0, [1], False)
-    code, said, _ = answer(visible="2,0")
+    code, said, _ = run_fit(visible="2,0")
     assert (code, said["placement"], [gpu["index"] for gpu in said["gpus"]]) == (0, [2], [0, 2])
     assert said["notes"] == ["Only GPU 2, 0: CUDA_VISIBLE_DEVICES is '2,0'."]
 
 
-def test_what_is_asked_for_wins_over_the_environment(answer: Answer) -> None:
-    code, said, _ = answer("--gpu", "1", visible="0")
+def test_flags_take_precedence_over_the_environment(run_fit: Answer) -> None:
+    code, said, _ = run_fit("--gpu", "1", visible="0")
     assert (code, said["placement"]) == (0, [1])
 
 
-def test_an_environment_that_names_no_gpu_is_a_mistake(answer: Answer) -> None:
-    code, _, complaint = answer(visible="9")
+def test_an_environment_that_names_no_gpu_is_an_input_error(run_fit: Answer) -> None:
+    code, _, complaint = run_fit(visible="9")
     assert code == 2
     assert "CUDA_VISIBLE_DEVICES is '9', which names no GPU here" in complaint
 
 
-def test_beside_mig_devices_the_gpu_is_to_be_named(answer: Answer) -> None:
-    code, said, _ = answer(mig=True)
+def test_a_gpu_beside_mig_devices_has_to_be_named(run_fit: Answer) -> None:
+    code, said, _ = run_fit(mig=True)
     assert (code, said["placement"], said["placement_uuids"]) == (0, [1], ["GPU-00000001"])
     assert said["notes"][0].endswith("start this job with CUDA_VISIBLE_DEVICES=GPU-00000001.")
-    code, said, _ = answer("--gpu", "0", mig=True)
+    code, said, _ = run_fit("--gpu", "0", mig=True)
     assert (code, said["placement"], said["placement_uuids"]) == (0, [0], ["MIG-0-3-0"])
     assert [gpu["mig"]["profile"] for gpu in said["gpus"]] == ["1c.3g.40gb", "2c.3g.40gb", "1g.20gb"]
 
 
-def test_mig_devices_that_the_environment_names_are_the_only_ones(answer: Answer) -> None:
-    code, said, _ = answer(mig=True, visible="MIG-0-9-0")
+def test_only_mig_devices_named_in_the_environment_are_used(run_fit: Answer) -> None:
+    code, said, _ = run_fit(mig=True, visible="MIG-0-9-0")
     assert (code, said["placement_uuids"], len(said["gpus"])) == (0, ["MIG-0-9-0"], 1)
     assert said["notes"] == ["Only MIG-0-9-0: CUDA_VISIBLE_DEVICES is 'MIG-0-9-0'."]
-    code, _, complaint = answer(mig=True, visible="MIG-none")
+    code, _, complaint = run_fit(mig=True, visible="MIG-none")
     assert (code, "names no GPU here" in complaint) == (2, True)
 
 

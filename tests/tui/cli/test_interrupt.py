@@ -1,4 +1,4 @@
-"""Giving up: what Ctrl-C and a killed command leave behind. Real processes, a real trace."""
+"""Ctrl-C and a killed command leave no worker behind, with real processes and a real trace."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "vramtop.tui.cli", "estimate", "meta-llama/Llam
 
 @pytest.fixture
 def tracing(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.Process]]:
-    """The command at work, and its worker."""
+    """The running command and its worker."""
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ) as command:
         try:
@@ -28,7 +28,7 @@ def tracing(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.
 
 
 def worker_of(pid: int) -> psutil.Process:
-    """The worker process, once it imports torch."""
+    """Return the worker process once it imports torch."""
     found: list[psutil.Process] = []
 
     def is_importing_torch() -> bool:
@@ -48,7 +48,7 @@ def imports_torch(process: psutil.Process) -> bool:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Zombies have ended: whoever reaps them in a container may not."""
+    """Return True if the process has ended; a zombie has, since a container may have no process that reaps it."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

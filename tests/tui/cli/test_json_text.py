@@ -12,11 +12,11 @@ VALUE = {
 
 
 @pytest.mark.parametrize("value", [VALUE, [], {}, 3, None, "word", [[1], [2]], [{"a": 1}]])
-def test_it_is_json(value):
+def test_the_text_is_valid_json(value):
     assert json.loads(json_text(value)) == value
 
 
-def test_lists_of_numbers_stay_in_one_line():
+def test_lists_of_numbers_stay_on_one_line():
     lines = json_text(VALUE).splitlines()
     assert lines[0] == "{"
     assert lines[1].startswith('  "numbers": [0, 1, 2')

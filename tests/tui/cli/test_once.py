@@ -1,4 +1,4 @@
-"""``vramtop --once``: every line says by itself what its figures are; plain text where it is no terminal."""
+"""``vramtop --once``: every line names its figures, and the output is plain text outside a terminal."""
 
 import time
 
@@ -22,13 +22,13 @@ def board(make_budget, make_gpu, make_process, make_snapshot):
     return watchlist.update(make_snapshot(gpus, time=time.time()))
 
 
-def said(board, **changes) -> list[str]:
+def once_lines(board, **changes) -> list[str]:
     shape = {"colour_depth": "none", "ascii_only": False, "width": 100, "unlimited_width": True} | changes
     return [" ".join(line.split()) for line in _lines(board, TextOutput(**shape))]
 
 
-def test_each_line_is_read_alone(board) -> None:
-    lines = said(board)
+def test_each_line_is_complete_by_itself(board) -> None:
+    lines = once_lines(board)
     assert lines[0] == "gpubox-3, driver 580.95, CUDA 13.0, 2 GPUs"
     assert lines[1] == "GPU 0 NVIDIA H100 80GB HBM3 62.5 of 80.0 GiB used 17.0 free util 98 % 412 W 63 C"
     assert "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB used 78.5 free util n/a W n/a C n/a" in lines
@@ -38,13 +38,13 @@ def test_each_line_is_read_alone(board) -> None:
     assert any(line.startswith("pending next: FITS: ") for line in lines)
 
 
-def test_nothing_is_drawn(board) -> None:
+def test_the_output_has_no_drawing_characters(board) -> None:
     drawn = "·│├┤─█▓░▲✓"
-    assert not [sign for line in said(board) for sign in line if sign in drawn]
+    assert not [sign for line in once_lines(board) for sign in line if sign in drawn]
 
 
-def test_a_terminal_cuts_what_is_long_and_a_pipe_keeps_it(board) -> None:
+def test_long_lines_are_cut_on_a_terminal_and_kept_in_a_pipe(board) -> None:
     assert (
         max(map(len, _lines(board, TextOutput(colour_depth="none", ascii_only=False, width=80)))) <= 88
     )  # the GPUs' lines
-    assert any(line.count("--flag") == 60 for line in said(board))
+    assert any(line.count("--flag") == 60 for line in once_lines(board))

@@ -1,4 +1,4 @@
-"""``vramtop preflight`` as a user has it: real processes, exit codes, text and JSON."""
+"""``vramtop preflight`` in real processes: exit codes, text and JSON."""
 
 import json
 import os
@@ -31,7 +31,7 @@ Preflight = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def preflight(tmp_path: Path) -> Preflight:
-    """Runs the command in a folder with a job file, with a stand-in for a torch that is built for CUDA."""
+    """Return a function that runs the command in a folder with a job file and a stand-in for a CUDA build of torch."""
     (tmp_path / "job.toml").write_text(JOB)
     stand_in = tmp_path / "stand-in"
     stand_in.mkdir()
@@ -57,7 +57,7 @@ def preflight(tmp_path: Path) -> Preflight:
     return run
 
 
-def test_a_machine_without_a_driver_fails_and_says_so(preflight: Preflight) -> None:
+def test_a_machine_without_a_driver_fails_with_the_reason(preflight: Preflight) -> None:
     done = preflight("job.toml", "--json", NSS_INFERENCE_KEY=SECRET)
     found = json.loads(done.stdout)
     checks = {check["name"]: check for check in found["checks"]}
@@ -79,7 +79,7 @@ def test_a_described_machine_passes_and_no_key_is_printed(preflight: Preflight, 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_key_fails_and_a_card_without_kernels_too(preflight: Preflight) -> None:
+def test_a_missing_key_and_a_gpu_without_kernels_fail(preflight: Preflight) -> None:
     done = preflight("job.toml", "--gpu-type", "h100")
     assert done.returncode == 1
     assert "NSS_INFERENCE_KEY is not set" in done.stdout
@@ -89,7 +89,7 @@ def test_a_missing_key_fails_and_a_card_without_kernels_too(preflight: Preflight
     assert (blackwell.returncode, failed) == (1, ["Compute capability"])
 
 
-def test_a_card_that_is_too_small_fails_both_bounds(preflight: Preflight) -> None:
+def test_a_gpu_that_is_too_small_fails_both_bounds(preflight: Preflight) -> None:
     done = preflight("llama-3.1-8b", "--precision", "bf16", "--gpu-memory", "12GiB", "--json", HF_HUB_OFFLINE="1")
     checks = {check["name"]: check["status"] for check in json.loads(done.stdout)["checks"]}
     assert (done.returncode, checks["VRAM lower bound"], checks["VRAM verdict"]) == (1, "failure", "failure")
@@ -97,7 +97,7 @@ def test_a_card_that_is_too_small_fails_both_bounds(preflight: Preflight) -> Non
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
-def test_what_decides_and_cannot_be_told_is_exit_code_3(preflight: Preflight) -> None:
+def test_an_unknown_decisive_check_is_exit_code_3(preflight: Preflight) -> None:
     words = ("llama-3.1-8b", "--gpu-memory", "800GiB", "--json")
     done = preflight(*words, HF_ENDPOINT="http://127.0.0.1:9")
     found = json.loads(done.stdout)
@@ -117,14 +117,14 @@ def test_what_decides_and_cannot_be_told_is_exit_code_3(preflight: Preflight) ->
         (("job.toml", "--timeout", "0"), "0 is not between"),
     ],
 )
-def test_wrong_input_is_exit_code_2_in_one_sentence(preflight: Preflight, words: tuple[str, ...], hint: str) -> None:
+def test_wrong_input_is_exit_code_2_with_one_sentence(preflight: Preflight, words: tuple[str, ...], hint: str) -> None:
     done = preflight(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_launch_line_brings_its_environment_python_and_folders(preflight: Preflight, tmp_path: Path) -> None:
+def test_environment_python_and_folders_are_taken_from_the_launch_line(preflight: Preflight, tmp_path: Path) -> None:
     line = f"{sys.executable} train.py --model_name_or_path gpt2 --output_dir out --report_to wandb"
     batch = "--per_device_train_batch_size 1 --max_length 64"
     done = preflight(
@@ -159,7 +159,7 @@ def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
     assert "x FAILURE" in ascii_only
 
 
-def test_the_last_line_says_what_it_comes_to() -> None:
+def test_the_last_line_is_the_summary() -> None:
     well = CheckResult(name="a", status="pass", found="")
     unsure = CheckResult(name="b", status="warning", found="", unknown=True, decisive=True)
     assert summary_line([well, well]) == "2 passed: no check found a problem that stops the job"

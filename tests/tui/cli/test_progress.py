@@ -9,7 +9,7 @@ from vramtop.tui.cli.progress import Progress
 
 
 class Screen(io.StringIO):
-    """A terminal that says what was written, and when the first of it was."""
+    """A terminal that records its output and the time of the first write."""
 
     def __init__(self, *, tty: bool) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_soon")
-def test_what_takes_long_is_said_in_one_line_that_is_wiped_out():
+def test_a_long_task_is_shown_in_one_line_that_is_erased():
     screen = Screen(tty=True)
     with Progress(screen) as say:
         say("tracing two steps of\x1b[2J gpt2")
@@ -44,7 +44,7 @@ def test_what_takes_long_is_said_in_one_line_that_is_wiped_out():
 
 @pytest.mark.usefixtures("_soon")
 @pytest.mark.parametrize(("tty", "quiet"), [(False, False), (True, True)])
-def test_pipes_and_json_see_nothing_of_it(tty, quiet):
+def test_pipes_and_json_get_no_progress_line(tty, quiet):
     screen = Screen(tty=tty)
     with Progress(screen, quiet=quiet) as say:
         say("tracing")
@@ -52,7 +52,7 @@ def test_pipes_and_json_see_nothing_of_it(tty, quiet):
     assert screen.getvalue() == ""
 
 
-def test_what_is_quick_says_nothing():
+def test_a_quick_task_shows_no_progress_line():
     screen = Screen(tty=True)
     with Progress(screen) as say:
         say("tracing")

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or read by nobody: real processes under a real shell."""
+"""Standard streams that are closed, full or unread, with real processes under a real shell."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        (f"{UNTIL_WRITTEN} | cat $ended > /dev/null", 0),  # nobody reads it, but it fits into the pipe
+        (f"{UNTIL_WRITTEN} | cat $ended > /dev/null", 0),  # it is not read, but it fits into the pipe
         (f"{ESTIMATE} | true", 141),
         (f"{ESTIMATE} --json | true", 141),
         (f"{UNTIL_WRITTEN} | (head -n 1 > /dev/null; cat $ended > /dev/null)", 0),
@@ -31,20 +31,20 @@ def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
         (f"{VRAMTOP} --version | true", 141),
     ],
 )
-def test_an_answer_that_nobody_wants_is_no_error(line, code) -> None:
+def test_output_that_is_not_read_is_no_error(line, code) -> None:
     done = in_shell(line)
     assert (done.returncode, done.stderr) == (code, "")
 
 
 @pytest.mark.parametrize("words", ["estimate gpt2 --method formula", "--version"])
-def test_an_answer_that_cannot_be_written_is_said(words) -> None:
+def test_output_that_cannot_be_written_is_an_error(words) -> None:
     done = in_shell(f"{VRAMTOP} {words} > /dev/full")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "vramtop: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("around", ["{} < /dev/null", "echo | {}", "{} <&-", "{} >&-", "{} | cat"])
-def test_the_dashboard_says_that_it_needs_a_terminal(around) -> None:
+def test_the_dashboard_without_a_terminal_is_a_usage_error(around) -> None:
     done = in_shell(around.format(VRAMTOP))
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1

@@ -32,10 +32,10 @@ class Clock:
 
 
 @pytest.fixture
-def asked(
+def make_request(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> Callable[..., WaitRequest]:
-    """A job of 40 GiB, and a GPU with so much free at each look, the last one for ever."""
+    """Return a function that makes a request for 40 GiB with this free memory at each reading; the last repeats."""
 
     def make(*free: float, timeout: float | None = None, program: tuple[str, ...] = ()) -> WaitRequest:
         looks = [make_snapshot([make_gpu(0, free_bytes=round(size * GIB))]) for size in free]
@@ -51,38 +51,40 @@ def asked(
     return make
 
 
-def test_it_waits_until_it_fits_and_says_each_reason_once(asked: Callable[..., WaitRequest], tmp_path: Path) -> None:
+def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(
+    make_request: Callable[..., WaitRequest], tmp_path: Path
+) -> None:
     clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
     found = wait_until_it_fits(
-        asked(10, 10, 41, 70), reservations=promises, report=said.append, sleep=clock.sleep, clock=clock
+        make_request(10, 10, 41, 70), reservations=promises, report=said.append, sleep=clock.sleep, clock=clock
     )
     assert (found.verdict, clock.time) == ("fits", 6.0)
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
     assert "short of 30" in said[0]
     assert "expected to fit" in said[1]
     (promise,) = promises.active()
-    assert promise.pid == os.getppid()  # whoever waited for this process starts the job
+    assert promise.pid == os.getppid()  # the parent of this process starts the job
     assert promise.until is not None
-    assert promise.gpus == {"GPU-00000000": make_need(found)}
+    assert promise.gpus == {"GPU-00000000": needed_bytes(found)}
 
 
-def make_need(found: object) -> int:
+def needed_bytes(found: object) -> int:
     return found.gpus[0].need_bytes  # type: ignore[attr-defined,no-any-return]
 
 
-def test_a_program_to_become_keeps_the_promise_as_long_as_it_lives(
-    asked: Callable[..., WaitRequest], tmp_path: Path
+def test_the_reservation_of_an_exec_program_lasts_as_long_as_its_process(
+    make_request: Callable[..., WaitRequest], tmp_path: Path
 ) -> None:
     promises = Reservations(tmp_path / "promises")
-    wait_until_it_fits(asked(70, program=("true",)), reservations=promises)
+    wait_until_it_fits(make_request(70, program=("true",)), reservations=promises)
     (promise,) = promises.active()
     assert (promise.pid, promise.until) == (os.getpid(), None)
 
 
-def test_it_gives_up_in_time_with_the_last_verdict(asked: Callable[..., WaitRequest], tmp_path: Path) -> None:
+def test_the_timeout_ends_with_the_last_verdict(make_request: Callable[..., WaitRequest], tmp_path: Path) -> None:
     clock, promises = Clock(), Reservations(tmp_path / "promises")
     found = wait_until_it_fits(
-        asked(10, timeout=5), reservations=promises, report=lambda _: None, sleep=clock.sleep, clock=clock
+        make_request(10, timeout=5), reservations=promises, report=lambda _: None, sleep=clock.sleep, clock=clock
     )
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
     assert promises.active() == ()
@@ -112,7 +114,7 @@ sys.stdin.readline()
 """
 
 
-def test_of_two_that_wait_for_the_same_gpu_one_starts_and_the_other_when_that_has_ended(tmp_path: Path) -> None:
+def test_two_jobs_waiting_for_the_same_gpu_start_one_after_the_other(tmp_path: Path) -> None:
     def start() -> subprocess.Popen[str]:
         line = [sys.executable, "-c", RACER, str(tmp_path / "promises")]
         return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -142,7 +144,7 @@ def test_of_two_that_wait_for_the_same_gpu_one_starts_and_the_other_when_that_ha
         (["fit", "gpt2", "--wait"], None, ()),
     ],
 )
-def test_what_is_started(words: list[str], launch: list[str] | None, program: tuple[str, ...]) -> None:
+def test_the_program_to_start(words: list[str], launch: list[str] | None, program: tuple[str, ...]) -> None:
     assert program_to_start(build_parser().parse_args(words), launch) == program
 
 
@@ -155,20 +157,20 @@ def test_what_is_started(words: list[str], launch: list[str] | None, program: tu
         (["fit", "gpt2", "--wait", "--gpu-memory", "80GiB"], "--wait waits for GPUs of this machine"),
     ],
 )
-def test_what_makes_no_sense_is_said_at_once(
+def test_invalid_options_are_rejected_at_once(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_no_program_means_no_exec() -> None:
+def test_exec_of_a_missing_program_is_an_input_error() -> None:
     with pytest.raises(InputError, match="there is no such program"):
         program_to_start(build_parser().parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
 
 
-def test_room_on_a_mig_device_is_promised_and_named_to_the_program(
-    asked: Callable[..., WaitRequest],
+def test_a_mig_device_is_reserved_and_passed_to_the_program(
+    make_request: Callable[..., WaitRequest],
     make_snapshot: Callable[..., Snapshot],
     make_mig_gpu: Callable[..., GpuReading],
     tmp_path: Path,
@@ -179,7 +181,7 @@ def test_room_on_a_mig_device_is_promised_and_named_to_the_program(
     promises = Reservations(tmp_path / "promises")
     snapshot = make_snapshot([make_mig_gpu(0, free=(39, 10)), make_mig_gpu(1, free=(10, 19))])
     budget = estimate(Job(model=ModelSpec(id="gpt2")))
-    wish = replace(asked(70, program=("true",)), budget=budget, read=lambda: snapshot)
+    wish = replace(make_request(70, program=("true",)), budget=budget, read=lambda: snapshot)
     found = wait_until_it_fits(wish, reservations=promises)
     exec_program(wish.program, found)
     assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"

@@ -19,12 +19,12 @@ def steady(size_bytes: int | None, seconds: int = 20) -> list[tuple[float, int |
     return [(float(second), size_bytes) for second in range(seconds)]
 
 
-def test_constant_ninety_percent_looks_ninety_percent_full():
+def test_constant_ninety_percent_fills_nine_rows_of_ten():
     rows = draw(steady(CARD * 9 // 10))
     assert rows == [" " * 20, *["█" * 20] * 9]
 
 
-def test_half_a_row_is_half_a_block():
+def test_half_a_row_is_drawn_as_half_a_block():
     assert draw(steady(CARD // 16), height=8)[-1] == "▄" * 20
 
 
@@ -39,20 +39,20 @@ def test_a_silent_source_leaves_a_gap_after_three_intervals():
     assert draw(history, height=1)[0][:14] == "█" * 5 + " " * 7 + "██"
 
 
-def test_older_readings_at_a_coarser_grain_leave_no_gaps():
+def test_older_readings_at_longer_intervals_leave_no_gaps():
     coarse = [(float(second), CARD) for second in range(0, 40, 8)]
     fine = [(float(second), CARD) for second in range(40, 60)]
     assert draw(coarse + fine, height=1, width=15, span_seconds=60.0, now=59.0) == ["█" * 15]
 
 
-def test_a_moment_lies_in_the_column_of_its_reading():
+def test_a_time_maps_to_the_column_of_its_reading():
     history = [(float(second), CARD if second == 7 else None) for second in range(20)]
     column = draw(history, height=1)[0].index("█")
     assert column_of(7.0, width=20, span_seconds=20.0, now=19.0) == column
     assert column_of(-5.0, width=20, span_seconds=20.0, now=19.0) is None
 
 
-def test_a_small_scale_has_a_digit_more():
+def test_a_small_scale_has_one_more_digit():
     assert axis_labels(4 * GIB, 5, ascii_only=True)[::4] == ["4.0 |", "0.0 |"]
 
 
@@ -62,13 +62,13 @@ def test_a_reading_fills_the_columns_until_the_next_one():
     ]
 
 
-def test_a_column_keeps_the_most_that_was_seen():
+def test_a_column_shows_the_highest_reading():
     history = steady(CARD // 10)
     history[7] = (7.0, CARD)
     assert draw(history, width=10, height=1)[0][3] == "█"
 
 
-def test_columns_do_not_change_while_time_passes_inside_one():
+def test_columns_do_not_change_within_the_time_of_one_column():
     history = steady(CARD // 2)
     assert draw(history, now=19.2) == draw(history, now=19.8)
 

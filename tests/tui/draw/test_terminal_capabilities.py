@@ -1,4 +1,4 @@
-"""Which terminals are taken for what: by the environment alone, and as a real process finds it."""
+"""Capabilities of terminals, from the environment alone and in a real process."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ from vramtop.tui.draw.text_output import TextOutput
         ({"TERM": "xterm-256color", "TEXTUAL_COLOR_SYSTEM": "standard"}, "16"),
     ],
 )
-def test_colours_of_terminals(environ, many) -> None:
+def test_colour_depth_of_terminals(environ, many) -> None:
     assert colour_depth(environ) == many
 
 
@@ -49,11 +49,11 @@ def test_colours_of_terminals(environ, many) -> None:
         ({"TERM": "dumb"}, True, False),
     ],
 )
-def test_when_text_has_colours(environ, tty, wanted) -> None:
+def test_conditions_for_coloured_text(environ, tty, wanted) -> None:
     assert use_colour(environ, tty=tty) is wanted
 
 
-def test_terminals_that_cannot_be_drawn_on() -> None:
+def test_terminals_without_drawing_are_recognised() -> None:
     assert [is_dumb_terminal({"TERM": term}) for term in ("dumb", "unknown", "", "xterm", "foo")] == [True] * 3 + [
         False
     ] * 2
@@ -74,8 +74,8 @@ def test_terminals_that_cannot_be_drawn_on() -> None:
         ({"LC_ALL": "C", "PYTHONUTF8": "1"}, True),
     ],
 )
-def test_a_locale_without_utf8_is_seen_through_what_python_makes_of_it(environ, utf8) -> None:
-    """Python sets LC_CTYPE itself, or reads and writes UTF-8, in the C locale."""
+def test_a_locale_without_utf8_is_recognised_even_if_python_overrides_it(environ, utf8) -> None:
+    """In the C locale Python sets LC_CTYPE itself or uses UTF-8."""
     assert locale_is_utf8(environ) is utf8
     rest = {name: text for name, text in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHONUTF8"))}
     words = [
@@ -94,7 +94,7 @@ def test_a_locale_without_utf8_is_seen_through_what_python_makes_of_it(environ, 
 
 
 @pytest.mark.parametrize(("many", "codes"), [("true", "38;2;"), ("256", "48;5;"), ("16", "97;44"), ("none", None)])
-def test_bars_are_drawn_in_the_colours_that_there_are(many, codes) -> None:
+def test_bars_use_the_available_colours(many, codes) -> None:
     from vramtop.tui.draw.bars import Cell
 
     drawn = TextOutput(colour_depth=many, ascii_only=False, width=80).bar([Cell("W", "#3a80f3")] * 3)
@@ -102,7 +102,7 @@ def test_bars_are_drawn_in_the_colours_that_there_are(many, codes) -> None:
 
 
 @pytest.mark.parametrize("term", ["dumb", "unknown", ""])
-def test_where_nothing_can_be_drawn_one_reading_is_printed_and_it_is_said_why(on_terminal, term) -> None:
+def test_without_drawing_one_reading_is_printed_with_the_reason(on_terminal, term) -> None:
     there = on_terminal(environ={"TERM": term})
     assert there.end() == 3  # no driver here
     assert b"TERM" in there.written
@@ -132,5 +132,5 @@ def test_no_color_sends_no_colour_to_the_terminal(on_terminal) -> None:
     plain.type("f")
     plain.wait_for("Fit check:")
     codes = {code for codes in re.findall(rb"\x1b\[([\d;]*)m", plain.written) for code in codes.decode().split(";")}
-    assert codes <= {"", "0", "1", "2", "3", "4", "7", "9", "39", "49"}  # attributes, and the terminal's own colours
+    assert codes <= {"", "0", "1", "2", "3", "4", "7", "9", "39", "49"}  # attributes and default colours
     assert "7" in codes

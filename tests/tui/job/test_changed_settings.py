@@ -30,16 +30,16 @@ def read_back(command: str) -> Job:
         Job(model=ModelSpec(id="gpt2", trust_remote_code=True), parallel=Parallel(strategy="fsdp2", data_shard=8)),
     ],
 )
-def test_what_was_typed_becomes_a_command_for_the_same_job(job):
+def test_typed_settings_become_a_command_for_the_same_job(job):
     assert read_back(changed_settings_text(job, None, "")) == job
 
 
-def test_the_card_and_how_many_are_said():
+def test_the_command_has_the_gpu_type_and_number_of_gpus():
     job = Job(model=MODEL, target=Target(gpu="h100-80gb"))
     assert changed_settings_text(job, None, "", gpus=4).endswith("--gpu-type h100-80gb --gpus 4")
 
 
-def test_only_what_was_changed_of_a_job_file_is_said(tmp_path):
+def test_only_changed_settings_of_a_job_file_are_listed(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 8\nprecision = "bf16"\n')
     source = load_from_text(str(path))
@@ -49,7 +49,7 @@ def test_only_what_was_changed_of_a_job_file_is_said(tmp_path):
     assert read_back(text) == job
 
 
-def test_the_edits_of_the_tools_own_file_are_said(tmp_path, monkeypatch):
+def test_changes_to_a_launch_line_are_listed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from transformers import Trainer\n")
     line = "python train.py --model_name_or_path gpt2 --per_device_train_batch_size 4 --max_length 512 --output_dir out"
@@ -61,7 +61,7 @@ def test_the_edits_of_the_tools_own_file_are_said(tmp_path, monkeypatch):
     assert read_back(text) == job
 
 
-def test_what_was_missing_is_said_even_where_it_is_the_default(tmp_path):
+def test_a_missing_setting_is_listed_even_with_its_default_value(tmp_path):
     path = tmp_path / "sft.yaml"
     path.write_text("model_name_or_path: gpt2\noutput_dir: out\nper_device_train_batch_size: 2\n")
     source = load_from_text(str(path))

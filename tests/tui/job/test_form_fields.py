@@ -30,7 +30,7 @@ def field(key: str) -> JobField:
     return next(found for found in job_fields() if found.key == key)
 
 
-def test_every_key_of_the_job_file_has_a_field_but_those_that_fill_no_line():
+def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
     without = set(job_keys()) - {found.key for found in job_fields()}
     assert {key for key in without if not key.startswith(("software.", "inference.", "run.", "unsure."))} == {
         "name",
@@ -42,13 +42,13 @@ def test_every_key_of_the_job_file_has_a_field_but_those_that_fill_no_line():
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_form_left_alone_gives_the_job_back(job):
+def test_an_unchanged_form_returns_the_same_job(job):
     values = {found.key: field_value(job, found.key) for found in job_fields()}
     assert build_job(job, values) == job
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_what_a_field_shows_is_read_back_as_the_same_value(job):
+def test_the_text_of_a_field_is_parsed_to_the_same_value(job):
     for found in job_fields():
         value = field_value(job, found.key)
         if found.kind in ("number", "words", "text") and value is not None:
@@ -56,7 +56,7 @@ def test_what_a_field_shows_is_read_back_as_the_same_value(job):
 
 
 @pytest.mark.parametrize(("tuning", "quantization"), [(FULL, None), (LORA, "none"), (QLORA, "nf4")])
-def test_the_kind_of_fine_tuning_decides_about_adapters(tuning, quantization):
+def test_the_kind_of_fine_tuning_sets_the_adapters(tuning, quantization):
     values = {found.key: field_value(Job(), found.key) for found in job_fields()} | {"lora": tuning}
     job = build_job(Job(), values)
     assert (job.lora.quantization if job.lora else None) == quantization
@@ -67,7 +67,7 @@ def shown(tuning: str = FULL, mode: str = "train", engine: str = "transformers")
     return shown_fields({"lora": tuning, "training.mode": mode, "inference.engine": engine}, job_fields())
 
 
-def test_fields_that_mean_nothing_are_not_shown():
+def test_irrelevant_fields_are_hidden():
     assert "lora.rank" not in shown(FULL)
     assert "lora.rank" in shown(LORA)
     assert "lora.quantization" not in shown(LORA)
@@ -78,14 +78,14 @@ def test_fields_that_mean_nothing_are_not_shown():
     assert "inference.gpu_memory_utilization" in shown(mode="inference", engine="vllm")
 
 
-def test_a_share_is_read_within_its_bounds_and_what_may_be_empty_is_none():
+def test_a_fraction_is_limited_to_its_bounds_and_an_empty_optional_field_is_none():
     assert parse_text(field("inference.gpu_memory_utilization"), "0.85") == 0.85
     with pytest.raises(InputError, match=r"such as 0\.9"):
         parse_text(field("inference.gpu_memory_utilization"), "90")
     assert parse_text(field("inference.prefill_tokens"), "") is None
 
 
-def test_how_it_is_served_counts_only_for_inference():
+def test_serving_settings_apply_only_to_inference():
     values = {found.key: field_value(Job(), found.key) for found in job_fields()} | {"inference.engine": "vllm"}
     assert build_job(Job(), values).inference is None
     served = build_job(Job(), values | {"training.mode": "inference"})
@@ -94,17 +94,17 @@ def test_how_it_is_served_counts_only_for_inference():
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "9" * 5000])
-def test_wrong_numbers_are_one_sentence_with_the_field_and_the_value(text):
+def test_invalid_numbers_are_reported_with_the_field_and_the_value(text):
     with pytest.raises(InputError, match="micro-batch must be a whole number"):
         parse_text(field("training.micro_batch"), text)
 
 
 @pytest.mark.parametrize(("text", "number"), [("8", 8), (" 16 ", 16), ("1_024", 1024), ("131,072", 131072)])
-def test_numbers_are_read_as_people_write_them(text, number):
+def test_numbers_may_have_separators_and_suffixes(text, number):
     assert parse_text(field("training.sequence_length"), text) == number
 
 
-def test_words_are_a_list_unless_they_stand_alone():
+def test_names_are_a_list_except_for_a_single_keyword():
     assert parse_text(field("lora.targets"), "q_proj, v_proj") == ["q_proj", "v_proj"]
     assert parse_text(field("lora.targets"), "all-linear") == "all-linear"
 

@@ -17,7 +17,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_job_file_is_opened_with_what_it_sets(folder):
+def test_a_job_file_is_loaded_with_its_settings(folder):
     (folder / "my job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 3\n')
     found = load_from_text(f"'{folder / 'my job.toml'}'")
     assert found.job == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=3))
@@ -25,7 +25,7 @@ def test_a_job_file_is_opened_with_what_it_sets(folder):
     assert found.file == folder / "my job.toml"
 
 
-def test_a_launch_line_is_read_with_the_flags_it_came_from():
+def test_a_launch_line_is_loaded_with_the_flags_as_evidence():
     found = load_from_text(f"$ {LINE}")
     assert found.job.training.micro_batch == 4
     assert found.job.parallel.world_size == 2
@@ -33,14 +33,14 @@ def test_a_launch_line_is_read_with_the_flags_it_came_from():
     assert found.missing == ()
 
 
-def test_what_a_configuration_does_not_say_is_missing_and_not_refused(folder):
+def test_settings_absent_from_a_configuration_are_missing_and_no_error(folder):
     (folder / "sft.yaml").write_text("model_name_or_path: gpt2\noutput_dir: out\nper_device_train_batch_size: 2\n")
     found = load_from_text("sft.yaml")
     assert found.job.model.id == "gpt2"
     assert set(found.missing) <= {"training.sequence_length"}
 
 
-def test_a_model_is_a_job_with_its_usual_task():
+def test_a_model_name_is_loaded_as_a_job_with_its_usual_task():
     assert load_from_text("bert-base-uncased").job.model.task == "masked-lm"
 
 
@@ -53,6 +53,6 @@ def test_a_model_is_a_job_with_its_usual_task():
         ("echo hello world", "starts no Python script"),
     ],
 )
-def test_what_cannot_be_opened_is_said_in_a_sentence(text, sentence):
+def test_input_that_cannot_be_loaded_is_reported_in_one_sentence(text, sentence):
     with pytest.raises(InputError, match=sentence):
         load_from_text(text)

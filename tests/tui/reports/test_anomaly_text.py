@@ -1,4 +1,4 @@
-"""What is odd, as ``vramtop --once`` and ``vramtop attach`` print it."""
+"""Anomalies as printed by ``vramtop --once`` and ``vramtop attach``."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ ODD = Anomaly(
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_an_oddity_is_wrapped_to_the_terminal_and_keeps_its_size_together(width: int) -> None:
+def test_an_anomaly_is_wrapped_without_splitting_its_size(width: int) -> None:
     lines = list(anomaly_lines([ODD], TextOutput(colour_depth="none", ascii_only=True, width=width)))
     assert all(len(line) <= width and line.isascii() for line in lines)
     assert lines[0].startswith("     ! 2 data loader workers")
@@ -42,7 +42,7 @@ def test_an_oddity_is_wrapped_to_the_terminal_and_keeps_its_size_together(width:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, make_snapshot: Make, scripted_source: Make) -> Callable[..., None]:
-    """Puts GPUs in place of this machine's."""
+    """Return a function that replaces the GPUs of this machine."""
 
     def put(*gpus: Any) -> None:
         snapshot = make_snapshot(gpus, time=time.time())
@@ -52,7 +52,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, make_snapshot: Make, scripted_sourc
     return put
 
 
-def test_once_says_what_is_odd_below_its_gpu(
+def test_once_prints_anomalies_below_their_gpu(
     machine: Callable[..., None], make_gpu: Make, make_process: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = make_process(102, 0.5, parent=101, name="pt_data_worker")
@@ -69,7 +69,7 @@ def test_once_says_what_is_odd_below_its_gpu(
     assert [(each["kind"], each["gpu"], each["pids"]) for each in odd] == [("unseen", 0, []), ("helpers", 1, [102])]
 
 
-def test_attach_shows_each_rank_with_its_gpu_and_what_is_odd_about_it(
+def test_attach_shows_each_rank_with_its_gpu_and_anomalies(
     machine: Callable[..., None],
     make_gpu: Make,
     make_process: Make,

@@ -1,4 +1,4 @@
-"""A screen is one row of the registry: its key, its entry in the command palette and its help come from there."""
+"""A screen is one row of the registry, which gives its key, its command palette entry and its help."""
 
 import sys
 from types import ModuleType
@@ -38,7 +38,7 @@ class WithMadeUp(DashboardScreen):
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of a screen that only this test knows."""
+    """The folder of a screen that exists only in this test."""
 
     def open_made_up(app: BoardApp) -> None:
         app.push_once(MadeUpScreen())
@@ -51,7 +51,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("made_up")
-async def test_a_screen_needs_no_more_than_a_row(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> None:
+async def test_a_screen_is_added_by_one_row(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> None:
     source = scripted_source([make_snapshot([make_gpu()])])
     app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))
     async with app.run_test() as pilot:

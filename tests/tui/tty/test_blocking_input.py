@@ -18,7 +18,7 @@ from vramtop.tui.tty.blocking_input import BlockingInputDriver, StopEvent
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A driver that reads from a terminal; ``keys`` are those that came, ``waits`` how long it slept at most."""
+    """A driver on a terminal that records received ``keys`` and the time limits of its ``waits``."""
     master, slave = os.openpty()
     os.set_blocking(slave, True)
     driver: Any = object.__new__(BlockingInputDriver)
@@ -50,7 +50,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     os.close(slave)
 
 
-def test_keys_arrive_also_after_a_long_sleep(reader: Any):
+def test_keys_arrive_even_after_a_long_sleep(reader: Any):
     until(lambda: None in reader.waits)
     reader.write(b"x")
     until(lambda: reader.keys == ["x"])
@@ -66,7 +66,7 @@ def test_an_escape_alone_is_a_key(reader: Any):
     until(lambda: reader.keys == ["escape"])
 
 
-def test_it_sleeps_until_something_is_typed_and_ends_when_stopped(reader: Any):
+def test_the_reader_sleeps_until_input_arrives_and_ends_when_stopped(reader: Any):
     until(lambda: None in reader.waits)
     assert reader.waits[-1] is None  # no timeout: only input or the stop event wakes it up
     reader.stop.set()

@@ -1,4 +1,4 @@
-"""Every pair of text and ground that reaches the screen, in every theme that the palette offers, by WCAG's contrast."""
+"""WCAG contrast of every pair of text and background on the screen, in every theme of the palette."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ RGB = tuple[int, int, int]
 
 
 class Listener(LineFilter):
-    """Takes down what widgets and themes want to draw, one text for each pair of style and ground."""
+    """A line filter that records what is drawn, one text for each pair of style and background."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Listener(LineFilter):
 
 @pytest.fixture
 def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source):
-    """A dashboard with a job of each status, jobs that wait, a fault, and an odd process."""
+    """Return a function that makes a dashboard with a job of each status, pending jobs, a fault and an anomaly."""
 
     def make(**options) -> VramtopApp:
         jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
@@ -69,8 +69,8 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
     return make
 
 
-async def look_around(pilot, themes: Sequence[str]) -> dict[str, Listener]:
-    """Open what can be opened, in each of these themes: what is drawn, by theme."""
+async def record_all_screens(pilot, themes: Sequence[str]) -> dict[str, Listener]:
+    """Open every screen in each of these themes; return the recorded drawings by theme."""
     app, heard = pilot.app, {theme: Listener() for theme in themes}
 
     async def in_all_themes() -> None:
@@ -88,8 +88,8 @@ async def look_around(pilot, themes: Sequence[str]) -> dict[str, Listener]:
     return heard
 
 
-def seen_as(style: Style, background: Color, colours: ColourDepth, *, dark: bool) -> tuple[RGB, RGB] | None:
-    """Text and ground as a terminal shows them; None where the theme leaves one of them to it."""
+def displayed_colours(style: Style, background: Color, colours: ColourDepth, *, dark: bool) -> tuple[RGB, RGB] | None:
+    """Return text and background colours; None where the theme leaves one to the terminal."""
     plain = (0, 0, 0) if dark else (255, 255, 255)
 
     def shown(colour) -> RGB:
@@ -104,8 +104,8 @@ def seen_as(style: Style, background: Color, colours: ColourDepth, *, dark: bool
     return shown(style.color), shown(background.rich_color if style.bgcolor is None else style.bgcolor)
 
 
-def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[float, str, str]]:
-    """What does not read behind vramtop's filter."""
+def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[float, str, str]]:
+    """Return the texts that are not legible after vramtop's filter."""
     ours, dark = ReadableFilter(colours), BUILTIN_THEMES[theme].dark
     ours.dark = dark
     found = []
@@ -114,7 +114,7 @@ def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[f
         if (not text and own_ground) or (style.color and style.color.type == ColorType.STANDARD):
             continue
         (segment,) = ours.apply([Segment(words, style)], background)
-        pair = seen_as(segment.style, background, colours, dark=dark)
+        pair = displayed_colours(segment.style, background, colours, dark=dark)
         if pair and contrast(*pair) < (4.5 if text else 3.0):
             found.append((round(contrast(*pair), 2), words, str(segment.style)))
     return found
@@ -123,16 +123,18 @@ def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[f
 @pytest.mark.parametrize(
     "themes", [QUICK_THEMES, pytest.param(sorted(set(BUILTIN_THEMES) - set(QUICK_THEMES)), marks=pytest.mark.slow)]
 )
-async def test_all_text_reads_in_every_theme_and_in_fewer_colours(open_app, themes) -> None:
+async def test_all_text_is_legible_in_every_theme_and_colour_depth(open_app, themes) -> None:
     app = open_app()
     async with app.run_test(size=(150, 50)) as pilot:
-        heard = await look_around(pilot, themes)
+        heard = await record_all_screens(pilot, themes)
     assert all(len(heard[theme].drawn) > 40 for theme in themes)
     for colours in ("true", "256", "16"):
-        assert {theme: faint for theme in themes if (faint := too_faint(heard[theme], theme, colours))} == {}, colours
+        assert {theme: faint for theme in themes if (faint := illegible_texts(heard[theme], theme, colours))} == {}, (
+            colours
+        )
 
 
-async def test_the_filter_is_the_apps(open_app) -> None:
+async def test_the_app_uses_the_filter_with_its_theme(open_app) -> None:
     app = open_app(colours="256")
     async with app.run_test() as pilot:
         (ours,) = (each for each in app.get_line_filters() if isinstance(each, ReadableFilter))
@@ -145,10 +147,10 @@ async def test_the_filter_is_the_apps(open_app) -> None:
     assert segment.style.color.type == ColorType.EIGHT_BIT
 
 
-async def test_without_colour_none_is_sent_and_what_is_chosen_stands_out(open_app) -> None:
+async def test_without_colour_none_is_sent_and_the_selection_stands_out(open_app) -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
-        heard = await look_around(pilot, ["textual-dark"])
+        heard = await record_all_screens(pilot, ["textual-dark"])
         (ours,) = (each for each in app.get_line_filters() if isinstance(each, ColourlessFilter))
     lines = [ours.apply([Segment(words, key[0])], key[1])[0] for key, words in heard["textual-dark"].drawn.items()]
     assert {line.style.color.type for line in lines if line.style.color} <= {ColorType.DEFAULT}
@@ -159,7 +161,7 @@ async def test_without_colour_none_is_sent_and_what_is_chosen_stands_out(open_ap
 
 
 @pytest.mark.parametrize("marks", [COMPONENTS, STATUSES, VERDICTS, CHECKS])
-def test_the_palette_stands_out_from_dark_and_light_and_letters_read_on_it(marks) -> None:
+def test_the_palette_contrasts_with_dark_and_light_and_letters_on_it_are_legible(marks) -> None:
     for mark in marks.values():
         colour = parse_hex(mark.colour)
         assert contrast(colour, parse_hex(INK)) >= 4.5, mark
@@ -169,19 +171,19 @@ def test_the_palette_stands_out_from_dark_and_light_and_letters_read_on_it(marks
 
 
 @pytest.mark.parametrize("colours", [XTERM, VGA])
-def test_some_text_reads_on_each_of_the_eight_grounds(colours) -> None:
+def test_some_text_is_legible_on_each_of_the_eight_backgrounds(colours) -> None:
     for ground in range(8):
         assert max(contrast(colours[ground], colours[text]) for text in (0, 15)) >= 4.5
 
 
-def test_statuses_are_told_apart_without_any_colour() -> None:
+def test_statuses_differ_without_colour() -> None:
     for marks in (STATUSES, VERDICTS, CHECKS):
         words = [mark.letter + mark.word for mark in marks.values()]
         assert len(set(words)) == len(words)
     assert len({mark.letter for mark in COMPONENTS.values()}) == len(COMPONENTS)
 
 
-def test_a_cursor_is_seen_in_16_colours_and_a_bluish_screen_is_black() -> None:
+def test_a_cursor_is_visible_in_16_colours_and_a_bluish_background_is_black() -> None:
     def ground(colour: str, around: str) -> int:
         (segment,) = ReadableFilter("16").apply(
             [Segment("words", Style.parse(f"#ffffff on {colour}"))], Color.parse(around)
@@ -194,10 +196,10 @@ def test_a_cursor_is_seen_in_16_colours_and_a_bluish_screen_is_black() -> None:
     assert ground("#fdf6e3", "#fdf6e3") == 7
 
 
-async def test_without_colour_the_focus_is_seen(open_app) -> None:
+async def test_without_colour_the_focus_is_visible(open_app) -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
-        heard = await look_around(pilot, ["textual-dark"])
+        heard = await record_all_screens(pilot, ["textual-dark"])
         heard["textual-dark"].drawn.clear()
         app.listener = heard["textual-dark"]
         app.screen.query("Choice").first().focus()

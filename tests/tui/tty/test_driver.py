@@ -1,4 +1,4 @@
-"""Signals and lost terminals end the dashboard, which leaves the terminal as it was. Real processes and terminals."""
+"""Signals and lost terminals end the dashboard, which restores the terminal. Real processes and terminals."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ SANE = {1049: False, 25: True, 1000: False, 1006: False, 1004: False, 2004: Fals
 
 @pytest.fixture
 def demo(on_terminal):
-    """The dashboard, drawn."""
+    """Return a function that starts the dashboard and waits until it is drawn."""
 
     def start(*words: str, **how: object):
         dashboard = on_terminal("--demo", *words, **how)
@@ -34,7 +34,7 @@ def is_sane(terminal) -> bool:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
-def test_a_signal_ends_it_with_the_terminal_as_it_was(demo, name) -> None:
+def test_a_signal_ends_the_dashboard_and_restores_the_terminal(demo, name) -> None:
     dashboard, number = demo(), getattr(signal, name)
     os.kill(dashboard.pid, number)
     assert dashboard.end() == 128 + number
@@ -42,8 +42,8 @@ def test_a_signal_ends_it_with_the_terminal_as_it_was(demo, name) -> None:
     assert b"Traceback" not in dashboard.written
 
 
-def test_a_signal_ends_it_also_while_the_terminal_takes_nothing(demo) -> None:
-    """A connection that stalls: nobody reads what is drawn, and the drawing waits."""
+def test_a_signal_ends_the_dashboard_even_if_the_terminal_accepts_no_output(demo) -> None:
+    """On a stalled connection the output is not read, and the program blocks while it draws."""
     dashboard = demo("--interval", "0.1", size=(400, 100))
     until(lambda: dashboard.type("?\x1b") or dashboard.is_full())
     os.kill(dashboard.pid, signal.SIGTERM)
@@ -53,7 +53,7 @@ def test_a_signal_ends_it_also_while_the_terminal_takes_nothing(demo) -> None:
 
 
 @pytest.mark.parametrize("shell", ["exec {}", "trap '' HUP; exec {}"])
-def test_a_terminal_that_is_closed_ends_it_also_under_nohup(on_terminal, shell) -> None:
+def test_a_closed_terminal_ends_the_dashboard_even_under_nohup(on_terminal, shell) -> None:
     command = shell.format(f"{sys.executable} -m vramtop.tui.cli --demo")
     dashboard = on_terminal("-c", command, program=("sh",))
     dashboard.wait_for(DRAWN)
@@ -62,7 +62,7 @@ def test_a_terminal_that_is_closed_ends_it_also_under_nohup(on_terminal, shell) 
     assert dashboard.code == 128 + signal.SIGHUP
 
 
-def test_a_recording_is_whole_after_the_terminal_was_closed(demo, tmp_path, monkeypatch) -> None:
+def test_a_recording_is_complete_after_the_terminal_was_closed(demo, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     dashboard = demo()
     dashboard.type("r")
@@ -78,7 +78,7 @@ def test_a_recording_is_whole_after_the_terminal_was_closed(demo, tmp_path, monk
 
 
 @pytest.mark.parametrize("key", ["\x1a", None])
-def test_suspended_the_terminal_is_the_shells_and_all_is_drawn_again(demo, key) -> None:
+def test_suspending_restores_the_terminal_and_resuming_redraws_everything(demo, key) -> None:
     dashboard = demo()
     if key:
         dashboard.type(key)
@@ -96,7 +96,7 @@ def test_suspended_the_terminal_is_the_shells_and_all_is_drawn_again(demo, key) 
     assert is_sane(dashboard)
 
 
-def test_a_stop_that_nobody_can_prepare_for_does_not_spoil_the_terminal(demo) -> None:
+def test_sigstop_does_not_break_the_terminal(demo) -> None:
     dashboard = demo()
     threads = psutil.Process(dashboard.pid).num_threads()
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_a_stop_that_nobody_can_prepare_for_does_not_spoil_the_terminal(demo) ->
     assert is_sane(dashboard)
 
 
-def test_without_a_mouse_the_terminal_keeps_it(demo) -> None:
+def test_without_mouse_support_mouse_reporting_stays_off(demo) -> None:
     with_mouse, without = demo(), demo("--no-mouse")
     for dashboard in (with_mouse, without):
         dashboard.type("q")
@@ -121,7 +121,7 @@ def test_without_a_mouse_the_terminal_keeps_it(demo) -> None:
     assert not any(f"\x1b[?{mode}".encode() in without.written for mode in (1000, 1002, 1003, 1006, 1015, 1016))
 
 
-def test_standard_error_may_go_elsewhere(on_terminal) -> None:
+def test_standard_error_may_be_redirected(on_terminal) -> None:
     command = f"exec {sys.executable} -m vramtop.tui.cli --demo 2> /dev/null"
     dashboard = on_terminal("-c", command, program=("sh",))
     dashboard.wait_for(DRAWN)
@@ -129,7 +129,7 @@ def test_standard_error_may_go_elsewhere(on_terminal) -> None:
     assert dashboard.end() == 0
 
 
-def test_a_terminal_is_asked_only_what_it_understands(demo) -> None:
+def test_a_terminal_gets_only_queries_that_it_understands(demo) -> None:
     modern, old = demo(), demo(environ={"TERM": "linux"})
     assert b"\x1b[?2026$p" in modern.written
     assert b"$p" not in old.written

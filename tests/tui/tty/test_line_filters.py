@@ -16,7 +16,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_a_terminal_could_obey_is_gone_and_the_width_stays(text):
+def test_control_characters_are_removed_and_the_width_is_kept(text):
     assert to_harmless(text).isprintable()
     assert cell_len(to_harmless(text)) == cell_len(text)
 
@@ -25,5 +25,5 @@ def test_harmless_text_stays_as_it_is():
     assert to_harmless("żółć ▲ OVER 你好 ├──┤") == "żółć ▲ OVER 你好 ├──┤"
 
 
-def test_ascii_keeps_the_width_of_wide_signs():
+def test_ascii_keeps_the_width_of_wide_characters():
     assert to_ascii("你 ▲") == "?? ^"

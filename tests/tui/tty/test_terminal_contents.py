@@ -21,7 +21,7 @@ _TOKENS = re.compile(r"\x1b\[(\d+);(\d+)H|\x1b\[([\d;]*)m|\x1b\](8;[^\x1b]*)\x1b
 
 
 class Screen:
-    """A terminal that knows what Textual writes: moves, colours, links, text."""
+    """A minimal terminal emulator for the output of Textual: cursor moves, colours, links, text."""
 
     def __init__(self) -> None:
         self.cells = [[(" ", "", "")] * _WIDTH for _ in range(_HEIGHT)]
@@ -43,7 +43,7 @@ class Screen:
 
     def _put(self, sign: str, style: tuple[str, str]) -> None:
         line, x, end = self.cells[self._y], self._x, self._x + cell_len(sign)
-        if x and not line[x][0]:  # half of a wide sign is overwritten, and the other half is lost
+        if x and not line[x][0]:  # half of a wide character is overwritten, and the other half is lost
             line[x - 1] = ("?", "", "")
         if end < _WIDTH and not line[end][0]:
             line[end] = ("?", "", "")
@@ -52,7 +52,7 @@ class Screen:
 
 
 def strip_of(draw: random.Random, width: int) -> Strip:
-    """Of few words, so that much stays alike from one to the next."""
+    """Make a strip from few words, so that successive strips have much in common."""
     segments, left = [], width
     while left:
         word = draw.choice(["0 %", "61.5", "     ", "████", "好的", "é"])
@@ -67,7 +67,7 @@ def chops(lines: list[dict[int, Strip | None]], spans: list[tuple[int, int, int]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_terminal_shows_the_same_as_if_all_had_been_sent(seed: int):
+def test_the_terminal_looks_as_if_everything_had_been_sent(seed: int):
     draw = random.Random(seed)  # noqa: S311 - nothing is secret here
     console = Console(force_terminal=True, color_system="truecolor")
     shown, all_sent, changes_sent = TerminalContents(), Screen(), Screen()
@@ -92,7 +92,7 @@ def test_terminal_shows_the_same_as_if_all_had_been_sent(seed: int):
         assert changes_sent.cells == all_sent.cells
 
 
-def test_only_what_changed_is_written():
+def test_only_changes_are_written():
     console = Console(force_terminal=True, color_system="truecolor")
     shown = TerminalContents()
     style = Style(color="#102030")
@@ -106,7 +106,7 @@ def test_only_what_changed_is_written():
     assert shown.send(line("67"), console) == "\x1b[1;12H\x1b[38;2;16;32;48m7\x1b[0m"
 
 
-def test_what_is_laid_out_anew_is_compared_until_the_terminal_may_have_lost_it():
+def test_a_new_layout_is_compared_with_the_contents_until_they_are_invalidated():
     console = Console(force_terminal=True, color_system="truecolor")
     shown = TerminalContents()
     full = LayoutUpdate([[Strip([Segment("all")], 3)]], Region(0, 0, 3, 1))
@@ -116,13 +116,13 @@ def test_what_is_laid_out_anew_is_compared_until_the_terminal_may_have_lost_it()
     assert shown.send(full, console) == full.render_segments(console)
 
 
-def test_piece_behind_another_widget_is_not_sent():
+def test_a_part_behind_another_widget_is_not_sent():
     console = Console(force_terminal=True, color_system="truecolor")
     update = chops([{0: Strip([Segment("a" * 10)], 10), 10: Strip([Segment("b" * 14)], 14)}], [(0, 0, 10)])
     assert "b" not in TerminalContents().send(update, console)
 
 
-def test_after_forgetting_all_is_sent_again():
+def test_everything_is_sent_again_after_invalidation():
     console = Console(force_terminal=True, color_system="truecolor")
     shown = TerminalContents()
     update = chops([{0: Strip([Segment("a" * 24)], 24)}], [(0, 0, 24)], (0, 24))

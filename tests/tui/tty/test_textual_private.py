@@ -1,4 +1,4 @@
-"""The private names of Textual that vramtop uses: each is still there, and the dashboard works without any of them."""
+"""Private names of Textual that vramtop uses: each still exists, and the dashboard works without them."""
 
 import inspect
 import re
@@ -39,7 +39,7 @@ RENAMED = (
 
 
 @pytest.mark.parametrize("path", CLASSES)
-def test_each_private_class_is_there(path: str) -> None:
+def test_each_private_class_exists(path: str) -> None:
     module, name = path.split(".")
     found = getattr(import_module(f"textual.{module}"), name)
     arguments = CLASSES[path]
@@ -47,18 +47,18 @@ def test_each_private_class_is_there(path: str) -> None:
 
 
 @pytest.mark.parametrize(("owner", "name"), METHODS)
-def test_each_private_method_that_is_overridden_is_there(owner: type, name: str) -> None:
+def test_each_overridden_private_method_exists(owner: type, name: str) -> None:
     assert list(inspect.signature(getattr(owner, name)).parameters) == ["self", *METHODS[owner, name]]
 
 
-def test_the_parser_is_fed_and_ticks() -> None:
+def test_the_parser_has_feed_and_tick() -> None:
     from textual._xterm_parser import XTermParser
 
     assert [event.key for event in XTermParser(False).feed("x")] == ["x"]
     assert list(XTermParser(False).tick()) == []
 
 
-def test_the_cache_of_drawings_can_be_emptied() -> None:
+def test_the_render_cache_can_be_cleared() -> None:
     from textual._styles_cache import StylesCache
 
     textual_private.clear_styles_cache()
@@ -66,7 +66,7 @@ def test_the_cache_of_drawings_can_be_emptied() -> None:
 
 
 @pytest.mark.parametrize("name", ["_file", "exit_event"])
-def test_each_private_attribute_of_the_driver_is_there(name: str) -> None:
+def test_each_private_attribute_of_the_driver_exists(name: str) -> None:
     assert f"self.{name}" in inspect.getsource(LinuxDriver)
 
 
@@ -76,7 +76,7 @@ def test_the_app_writes_through_its_driver() -> None:
 
 @pytest.fixture
 def other_textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes a Textual in which these names are other ones, for programs that are started from then on."""
+    """Return a function that renames these names in a copy of Textual for programs started later."""
 
     def make(*names: str) -> None:
         copy = tmp_path / "textual"
@@ -92,7 +92,7 @@ def other_textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
 
 def use_the_dashboard(on_terminal) -> None:
-    """Draw figures, answer keys and a new size, end in order."""
+    """Check that the dashboard draws, reacts to keys and a resize, and exits normally."""
     dashboard = on_terminal("--demo", size=(100, 30))
     dashboard.wait_for("Quit")
     dashboard.wait_for("gpubox-3")
@@ -109,19 +109,19 @@ def use_the_dashboard(on_terminal) -> None:
     assert b"Traceback" not in dashboard.written
 
 
-def test_the_copy_is_used(on_terminal, other_textual, tmp_path) -> None:
+def test_the_modified_copy_of_textual_is_imported(on_terminal, other_textual, tmp_path) -> None:
     other_textual("_display")
     shown = on_terminal(program=(sys.executable, "-c", "import textual; print(textual.__file__)"))
     shown.wait_for(str(tmp_path))
 
 
-def test_without_all_of_the_names_the_dashboard_works(on_terminal, other_textual) -> None:
+def test_the_dashboard_works_without_any_of_the_private_names(on_terminal, other_textual) -> None:
     other_textual(*RENAMED)
     use_the_dashboard(on_terminal)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RENAMED)
-def test_without_one_of_the_names_the_dashboard_works(on_terminal, other_textual, name: str) -> None:
+def test_the_dashboard_works_without_one_of_the_private_names(on_terminal, other_textual, name: str) -> None:
     other_textual(name)
     use_the_dashboard(on_terminal)

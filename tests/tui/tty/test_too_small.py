@@ -1,4 +1,4 @@
-"""Sizes: one sentence where there is no room, the right layout after any resizing, and no garbage in between."""
+"""Terminal sizes: one sentence if it is too small, and the right layout without garbage after any resize."""
 
 import pytest
 from waiting import until_shown
@@ -19,7 +19,7 @@ def lines(app: VramtopApp) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), (39, 24), (80, 9)])
-async def test_without_room_there_is_one_sentence_and_q_quits(app, size) -> None:
+async def test_a_terminal_that_is_too_small_shows_one_sentence_and_q_quits(app, size) -> None:
     async with app.run_test(size=size) as pilot:
         await until_shown(pilot, lambda: isinstance(app.screen, TooSmallScreen) and lines(app)[0].strip())
         words = " ".join(" ".join(lines(app)).split())
@@ -30,7 +30,7 @@ async def test_without_room_there_is_one_sentence_and_q_quits(app, size) -> None
 
 
 @pytest.mark.parametrize("keys", [[], ["question_mark"], ["f"], ["ctrl+p"], ["slash", "x"]])
-async def test_what_was_open_is_there_again_when_there_is_room(app, keys) -> None:
+async def test_the_open_screen_returns_when_the_terminal_is_large_enough(app, keys) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, lambda: app.board)
         await pilot.press(*keys)
@@ -55,7 +55,7 @@ async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
         assert "79.6" in "\n".join(lines(app))
 
 
-def test_a_burst_of_sizes_on_a_real_terminal_ends_in_the_last_one(on_terminal) -> None:
+def test_a_burst_of_resizes_on_a_real_terminal_ends_with_the_last_size(on_terminal) -> None:
     dashboard = on_terminal("--demo", size=(80, 24))
     dashboard.wait_for("Quit")
     for at in range(60):

@@ -7,7 +7,7 @@ from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.widgets.budget_view import gpu_lines
 
 
-def test_each_mig_device_has_a_bar_and_its_name_is_whole(
+def test_each_mig_device_has_a_bar_and_its_full_name(
     make_budget: Callable[..., Budget],
     make_snapshot: Callable[..., Snapshot],
     make_gpu: Callable[..., GpuReading],

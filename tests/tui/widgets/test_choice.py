@@ -33,7 +33,7 @@ class Host(App[None]):
         (["enter", "enter"], []),
     ],
 )
-async def test_keys_choose(keys, chosen):
+async def test_keys_select_a_value(keys, chosen):
     app = Host()
     async with app.run_test(size=(40, 12)) as pilot:
         await pilot.press(*keys)
@@ -42,7 +42,7 @@ async def test_keys_choose(keys, chosen):
         assert app.query_one("#first", Choice).value == (chosen or ["full"])[-1]
 
 
-async def test_of_two_words_enter_takes_the_other():
+async def test_enter_toggles_between_two_values():
     class TwoWords(Host):
         def compose(self) -> ComposeResult:
             yield Choice(("no", "yes"), "no")
@@ -54,7 +54,7 @@ async def test_of_two_words_enter_takes_the_other():
         assert app.heard == ["yes", "no", "yes"]
 
 
-async def test_the_mouse_chooses():
+async def test_the_mouse_selects_a_value():
     app = Host()
     async with app.run_test(size=(40, 12)) as pilot:
         await pilot.click("#first")
@@ -73,7 +73,7 @@ async def test_a_click_beside_the_list_changes_nothing():
         assert app.heard == []
 
 
-async def test_a_list_at_the_end_of_the_screen_stays_on_it():
+async def test_a_list_at_the_edge_of_the_screen_stays_on_it():
     app = Host()
     async with app.run_test(size=(40, 13)) as pilot:
         app.query_one("#long").styles.margin = (11, 0, 0, 0)
@@ -89,7 +89,7 @@ async def test_a_list_at_the_end_of_the_screen_stays_on_it():
         assert app.heard == ["word 21"]
 
 
-async def test_the_word_is_drawn_with_a_sign_that_there_are_others():
+async def test_the_value_is_drawn_with_a_sign_that_there_are_others():
     app = Host()
     async with app.run_test(size=(20, 12)):
         assert str(app.query_one("#first", Choice).render()).split() == ["full", "▼"]

@@ -31,7 +31,7 @@ def cells(strip: Any) -> list[tuple[str, str, str, bool, bool, bool]]:
     ]
 
 
-async def test_lines_look_as_textual_draws_them():
+async def test_lines_look_like_those_drawn_by_textual():
     app = LinesApp()
     async with app.run_test(size=(40, 10)) as pilot:
         lines = app.query_one(ContentLines)

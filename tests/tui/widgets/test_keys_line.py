@@ -1,4 +1,4 @@
-"""The keys at a screen's foot, and what closing a screen leaves behind."""
+"""The keys in the footer of a screen, and the memory that a closed screen leaves."""
 
 import gc
 from collections.abc import Iterator
@@ -41,14 +41,14 @@ def line(app: App[None]) -> str:
     return str(app.screen.query_one(KeysLine).render())
 
 
-async def test_each_key_once_and_the_palette_at_the_right() -> None:
+async def test_each_key_is_shown_once_with_the_palette_at_the_right() -> None:
     app = Keys()
     async with app.run_test(size=(60, 5)) as pilot:
         await pilot.pause()
         assert line(app) == f"{'a Attach b Both d Dim':<50}^p palette"
 
 
-async def test_where_there_is_no_room_the_palette_gives_way() -> None:
+async def test_the_palette_is_dropped_if_there_is_no_space() -> None:
     app = Keys()
     async with app.run_test(size=(30, 5)) as pilot:
         await pilot.pause()
@@ -85,11 +85,11 @@ def pages() -> Iterator[Widget]:
 
 
 def drawings() -> int:
-    """How many widgets' drawings are kept."""
+    """Return the number of widgets whose rendered lines are cached."""
     return sum(type(each).__name__ == "StylesCache" for each in gc.get_objects())
 
 
-async def test_nothing_is_kept_of_screens_that_were_closed() -> None:
+async def test_closed_screens_are_not_kept_in_memory() -> None:
     app = ChangedCellsApp()
     async with app.run_test(size=(60, 5)) as pilot:
         kept = []

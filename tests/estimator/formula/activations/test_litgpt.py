@@ -1,4 +1,4 @@
-"""LitGPT's blocks against what torch autograd saves of the same operations, and its scripts' logits."""
+"""Saved activations of LitGPT's blocks compared with torch autograd, and the logits of its scripts."""
 
 import sys
 from pathlib import Path
@@ -82,7 +82,7 @@ class Adapted(torch.nn.Module):
 
 
 class Norm(torch.nn.Module):
-    """RMSNorm as litgpt has it since 0.4.6."""
+    """RMSNorm of litgpt since 0.4.6."""
 
     def __init__(self, trained: bool) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Block(torch.nn.Module):
 
 
 class Fused(torch.autograd.Function):
-    """Saves what flash attention on a GPU saves; its output has the layout of the queries."""
+    """Save the tensors that flash attention saves on a GPU; the output has the layout of the queries."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
@@ -187,7 +187,7 @@ def test_full_finetuning_cuts_the_last_position_off_by_a_copy() -> None:
     assert loss_of(job(None, sequence_length=512, micro_batch=2)).backward_bytes == 12 * logits
 
 
-def test_the_first_scripts_began_with_the_longest_sample() -> None:
+def test_early_versions_start_with_the_longest_sample() -> None:
     assert loss_of(job(["q_proj"], software={"litgpt": "0.1"})).retained_before_bytes == 0
 
 
@@ -214,7 +214,7 @@ def test_the_head_is_quantized_too_and_unpacked_twice_for_its_product() -> None:
     assert plain_weights - weights == pytest.approx(linear * (2 - 0.5625), rel=0.001)
 
 
-def test_the_head_is_adapted_where_it_is_named() -> None:
+def test_the_head_is_adapted_if_it_is_named() -> None:
     without, with_head = (estimate(job(t)).model.trainable_parameters for t in (["q_proj"], ["q_proj", "lm_head"]))
     assert with_head - without == RANK * (HIDDEN + VOCAB)
 

@@ -1,4 +1,4 @@
-"""Saved activations against what torch autograd saves: adapters of peft on real, small models."""
+"""Saved activations compared with those of torch autograd: adapters of peft on real, small models."""
 
 from typing import Any
 

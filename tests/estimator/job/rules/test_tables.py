@@ -32,7 +32,7 @@ def test_alternatives_are_rows_themselves() -> None:
     assert named - {None} <= OPTIMIZERS.keys()
 
 
-def test_a_name_of_a_library_stands_for_one_optimizer() -> None:
+def test_a_library_name_maps_to_one_optimizer() -> None:
     for names in ([row.trainer_names for row in OPTIMIZERS.values()], [row.class_names for row in OPTIMIZERS.values()]):
         every = [name for each in names for name in each]
         assert len(every) == len(set(every))
@@ -40,7 +40,7 @@ def test_a_name_of_a_library_stands_for_one_optimizer() -> None:
 
 @pytest.mark.parametrize("package", ["formula", "model", "trace"])
 def test_no_formula_compares_the_name_of_a_row(package: str) -> None:
-    """A new row could not be added in one place otherwise."""
+    """Otherwise a new row would need more than one change."""
     compared = re.compile(r"(framework|optimizer|strategy|precision)(\.name)? *(==|!=|in|not in) *[\"(]")
     folder = Path(estimator.__file__).parent / package
     lines = [line for file in folder.rglob("*.py") for line in file.read_text().splitlines()]

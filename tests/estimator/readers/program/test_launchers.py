@@ -18,12 +18,12 @@ from vramtop.estimator.readers.tools.tool_registry import find_program_index, pa
         ("python -m coverage", (), None),
     ],
 )
-def test_the_program_behind_wrappers(line: str, launchers: tuple[str, ...], program: str | None) -> None:
+def test_the_program_behind_wrappers_is_found(line: str, launchers: tuple[str, ...], program: str | None) -> None:
     launch = parse_launch(shlex.split(line))
     assert (launch.launchers, launch.program_name) == (launchers, program)
 
 
-def test_where_a_program_starts_tells_whether_it_is_wrapped() -> None:
+def test_the_position_of_a_program_shows_whether_it_is_wrapped() -> None:
     assert find_program_index(["python", "train.py"]) == 0
     assert find_program_index(["timeout", "1h", "python", "train.py"]) == 2
     assert find_program_index(["A=1", "env", "B=x.py", "torchrun", "train.py"]) == 3
@@ -39,11 +39,11 @@ def test_where_a_program_starts_tells_whether_it_is_wrapped() -> None:
         ("python t.py --x 'open", '"python t.py --x \'open"'),
     ],
 )
-def test_a_line_that_was_pasted_as_one_word(pasted: str, words: str) -> None:
+def test_a_line_pasted_as_one_word_is_split(pasted: str, words: str) -> None:
     assert split_launch_line([pasted]) == shlex.split(words)
 
 
-def test_the_text_of_a_shell() -> None:
+def test_the_command_of_a_shell_is_read() -> None:
     assert split_launch_line(["bash", "-lc", "python t.py --a 1; echo"]) == ["python", "t.py", "--a", "1"]
     assert split_launch_line(["bash", "run.sh"]) == ["bash", "run.sh"]
     assert split_launch_line(["python", "t.py", "--sep", "a;b"]) == ["python", "t.py", "--sep", "a;b"]

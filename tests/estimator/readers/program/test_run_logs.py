@@ -42,7 +42,7 @@ def event_file(path: Path, texts: dict[str, Any]) -> None:
 ARGUMENTS = {"per_device_train_batch_size": 6, "gradient_accumulation_steps": 3, "optim": "adafactor", "bf16": False}
 
 
-def test_tensorboards_event_file_tells_arguments_and_model(read: Read, tmp_path: Path) -> None:
+def test_a_tensorboard_event_file_gives_arguments_and_model(read: Read, tmp_path: Path) -> None:
     config = {"model_type": "llama", "hidden_size": 64, "dtype": "bfloat16"}
     event_file(
         tmp_path / "out" / "runs" / "Nov20" / f"events.out.tfevents.1.host.{PID}.0",
@@ -59,13 +59,13 @@ def test_tensorboards_event_file_tells_arguments_and_model(read: Read, tmp_path:
 @pytest.mark.parametrize(
     ("name", "age"), [(f"events.out.tfevents.1.host.{PID + 1}.0", 0), (f"events.out.tfevents.1.host.{PID}.0", 3600)]
 )
-def test_files_of_another_run_do_not_count(read: Read, tmp_path: Path, name: str, age: float) -> None:
+def test_files_of_another_run_are_ignored(read: Read, tmp_path: Path, name: str, age: float) -> None:
     event_file(tmp_path / "out" / name, {"args": ARGUMENTS})
     os.utime(tmp_path / "out" / name, (time.time() - age,) * 2)
     assert read("python train.py --output_dir out").value("training.micro_batch") == 8
 
 
-def test_a_file_that_is_being_written_says_nothing_yet(read: Read, tmp_path: Path) -> None:
+def test_a_partly_written_file_is_ignored(read: Read, tmp_path: Path) -> None:
     path = tmp_path / "out" / f"events.out.tfevents.1.host.{PID}.0"
     event_file(path, {"args": ARGUMENTS})
     path.write_bytes(path.read_bytes()[:-40])
@@ -73,7 +73,7 @@ def test_a_file_that_is_being_written_says_nothing_yet(read: Read, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("pid", "batch"), [(PID, 6), (PID + 1, 8)])
-def test_wandbs_log_tells_the_arguments_of_its_process(read: Read, tmp_path: Path, pid: int, batch: int) -> None:
+def test_a_wandb_log_gives_the_arguments_of_its_process(read: Read, tmp_path: Path, pid: int, batch: int) -> None:
     log = tmp_path / "wandb" / "run-1" / "logs" / "debug.log"
     log.parent.mkdir(parents=True)
     table = {**ARGUMENTS, "attention": None, "rope": (1, 2)}
@@ -81,7 +81,7 @@ def test_wandbs_log_tells_the_arguments_of_its_process(read: Read, tmp_path: Pat
     assert read("python train.py --output_dir out").value("training.micro_batch") == batch
 
 
-def test_a_log_with_code_in_it_is_not_run(read: Read, tmp_path: Path) -> None:
+def test_code_in_a_log_is_not_run(read: Read, tmp_path: Path) -> None:
     log = tmp_path / "wandb" / "run-1" / "logs" / "debug.log"
     log.parent.mkdir(parents=True)
     log.write_text(
@@ -92,7 +92,7 @@ def test_a_log_with_code_in_it_is_not_run(read: Read, tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_torchtunes_merged_configuration_wins(read: Read, tmp_path: Path) -> None:
+def test_the_merged_configuration_of_torchtune_takes_precedence(read: Read, tmp_path: Path) -> None:
     text = "output_dir: out\nbatch_size: 2\nmodel: {_component_: torchtune.models.llama3_2.llama3_2_1b}\n"
     (tmp_path / "r.yaml").write_text(text)
     (tmp_path / "out").mkdir()
@@ -102,7 +102,7 @@ def test_torchtunes_merged_configuration_wins(read: Read, tmp_path: Path) -> Non
     assert read(line, started_at=None).value("training.micro_batch") == 2
 
 
-def test_swifts_args_json_wins(read: Read, tmp_path: Path) -> None:
+def test_args_json_of_swift_takes_precedence(read: Read, tmp_path: Path) -> None:
     (tmp_path / "out" / "v0-2026").mkdir(parents=True)
     resolved = {"model": "org/model", "max_length": 4000, "per_device_train_batch_size": 5, "tuner_type": "lora"}
     (tmp_path / "out" / "v0-2026" / "args.json").write_text(json.dumps(resolved))
@@ -110,7 +110,7 @@ def test_swifts_args_json_wins(read: Read, tmp_path: Path) -> None:
     assert (reading.value("training.sequence_length"), reading.value("training.micro_batch")) == (4000, 5)
 
 
-def test_axolotls_log_has_the_resolved_configuration(read: Read, tmp_path: Path) -> None:
+def test_the_log_of_axolotl_has_the_resolved_configuration(read: Read, tmp_path: Path) -> None:
     (tmp_path / "c.yml").write_text("base_model: org/model\noutput_dir: out\nsequence_len: 100\n")
     (tmp_path / "out").mkdir()
     resolved = {"base_model": "org/model", "sequence_len": 2222, "micro_batch_size": 3, "output_dir": "out"}
@@ -119,7 +119,7 @@ def test_axolotls_log_has_the_resolved_configuration(read: Read, tmp_path: Path)
     assert (reading.value("training.sequence_length"), reading.value("training.micro_batch")) == (2222, 3)
 
 
-def test_wandb_is_told_of_model_and_adapters_too(read: Read, tmp_path: Path) -> None:
+def test_a_wandb_log_gives_model_and_adapters_too(read: Read, tmp_path: Path) -> None:
     log = tmp_path / "wandb" / "run-1" / "logs" / "debug.log"
     log.parent.mkdir(parents=True)
     model = {"model_type": "llama", "num_hidden_layers": 3, "dtype": "bfloat16"}
@@ -134,7 +134,7 @@ def test_wandb_is_told_of_model_and_adapters_too(read: Read, tmp_path: Path) -> 
     assert (job.lora.rank, job.lora.targets) == (4, ["q_proj", "o_proj"])
 
 
-def test_an_event_file_is_found_where_the_script_alone_knows_its_folder(read: Read, tmp_path: Path) -> None:
+def test_an_event_file_is_found_even_if_only_the_script_knows_its_folder(read: Read, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("TrainingArguments(**settings())")
     name = f"events.out.tfevents.1.host.{PID}.0"
     event_file(tmp_path / "out" / "runs" / "Nov20" / name, {"args": ARGUMENTS})

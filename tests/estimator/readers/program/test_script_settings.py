@@ -44,7 +44,7 @@ def test_a_plain_script(tmp_path: Path) -> None:
     assert reading.missing == ()
 
 
-def test_its_own_options_and_environment_win_over_their_defaults(tmp_path: Path) -> None:
+def test_options_and_environment_take_precedence_over_defaults_of_the_script(tmp_path: Path) -> None:
     reading = read(tmp_path, PLAIN, "--batch", "2", "--lora-rank=8", environ={"ACCUMULATE": "3"})
     job = reading.job()
     assert (job.training.micro_batch, job.training.gradient_accumulation) == (2, 3)
@@ -53,14 +53,14 @@ def test_its_own_options_and_environment_win_over_their_defaults(tmp_path: Path)
     assert reading.evidence()["training.micro_batch"].startswith("--batch on the command line")
 
 
-def test_trl_in_a_script_has_trls_defaults(tmp_path: Path) -> None:
+def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
     reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
     job = reading.job()
     assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "fused-linear")
     assert (job.training.activation_checkpointing, job.training.precision) == ("full", "bf16-mixed")
 
 
-def test_a_loop_of_its_own(tmp_path: Path) -> None:
+def test_a_custom_training_loop(tmp_path: Path) -> None:
     script = (
         'accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)\n'
         'model = BertForSequenceClassification.from_pretrained("bert-base-uncased", torch_dtype="float32")\n'
@@ -82,7 +82,7 @@ def test_dataclass_defaults_serve_as_options(tmp_path: Path) -> None:
     assert (reading.value("model.id"), reading.value("training.sequence_length")) == ("gpt2", 32)
 
 
-def test_what_only_running_could_tell_stays_open(tmp_path: Path) -> None:
+def test_values_known_only_at_run_time_stay_unknown(tmp_path: Path) -> None:
     script = "name = pick()\nbatch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\n"
     reading = read(tmp_path, script + "AutoModelForCausalLM.from_pretrained(name)\n")
     assert "model.id" in reading.missing
@@ -90,18 +90,18 @@ def test_what_only_running_could_tell_stays_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["print 'python 2'\n", "\0", "x = (" * 300])
-def test_a_script_that_cannot_be_parsed_is_said(tmp_path: Path, script: str) -> None:
+def test_a_script_that_cannot_be_parsed_is_reported(tmp_path: Path, script: str) -> None:
     reading = read(tmp_path, script, "--model_name_or_path", "gpt2")
     assert reading.value("model.id") == "gpt2"
     assert any("train.py: is not Python" in warning for warning in reading.warnings)
 
 
-def test_a_constant_that_names_itself_ends(tmp_path: Path) -> None:
+def test_a_constant_that_refers_to_itself_is_not_followed_forever(tmp_path: Path) -> None:
     reading = read(tmp_path, "SIZE = SIZE\nTrainingArguments(per_device_train_batch_size=SIZE)\n")
     assert "model.id" in reading.missing
 
 
-def test_what_unsloth_does_unless_told_otherwise(tmp_path: Path) -> None:
+def test_defaults_of_unsloth(tmp_path: Path) -> None:
     script = """\
 from unsloth import FastModel
 model, tokenizer = FastModel.from_pretrained("unsloth/Qwen3-8B-unsloth-bnb-4bit", max_seq_length=512)
@@ -120,7 +120,7 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir
     assert full.value("lora.quantization") is None
 
 
-def test_a_script_of_unsloth(tmp_path: Path) -> None:
+def test_an_unsloth_script(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
         """
@@ -145,7 +145,7 @@ SFTTrainer(model=model, args=TrainingArguments(
     assert reading.evidence()["training.precision"].startswith("train.py line 11: TrainingArguments(bf16=")
 
 
-def test_transformers_own_arguments_bring_their_own_defaults_to_trl(tmp_path: Path) -> None:
+def test_transformers_arguments_in_trl_have_transformers_defaults(tmp_path: Path) -> None:
     text = 'SFTTrainer(model="no/such", args=ARGUMENTS("out", per_device_train_batch_size=2))\n'
     text += 'AutoTokenizer.from_pretrained("no/such")\n'
     own = read(tmp_path, text.replace("ARGUMENTS", "SFTConfig")).job().training
@@ -154,7 +154,7 @@ def test_transformers_own_arguments_bring_their_own_defaults_to_trl(tmp_path: Pa
     assert (plain.activation_checkpointing, plain.precision) == ("none", "fp32")
 
 
-def test_what_only_running_it_tells_is_said(tmp_path: Path) -> None:
+def test_values_known_only_at_run_time_are_reported(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
         """
@@ -172,7 +172,7 @@ AutoModelForCausalLM.from_pretrained("gpt2", attn_implementation=how)
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [((), ("bf16", "none", 8)), (("--fp32",), ("fp32", "full", 4))])
-def test_options_without_a_default_and_the_choices_that_hang_on_them(
+def test_options_without_a_default_and_the_choices_that_depend_on_them(
     tmp_path: Path, arguments: tuple[str, ...], expected: tuple[str, str, int]
 ) -> None:
     script = (
@@ -192,7 +192,7 @@ def test_options_without_a_default_and_the_choices_that_hang_on_them(
     assert reading.warnings == ()
 
 
-def test_arguments_given_as_a_table(tmp_path: Path) -> None:
+def test_arguments_given_as_a_dictionary(tmp_path: Path) -> None:
     table = "settings = dict(per_device_train_batch_size=3, optim='sgd')\nTrainingArguments(**TABLE, bf16=True)\n"
     reading = read(tmp_path, table.replace("TABLE", "{'per_device_train_batch_size': 3, 'optim': 'sgd'}"))
     assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (3, "sgd")
@@ -211,7 +211,7 @@ def test_arguments_given_as_a_table(tmp_path: Path) -> None:
         ("fully_shard(model, reshard_after_forward=False)", ("fsdp2", 4, 1)),
     ],
 )
-def test_sharding_and_autocast_of_a_loop_of_its_own(
+def test_sharding_and_autocast_of_a_custom_training_loop(
     tmp_path: Path, wrapped: str, expected: tuple[str, int, int]
 ) -> None:
     loop = f"{wrapped}\nwith torch.autocast('cuda', torch.bfloat16):\n    loss = model(x).loss\n"
@@ -223,6 +223,6 @@ def test_sharding_and_autocast_of_a_loop_of_its_own(
     assert job.parallel.reshard_after_forward == ("False" not in wrapped)
 
 
-def test_autocast_beside_a_trainer_is_for_something_else(tmp_path: Path) -> None:
+def test_autocast_beside_a_trainer_is_ignored(tmp_path: Path) -> None:
     script = "LlamaForCausalLM(LlamaConfig())\nTrainer(args=TrainingArguments()).train()\nwith autocast('cuda'): pass\n"
     assert read(tmp_path, script).value("training.precision") == "fp32"

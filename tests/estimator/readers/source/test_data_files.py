@@ -37,7 +37,7 @@ def test_aliases_are_followed(tmp_path: Path) -> None:
         ("just words\n", "plain text, where settings by name are expected"),
     ],
 )
-def test_what_holds_no_settings_is_said_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_file_without_settings_is_reported_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(InputError) as caught:
         read_table(tmp_path / "x.yaml")
@@ -48,18 +48,18 @@ def test_what_holds_no_settings_is_said_in_a_sentence(tmp_path: Path, text: str,
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{" * 100_000, "a: " + "[" * 5000, "[" * 5000 + "]" * 5000])
 @pytest.mark.parametrize("name", ["x.yaml", "x.json", "x.toml"])
-def test_deep_nesting_ends_in_a_sentence(tmp_path: Path, name: str, text: str) -> None:
+def test_deep_nesting_is_reported_in_one_sentence(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=name):
         read_table(tmp_path / name)
 
 
-def test_values_that_name_code_are_text(tmp_path: Path) -> None:
+def test_values_that_name_code_stay_text(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("model:\n  _component_: os.getcwd\nloss:\n  _target_: os.getcwd\n")
     assert read_table(tmp_path / "x.yaml") == {"model": {"_component_": "os.getcwd"}, "loss": {"_target_": "os.getcwd"}}
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_removed_from_the_text(tmp_path: Path) -> None:
     for name, text in (("x.json", '{"a": 1}'), ("x.yaml", "a: 1"), ("x.toml", "a = 1")):
         (tmp_path / name).write_text(text, encoding="utf-8-sig")
         assert read_table(tmp_path / name) == {"a": 1}
@@ -82,7 +82,7 @@ def test_a_value_of_another_kind_is_asked_for(tmp_path: Path, value: str) -> Non
     assert "lora.targets" in read_config_file(tmp_path / "x.yaml", environ={}).missing
 
 
-def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
+def test_an_impossible_path_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text('base_model: "a\\0b"\ndeepspeed: "c\\0d.json"\n')
     reading = read_config_file(tmp_path / "x.yaml", environ={})
     assert any("cd.json: no such file" in warning for warning in reading.warnings)

@@ -34,15 +34,15 @@ def test_links_below_another_root_lead_to_its_own_folders(root: Path, text: str,
     assert FilesystemView(cwd=root / "jobs", root=root).resolve(text) == root / found
 
 
-def test_a_link_to_itself_ends(root: Path) -> None:
+def test_a_link_to_itself_is_not_followed_forever(root: Path) -> None:
     assert not os.access(FilesystemView(cwd=root / "jobs", root=root).resolve("loop/x"), os.F_OK)
 
 
-def test_links_of_our_own_root_are_left_alone(root: Path) -> None:
+def test_links_of_the_own_root_are_unchanged(root: Path) -> None:
     assert FilesystemView(cwd=root / "jobs").resolve("model") == root / "jobs" / "model"
 
 
-def test_characters_that_no_path_can_have_are_replaced(tmp_path: Path) -> None:
+def test_impossible_characters_of_a_path_are_replaced(tmp_path: Path) -> None:
     view = FilesystemView(cwd=tmp_path)
     assert view.resolve("a\0b") == tmp_path / "ab"
     assert view.resolve("\ud800") == tmp_path / "?"

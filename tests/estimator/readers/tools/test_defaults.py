@@ -42,11 +42,11 @@ AXOLOTL = "base_model: org/model\nmicro_batch_size: 2\n"
         ("bf16: auto\nfp16: true\n", "fp16"),
     ],
 )
-def test_axolotl_computes_in_bf16_unless_told_otherwise(read: Read, text: str, precision: str) -> None:
+def test_axolotl_computes_in_bf16_by_default(read: Read, text: str, precision: str) -> None:
     assert found(read("axolotl train x.yaml", AXOLOTL + text), "training.precision") == (precision,)
 
 
-def test_axolotls_fsdp_config_alone_shards(read: Read) -> None:
+def test_fsdp_config_alone_makes_axolotl_shard(read: Read) -> None:
     text = AXOLOTL + "fsdp_config: {version: 2, offload_params: true}\n"
     worker = {"RANK": "0", "WORLD_SIZE": "4"}
     reading = read("python -m axolotl.cli.train x.yaml", text, **worker)
@@ -54,7 +54,7 @@ def test_axolotls_fsdp_config_alone_shards(read: Read) -> None:
     assert found(reading, "training.precision") == ("bf16-mixed",)
 
 
-def test_axolotls_batch_size_is_a_whole_step(read: Read) -> None:
+def test_batch_size_of_axolotl_is_that_of_a_whole_step(read: Read) -> None:
     reading = read("axolotl train x.yaml", AXOLOTL + "batch_size: 12\n")
     assert found(reading, "training.micro_batch", "training.gradient_accumulation") == (2, 6)
 
@@ -71,11 +71,11 @@ def test_axolotls_batch_size_is_a_whole_step(read: Read) -> None:
         ("adapter: lora\n", None),
     ],
 )
-def test_axolotls_quantization(read: Read, text: str, quantization: str | None) -> None:
+def test_quantization_of_axolotl(read: Read, text: str, quantization: str | None) -> None:
     assert found(read("axolotl train x.yaml", AXOLOTL + text), "lora.quantization") == (quantization,)
 
 
-def test_litgpt_says_nothing_of_its_precision(read: Read) -> None:
+def test_litgpt_does_not_state_its_precision(read: Read) -> None:
     line = "litgpt finetune_full checkpoints/org/model --train.max_seq_length 64"
     one, two = read(line), read(f"{line} --devices 2")
     assert found(one, "training.precision", "training.gradient_accumulation", "training.activation_checkpointing") == (
@@ -135,7 +135,7 @@ def test_swifts_own_fsdp_and_one_process_for_several_gpus(read: Read) -> None:
         ("--quant_method hqq --quant_bits 3", "nf4-double", "counted as bitsandbytes"),
     ],
 )
-def test_swift_quantizes_as_the_method_says(
+def test_swift_quantizes_by_the_stated_method(
     read: Read, flags: str, quantization: str | None, warning: str | None
 ) -> None:
     reading = read(f"{SWIFT} {flags}")
@@ -145,7 +145,7 @@ def test_swift_quantizes_as_the_method_says(
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp16-mixed")])
-def test_swifts_arithmetic_follows_its_weights(read: Read, dtype: str, precision: str) -> None:
+def test_swift_computes_in_the_dtype_of_its_weights(read: Read, dtype: str, precision: str) -> None:
     assert found(read(f"{SWIFT} --torch_dtype {dtype}"), "training.precision") == (precision,)
 
 
@@ -194,14 +194,14 @@ def test_automodel_with_experts_and_copies(read: Read) -> None:
         ("{dp_size: none, tp_size: 1}", ("fsdp2", None, None, "bf16")),
     ],
 )
-def test_automodels_ways_to_shard(read: Read, distributed: str, expected: tuple[str | None, ...]) -> None:
+def test_sharding_strategies_of_automodel(read: Read, distributed: str, expected: tuple[str | None, ...]) -> None:
     text = AUTOMODEL.replace("DTYPE", "bfloat16") + f"distributed: {distributed}\n"
     reading = read("automodel x.yaml --nproc-per-node 4", text)
     keys = ("parallel.strategy", "parallel.sharding", "parallel.reduce_dtype", "training.precision")
     assert found(reading, *keys) == expected
 
 
-def test_the_accumulation_follows_when_the_user_says_the_ranks(tmp_path: Path) -> None:
+def test_the_accumulation_follows_from_the_number_of_ranks(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(AUTOMODEL + "distributed: {strategy: fsdp2}\nrecipe: r\n")
     reading = read_config_file(tmp_path / "a.yaml", environ={})
     assert reading.value("training.gradient_accumulation") is None
@@ -212,7 +212,7 @@ def test_the_accumulation_follows_when_the_user_says_the_ranks(tmp_path: Path) -
     )
 
 
-def test_torchtitans_global_batch(read: Read) -> None:
+def test_global_batch_of_torchtitan(read: Read) -> None:
     line = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --training.seq_len 64"
     reading = read(f"{line} --training.local_batch_size 2 --training.global_batch_size 64")
     assert found(reading, "training.gradient_accumulation") == (4,)
@@ -221,35 +221,35 @@ def test_torchtitans_global_batch(read: Read) -> None:
 @pytest.mark.parametrize(
     ("word", "value"), [("none", "none"), ("full", "full"), ("selective", "selective"), ("memory-budget", "selective")]
 )
-def test_torchtitans_checkpointing_is_a_word(read: Read, word: str, value: str) -> None:
+def test_checkpointing_modes_of_torchtitan(read: Read, word: str, value: str) -> None:
     line = "python -m torchtitan.train --module llama3 --config llama3_8b --training.max_context_length 64"
     reading = read(f"{line} activation-checkpoint:{word}")
     assert found(reading, "training.activation_checkpointing", "training.sequence_length") == (value, 64)
     assert (reading.job({"training.micro_batch": 1}).unsure.activations == "either") == (word == "memory-budget")
 
 
-def test_llamafactory_is_told_the_processes_by_the_environment(read: Read) -> None:
+def test_llamafactory_reads_the_number_of_processes_from_the_environment(read: Read) -> None:
     text = "model_name_or_path: org/model\nstage: sft\nbf16: true\n"
     reading = read("llamafactory-cli train x.yaml", text, NPROC_PER_NODE="8", NNODES="2")
     assert found(reading, "parallel.strategy", "parallel.data_replicate") == ("ddp", 16)
     assert reading.evidence()["parallel.data_replicate"] == "NPROC_PER_NODE times NNODES in the environment"
 
 
-def test_llamafactorys_other_ways_to_train(read: Read) -> None:
+def test_other_training_methods_of_llamafactory(read: Read) -> None:
     text = "model_name_or_path: org/model\nstage: sft\nfinetuning_type: freeze\n"
     reading = read("llamafactory-cli train x.yaml", text)
     assert (reading.job().unsure.gradients, reading.job().unsure.optimizer) == ("less", "less")
     assert any("counted as training all weights" in warning for warning in reading.warnings)
 
 
-def test_a_file_alone_says_that_one_rank_is_assumed(tmp_path: Path) -> None:
+def test_a_file_alone_is_read_as_one_assumed_rank(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(AXOLOTL)
     reading = read_config_file(tmp_path / "a.yml", environ={})
     (finding,) = [each for each in reading.findings if each.key == "parallel.strategy"]
     assert (finding.value, finding.written) == ("none", False)
 
 
-def test_unsloths_command_and_its_defaults(read: Read) -> None:
+def test_the_unsloth_command_and_its_defaults(read: Read) -> None:
     text = (
         "model: unsloth/Qwen3-8B\ntraining: {max_seq_length: 64, training_type: full, gradient_checkpointing: none}\n"
     )

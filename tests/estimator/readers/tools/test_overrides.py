@@ -1,4 +1,4 @@
-"""The command line wins over files, files over the environment, and all of them over defaults."""
+"""The command line takes precedence over files, files over the environment, and all of them over defaults."""
 
 import json
 import shlex
@@ -85,7 +85,7 @@ MEGATRON = "pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-head
         ),
     ],
 )
-def test_overrides_win_over_the_file(read: Read, text: str, plain: str, overrides: str) -> None:
+def test_overrides_take_precedence_over_the_file(read: Read, text: str, plain: str, overrides: str) -> None:
     name = "x.toml" if text == TITAN else "x.yaml"
     line = plain.replace("FILE", name)
     before, after = read(line, {name: text}), read(f"{line} {overrides}", {name: text})
@@ -115,7 +115,7 @@ def test_an_override_with_null_falls_back_to_the_default(read: Read) -> None:
     assert read(line, {"x.yaml": FACTORY.replace("cutoff_len: 512\n", "")}).value("training.sequence_length") == 2048
 
 
-def test_flags_of_accelerate_win_over_its_file_and_that_over_the_environment(read: Read) -> None:
+def test_flags_of_accelerate_take_precedence_over_its_file_and_that_over_the_environment(read: Read) -> None:
     file = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\nfsdp_config: {fsdp_version: 2}\n"
     line = "accelerate launch --config_file a.yaml FLAGS t.py --model_name_or_path org/model --dtype float32"
     environ = {"ACCELERATE_MIXED_PRECISION": "no"}
@@ -138,7 +138,7 @@ AUTO = {
 }
 
 
-def test_auto_in_deepspeeds_file_is_what_the_arguments_say(read: Read) -> None:
+def test_auto_in_a_deepspeed_file_is_resolved_from_the_arguments(read: Read) -> None:
     line = "deepspeed --num_gpus 2 t.py --deepspeed d.json --model_name_or_path org/model --bf16"
     written = f"{line} --per_device_train_batch_size 3 --gradient_accumulation_steps 5"
     reading = read(written, {"d.json": json.dumps(AUTO)})

@@ -59,14 +59,14 @@ def test_torchtune_on_one_device(read: Read, tmp_path: Path) -> None:
         ("python -u /s/recipes/lora_finetune_distributed.py --config r.yaml", WORKER),
     ],
 )
-def test_torchtunes_distributed_recipes_shard(read: Read, tmp_path: Path, line: str, environ: dict[str, str]) -> None:
+def test_distributed_recipes_of_torchtune_shard(read: Read, tmp_path: Path, line: str, environ: dict[str, str]) -> None:
     (tmp_path / "r.yaml").write_text(TUNE + "tensor_parallel_dim: 2\nfsdp_cpu_offload: true\n")
     reading = read(line, **environ)
     assert values(reading, "parallel.strategy", "parallel.data_shard", "parallel.tensor") == ("fsdp2", 2, 2)
     assert values(reading, "parallel.cpu_offload") == ("all",)
 
 
-def test_torchtunes_qlora_builder_quantizes(tmp_path: Path) -> None:
+def test_the_qlora_builder_of_torchtune_quantizes(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(TUNE.replace("lora_llama3", "qlora_llama3"))
     assert values(read_config_file(tmp_path / "r.yaml", environ={}), "lora.quantization") == ("nf4-double",)
 
@@ -121,7 +121,7 @@ def test_torchtitan_pipeline_cuts_the_batch(tmp_path: Path) -> None:
     assert reading.missing == ("parallel.data_shard",)
 
 
-def test_torchtitan_as_it_is_started_today(read: Read) -> None:
+def test_torchtitan_with_the_current_launch_line(read: Read) -> None:
     reading = read(
         "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b"
         " --training.max_context_length 8192 --training.num_tokens_per_microbatch_per_dp_rank 16384"
@@ -178,7 +178,7 @@ def test_automodel(read: Read, tmp_path: Path, line: str, environ: dict[str, str
     assert (job.lora.rank, job.lora.targets) == (24, ["q_proj", "v_proj"])
 
 
-def test_automodel_alone_asks_for_the_ranks(read: Read, tmp_path: Path) -> None:
+def test_automodel_configuration_alone_lacks_the_ranks(read: Read, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(AUTOMODEL)
     assert read("automodel a.yaml").missing == ("parallel.data_shard",)
     assert values(read("automodel a.yaml --nproc-per-node 4"), "parallel.data_shard") == (2,)

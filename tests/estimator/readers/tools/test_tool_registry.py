@@ -67,7 +67,7 @@ def made_up_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 @pytest.mark.usefixtures("made_up_tool")
-def test_one_module_is_enough_for_a_new_tool(tmp_path: Path) -> None:
+def test_a_new_tool_needs_only_one_module(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE)
     line = shlex.split("env A=1 brewer brew --recipe recipe.yaml --kettle.length 1024")
@@ -108,7 +108,7 @@ def test_names_commands_and_configurations_belong_to_one_tool_each() -> None:
 
 
 @pytest.mark.parametrize("name", [*(tool.name for tool in all_tools()), *TRAINER_KEYS])
-def test_names_for_edits_stand_for_keys_and_values_of_a_job(name: str) -> None:
+def test_edit_names_map_to_keys_and_values_of_a_job(name: str) -> None:
     for key, setting in keys_of_tool(name).settings.items():
         table, _, field = key.partition(".")
         assert field in TABLES[table].__struct_fields__

@@ -56,14 +56,14 @@ def test_axolotl(read: Read, tmp_path: Path, line: str | None, environ: dict[str
     assert reading.evidence()["training.sequence_length"] == "cfg.yml: sequence_len"
 
 
-def test_axolotls_command_line_wins_over_its_file(read: Read, tmp_path: Path) -> None:
+def test_the_command_line_of_axolotl_takes_precedence_over_its_file(read: Read, tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(AXOLOTL)
     reading = read("axolotl train cfg.yml --micro-batch-size=7 --sequence-len 2048")
     assert values(reading, "training.micro_batch", "training.sequence_length") == (7, 2048)
     assert reading.evidence()["training.micro_batch"] == "--micro-batch-size on the command line"
 
 
-def test_axolotl_sharded_asks_for_the_ranks_unless_a_worker_knows_them(read: Read, tmp_path: Path) -> None:
+def test_sharded_axolotl_lacks_the_ranks_unless_read_from_a_worker(read: Read, tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(
         "base_model: org/model\nmicro_batch_size: 1\nsequence_len: 512\nbf16: true\nfsdp_version: 2\n"
         "fsdp: [full_shard]\nfsdp_config:\n  reshard_after_forward: false\n  offload_params: true\n"

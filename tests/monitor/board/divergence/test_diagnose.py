@@ -25,11 +25,11 @@ def budget() -> Budget:
 
 
 @pytest.fixture
-def truth(budget: Budget) -> Budget:
+def actual_budget(budget: Budget) -> Budget:
     return estimate(with_changes(budget.job, TRUTH))
 
 
-def seen(budget: Budget, process: GpuProcess) -> Comparison:
+def compare(budget: Budget, process: GpuProcess) -> Comparison:
     tracker = PhaseTracker(budget)
     readings = [(float(second), process.used_bytes) for second in range(400)]
     for time, size in readings:
@@ -41,31 +41,31 @@ def process(budget: Budget) -> GpuProcess:
     return GpuProcess(pid=1, start_time=0.0, used_bytes=budget.peak.device_bytes, kinds=("compute",))
 
 
-def test_a_process_without_the_probe_is_explained_by_what_it_holds(budget: Budget, truth: Budget) -> None:
-    running = process(truth)
-    said = diagnose(budget, seen(budget, running), running, estimate)
+def test_a_process_without_the_probe_is_explained_by_its_total_memory(budget: Budget, actual_budget: Budget) -> None:
+    running = process(actual_budget)
+    said = diagnose(budget, compare(budget, running), running, estimate)
     assert said.explanations[0].changes == TRUTH
     assert said.parts == ()
     assert said.sentence.startswith("observed ")
 
 
-def test_torchs_counters_split_what_it_holds(budget: Budget, truth: Budget) -> None:
+def test_torch_counters_split_the_memory_of_a_process(budget: Budget, actual_budget: Budget) -> None:
     counters = ProcessCounters(
         time=399.0,
-        reserved_bytes=truth.peak.reserved_bytes,
-        reserved_peak_bytes=truth.peak.reserved_bytes,
-        allocated_peak_bytes=truth.peak.allocated_bytes,
+        reserved_bytes=actual_budget.peak.reserved_bytes,
+        reserved_peak_bytes=actual_budget.peak.reserved_bytes,
+        allocated_peak_bytes=actual_budget.peak.allocated_bytes,
         steps=10,
     )
-    running = replace(process(truth), counters=counters)
-    said = diagnose(budget, seen(budget, running), running, estimate)
+    running = replace(process(actual_budget), counters=counters)
+    said = diagnose(budget, compare(budget, running), running, estimate)
     assert [part.name for part in said.parts if part.differs] == ["allocated"]
     assert said.explanations[0].changes == TRUTH
 
 
-def test_what_nobody_wrote_down_is_doubted(budget: Budget) -> None:
+def test_assumed_settings_are_preferred_as_explanations(budget: Budget) -> None:
     running = process(estimate(with_changes(budget.job, {"training.micro_batch": 8})))
-    comparison = seen(budget, running)
+    comparison = compare(budget, running)
     plain = diagnose(budget, comparison, running, estimate).explanations
     doubted = diagnose(budget, comparison, running, estimate, assumed={"training.sequence_length"}).explanations
     assert plain[0].name != "longer sequences"

@@ -24,7 +24,7 @@ def judge(
     left_bytes: int | None = None,
     previous: Status | None = None,
 ) -> Comparison:
-    """The comparison after readings of a process that has run for this many seconds; only recent readings are known."""
+    """Return the comparison after these readings of a process that has run for ``running`` seconds."""
     start = held[-1][0] - running if running is not None and held else None
     tracker = PhaseTracker(budget, start_time=start)
     process = None
@@ -41,12 +41,12 @@ def judge(
     ("held", "status"),
     [(5, "loading"), (20, "warming_up"), (39, "on_budget"), (42, "on_budget"), (46, "over")],
 )
-def test_status_by_what_is_held_now(make_budget: Callable[..., Budget], held: float, status: str) -> None:
+def test_status_follows_the_current_memory(make_budget: Callable[..., Budget], held: float, status: str) -> None:
     budget = make_budget(device=37.65, low=38, high=44)  # loading ends at 4/16 of 37.65 GiB
     assert judge(budget, readings(1, held)).status == status
 
 
-def test_a_job_that_stays_small_is_under_only_after_a_while(make_budget: Callable[..., Budget]) -> None:
+def test_a_small_job_is_under_budget_only_after_a_while(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(low=38, high=44)
     assert judge(budget, readings(*[20.0] * 60)).status == "warming_up"
     assert judge(budget, readings(*[20.0] * 250)).status == "under"
@@ -65,13 +65,13 @@ def test_reading_data_and_slow_loading_are_loading_for_an_hour(make_budget: Call
     assert judge(budget, readings(*slow), running=1_200).status == "loading"
 
 
-def test_memory_that_moves_either_way_is_not_settled(make_budget: Callable[..., Budget]) -> None:
+def test_memory_that_rises_or_falls_is_not_settled(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(device=37.65, low=38, high=44)
     held = [30.0] + [16 + n * 0.01 for n in range(600)]  # dropped after loading, and grows back slowly
     assert judge(budget, readings(*held), running=1_500).status == "warming_up"
 
 
-def test_a_job_that_once_held_its_budget_stays_on_budget(make_budget: Callable[..., Budget]) -> None:
+def test_a_job_that_once_reached_its_budget_stays_on_budget(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(device=37.65, low=38, high=44)
     dropped = judge(budget, readings(*[40.0] * 5, *[12.0] * 590), running=4_000)
     assert dropped.status == "on_budget"
@@ -93,7 +93,7 @@ def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Bud
     assert judge(make_budget(), []).status == "unknown"
 
 
-def test_the_difference_is_to_what_is_expected(make_budget: Callable[..., Budget]) -> None:
+def test_the_difference_is_relative_to_the_expected_memory(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget()
     found = judge(budget, readings(60, 50))
     assert found.difference_bytes == 50 * GIB - budget.steady_device_bytes
@@ -103,7 +103,7 @@ def test_the_difference_is_to_what_is_expected(make_budget: Callable[..., Budget
     assert "more than the budget's upper bound" in found.sentence
 
 
-def test_a_process_that_says_its_steps_needs_no_waiting(make_budget: Callable[..., Budget]) -> None:
+def test_a_process_that_reports_its_steps_is_judged_without_waiting(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(low=38, high=44)
     held = readings(20, 20)
     assert judge(budget, held, steps=1).status == "warming_up"
@@ -111,7 +111,7 @@ def test_a_process_that_says_its_steps_needs_no_waiting(make_budget: Callable[..
     assert judge(budget, readings(*[20.0] * 250), steps=0).status == "warming_up"
 
 
-def test_growth_in_the_steady_phase_is_told_with_the_time_it_leaves(make_budget: Callable[..., Budget]) -> None:
+def test_growth_in_the_steady_phase_is_reported_with_the_time_to_the_limit(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(device=40, low=38, high=50)
     sawtooth = [40 + n * 0.01 + (n % 5) * 0.2 for n in range(300)]
     found = judge(budget, readings(*sawtooth), left_bytes=6 * GIB)
@@ -132,11 +132,11 @@ def test_growth_in_the_steady_phase_is_told_with_the_time_it_leaves(make_budget:
     ],
     ids=["up and down", "settles", "loads", "a minute is too short"],
 )
-def test_what_is_no_growth(make_budget: Callable[..., Budget], held: list[float]) -> None:
+def test_memory_that_is_not_growing(make_budget: Callable[..., Budget], held: list[float]) -> None:
     assert judge(make_budget(device=40, low=38, high=50), readings(*held)).status == "on_budget"
 
 
-def test_a_job_over_its_budget_comes_back_only_when_it_is_clearly_below(make_budget: Callable[..., Budget]) -> None:
+def test_a_job_over_its_budget_is_on_budget_again_only_clearly_below_it(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(device=40, low=38, high=44)
     assert judge(budget, readings(43.9), previous="over").status == "over"
     assert judge(budget, readings(43.9), previous="on_budget").status == "on_budget"
@@ -150,7 +150,7 @@ def test_growth_does_not_flicker(make_budget: Callable[..., Budget]) -> None:
     assert judge(budget, held, previous="growing").status == "growing"
 
 
-def test_the_high_water_mark_says_who_knows_it(make_budget: Callable[..., Budget]) -> None:
+def test_the_peak_usage_names_its_source(make_budget: Callable[..., Budget]) -> None:
     tracker = PhaseTracker(make_budget())
     held = readings(20, 30, 25, every=2.0)
     for time, size in held:
@@ -165,7 +165,7 @@ def test_the_high_water_mark_says_who_knows_it(make_budget: Callable[..., Budget
     counters = ProcessCounters(time=1_004, reserved_bytes=24 * GIB, reserved_peak_bytes=34 * GIB)
     told = compare_with_budget(tracker, held, process=replace(process, counters=counters)).peak_usage
     assert told is not None
-    assert (told.size_bytes, told.source) == (35 * GIB, "probe")  # 1 GiB of context and libraries beside the allocator
+    assert (told.size_bytes, told.source) == (35 * GIB, "probe")  # plus 1 GiB outside the allocator
     unsure = ProcessCounters(time=1_004, reserved_bytes=24 * GIB)
     still = compare_with_budget(tracker, held, process=replace(process, counters=unsure)).peak_usage
     assert still is not None

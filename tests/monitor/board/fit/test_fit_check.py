@@ -42,7 +42,9 @@ def test_verdicts_by_range(make_budget: Callable[..., Budget], free: float | Non
     assert (found.verdict, found.gpus[0].verdict) == (verdict, verdict)
 
 
-def test_the_roomiest_gpu_is_taken_and_the_margin_is_its(make_budget: Callable[..., Budget]) -> None:
+def test_the_gpu_with_the_most_available_memory_is_chosen_and_gives_the_margin(
+    make_budget: Callable[..., Budget],
+) -> None:
     budget = make_budget(high=41)
     found = check_fit(budget, [device(0, 45), device(1, 70), device(2, 60, committed=30)])
     assert found.placement == (1,)
@@ -57,7 +59,7 @@ def test_committed_memory_is_not_available(make_budget: Callable[..., Budget]) -
     assert found.margin_bytes < 0
 
 
-def test_the_margin_is_unknown_where_a_gpus_room_is(make_budget: Callable[..., Budget]) -> None:
+def test_the_margin_is_unknown_if_available_memory_is_unknown(make_budget: Callable[..., Budget]) -> None:
     assert check_fit(make_budget(), [device(0, None)]).margin_bytes is None
     assert check_fit(make_budget(), []).margin_bytes is None
     found = check_fit(make_budget(FOUR, high=41), [*(device(n, 70) for n in range(3)), device(3, None)])
@@ -93,7 +95,7 @@ def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
         ((30, 10), (None, 5), "does_not_fit", (1, 0)),
     ],
 )
-def test_stages_that_differ_are_placed_by_what_they_need(
+def test_different_pipeline_stages_are_placed_by_their_needs(
     make_budget: Callable[..., Budget],
     needs: tuple[int, ...],
     free: tuple[int | None, ...],
@@ -105,7 +107,7 @@ def test_stages_that_differ_are_placed_by_what_they_need(
     assert f"needs {len(needs)} × {min(needs)}.0 to {max(needs)}.0 GiB" in found.sentence
 
 
-def test_rooms_are_what_nvml_calls_free(
+def test_device_capacity_is_the_free_memory_of_nvml(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     snapshot = make_snapshot([make_gpu(0), make_gpu(1, free_bytes=None)])
@@ -124,7 +126,7 @@ def test_rooms_are_what_nvml_calls_free(
         ("prohibited", None, "takes no compute programs"),
     ],
 )
-def test_a_gpu_that_takes_no_program_has_no_room(
+def test_a_gpu_whose_compute_mode_allows_no_further_program_is_closed(
     make_budget: Callable[..., Budget],
     make_snapshot: Callable[..., Snapshot],
     make_gpu: Callable[..., GpuReading],
@@ -140,7 +142,7 @@ def test_a_gpu_that_takes_no_program_has_no_room(
     assert (found.to_json()["gpus"][0]["closed"] is None) == (words is None)
 
 
-def test_a_gpu_that_is_lost_takes_no_program(
+def test_a_lost_gpu_has_no_capacity(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_budget: Callable[..., Budget]
 ) -> None:
     lost = Fault(field=None, code="GPU_IS_LOST", message="the GPU no longer answers")
@@ -151,7 +153,7 @@ def test_a_gpu_that_is_lost_takes_no_program(
     assert check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0), gone]), {})).placement == (0,)
 
 
-def test_of_a_gpu_on_which_the_driver_hangs_nobody_knows_what_is_free(
+def test_free_memory_is_unknown_on_a_gpu_with_a_hanging_driver(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_budget: Callable[..., Budget]
 ) -> None:
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
@@ -168,7 +170,7 @@ def test_of_a_gpu_on_which_the_driver_hangs_nobody_knows_what_is_free(
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))
-def test_a_job_that_fits_has_room_for_its_upper_bound_on_each_gpu(free: list[int | None], ranks: int) -> None:
+def test_a_job_fits_only_with_its_upper_bound_available_on_each_gpu(free: list[int | None], ranks: int) -> None:
     from vramtop.estimator.estimation import estimate
 
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))

@@ -1,4 +1,4 @@
-"""Placement on MIG devices: devices of their own, for jobs of one rank."""
+"""Placement on MIG devices: each is a device of its own, and only jobs of one rank are placed there."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,9 +20,7 @@ Gpus = Callable[..., GpuReading]
 Snap = Callable[..., Snapshot]
 
 
-def test_each_mig_device_is_a_device_and_its_gpu_is_none(
-    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
-) -> None:
+def test_mig_devices_are_devices_and_their_gpu_is_not(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
     assert [(device.label, device.cuda_device, device.available_bytes) for device in devices[:3]] == [
         ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
@@ -32,13 +30,15 @@ def test_each_mig_device_is_a_device_and_its_gpu_is_none(
     assert [device.label for device in devices[3:]] == ["GPU 1"]
 
 
-def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, make_mig_gpu: Gpus) -> None:
+def test_committed_memory_is_deducted_from_its_instance_or_from_the_whole_gpu(
+    make_snapshot: Snap, make_mig_gpu: Gpus
+) -> None:
     committed = {0: GIB, (0, 3): 5 * GIB, 1: 9 * GIB}
     devices = device_capacities(make_snapshot([make_mig_gpu()]), committed)
     assert [device.available_bytes for device in devices] == [33 * GIB, 33 * GIB, 18 * GIB]
 
 
-def test_committing_later_counts_as_much_as_from_the_start(
+def test_committing_later_gives_the_same_capacities_as_from_the_start(
     make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
 ) -> None:
     snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1)])
@@ -64,7 +64,7 @@ def test_devices_are_chosen_by_gpu_and_by_device(
     assert [device.cuda_device for device in devices] == labels
 
 
-def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
+def test_a_single_rank_is_placed_on_the_device_with_the_most_available_memory(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
 ) -> None:
     found = check_fit(make_budget(device=16), device_capacities(make_snapshot([make_mig_gpu(2, free=(18, 19))]), {}))
@@ -80,7 +80,7 @@ def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
     ]
 
 
-def test_what_the_whole_gpu_has_free_is_nobodys(
+def test_free_memory_of_the_whole_gpu_is_not_available_to_a_mig_device(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
 ) -> None:
     found = check_fit(make_budget(device=45), device_capacities(make_snapshot([make_mig_gpu()]), {}))
@@ -88,7 +88,7 @@ def test_what_the_whole_gpu_has_free_is_nobodys(
     assert "GPU 0:3:0 (MIG 1c.3g.40gb) is short of 6.0 GiB" in found.sentence
 
 
-def test_several_ranks_go_to_whole_gpus(
+def test_several_ranks_are_placed_on_whole_gpus(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
 ) -> None:
     budget = make_budget(TWO, device=10)
@@ -108,7 +108,7 @@ def test_several_ranks_go_to_whole_gpus(
         ((Fault(field="mig", code="NO_PERMISSION", message="not allowed"),), "GPU 0 is in MIG mode, and not allowed"),
     ],
 )
-def test_a_gpu_in_mig_mode_without_devices_is_closed(
+def test_nothing_fits_on_a_gpu_in_mig_mode_without_devices(
     make_budget: Callable[..., Budget],
     make_snapshot: Snap,
     make_gpu: Gpus,
@@ -120,7 +120,7 @@ def test_a_gpu_in_mig_mode_without_devices_is_closed(
     assert words in found.sentence
 
 
-def test_memory_that_is_not_known_cannot_be_judged(
+def test_the_verdict_is_unknown_if_the_memory_is_unknown(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
 ) -> None:
     gpu = make_mig_gpu()
@@ -130,7 +130,7 @@ def test_memory_that_is_not_known_cannot_be_judged(
     )
 
 
-def test_a_running_job_is_committed_in_its_instance_where_that_is_known(
+def test_a_running_job_is_committed_in_its_instance_if_that_is_known(
     make_budget: Callable[..., Budget], make_mig_gpu: Gpus, make_process: Callable[..., GpuProcess]
 ) -> None:
     known, unknown = make_process(1, 10, gpu_instance=9), make_process(2, 36)
@@ -143,10 +143,10 @@ def test_a_running_job_is_committed_in_its_instance_where_that_is_known(
     assert committed_bytes([GpuRow(reading=gpu, rows=rows)]) == {0: rest - 26 * GIB, (0, 9): rest}
 
 
-def test_a_job_that_waits_takes_the_memory_of_both_compute_instances(
+def test_a_pending_job_takes_memory_from_both_compute_instances(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
 ) -> None:
-    """The second finds the shared memory taken, and the other instance free."""
+    """The second job finds the shared memory taken and the other instance free."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
     for name in ("first", "second", "third", "fourth"):
         watchlist.add_pending(Job(name=name, model=ModelSpec(id="gpt2")))

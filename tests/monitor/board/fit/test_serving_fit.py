@@ -33,7 +33,7 @@ def device(index: int, total: float, free: float | None = None, reserved: float 
     )
 
 
-def test_what_is_left_of_its_share_is_cache() -> None:
+def test_the_rest_of_the_memory_share_is_cache() -> None:
     found = check_serving_fit(NEED, 1, [device(0, 80)])
     assert (found.verdict, found.placement) == ("fits", (0,))
     assert found.serving is not None
@@ -45,11 +45,11 @@ def test_what_is_left_of_its_share_is_cache() -> None:
 
 
 @pytest.mark.parametrize(("total", "verdict"), [(22, "does_not_fit"), (22.6, "tight"), (24, "fits")])
-def test_one_sequence_of_full_length_must_find_room(total: float, verdict: str) -> None:
+def test_one_sequence_of_full_length_must_fit_the_cache(total: float, verdict: str) -> None:
     assert check_serving_fit(NEED, 1, [device(0, total)]).verdict == verdict
 
 
-def test_it_refuses_to_start_where_its_share_is_not_free() -> None:
+def test_a_server_does_not_start_if_its_share_is_not_free() -> None:
     found = check_serving_fit(NEED, 1, [device(0, 80, free=60)])
     assert found.verdict == "does_not_fit"
     assert "would refuse to start" in found.sentence
@@ -57,13 +57,13 @@ def test_it_refuses_to_start_where_its_share_is_not_free() -> None:
     assert check_serving_fit(replace(NEED, utilization=0.7), 1, [device(0, 80, free=60)]).verdict == "fits"
 
 
-def test_cudas_total_leaves_out_what_the_driver_keeps() -> None:
+def test_the_total_of_cuda_excludes_memory_reserved_by_the_driver() -> None:
     found = check_serving_fit(NEED, 1, [device(0, 80, reserved=0.5)])
     assert found.serving is not None
     assert found.serving.asked_bytes == int(0.9 * 79.5 * GIB)
 
 
-def test_each_rank_has_a_card() -> None:
+def test_each_rank_has_its_own_gpu() -> None:
     two = [device(0, 24), device(1, 80)]
     assert check_serving_fit(NEED, 1, two).placement == (1,)
     both = check_serving_fit(NEED, 2, two)
@@ -74,7 +74,7 @@ def test_each_rank_has_a_card() -> None:
     assert check_serving_fit(NEED, 1, [unknown]).verdict == "unknown"
 
 
-def test_vllm_over_several_gpus_takes_no_mig_devices(
+def test_vllm_on_several_gpus_is_not_placed_on_mig_devices(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_mig_gpu: Callable[..., GpuReading]
 ) -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})

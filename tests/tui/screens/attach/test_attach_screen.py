@@ -49,7 +49,7 @@ def watchlist(estimate_forty) -> Watchlist:
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[psutil.Process]:
-    """A real training process whose command line has all settings but the sequence length."""
+    """A real training process whose command line has all settings except the sequence length."""
     script = tmp_path / "train.py"
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     flags = ["--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--bf16", "True"]
@@ -71,7 +71,7 @@ def text_of(screen: Screen[None], selector: str) -> str:
     return " ".join(str(found.render()) for found in screen.query(selector) if found.is_mounted)
 
 
-async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_watched(
+async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job(
     training, watchlist, estimate_forty, board
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
@@ -98,7 +98,7 @@ async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_wat
     assert row.budget is not None
 
 
-async def test_a_found_value_can_be_corrected(training, watchlist, estimate_forty, board):
+async def test_a_value_that_was_read_can_be_corrected(training, watchlist, estimate_forty, board):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
@@ -110,7 +110,7 @@ async def test_a_found_value_can_be_corrected(training, watchlist, estimate_fort
         assert len(watchlist.runs()) == 1
 
 
-async def test_what_the_user_filled_in_is_still_there_the_next_time(training, watchlist, estimate_forty):
+async def test_answers_are_still_there_the_next_time(training, watchlist, estimate_forty):
     app = ScreenHost(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
@@ -123,7 +123,7 @@ async def test_what_the_user_filled_in_is_still_there_the_next_time(training, wa
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
 
 
-async def test_what_the_user_filled_in_is_remembered_by_the_command_line(training, estimate_forty):
+async def test_answers_are_saved_for_the_command_line(training, estimate_forty):
     screen = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
@@ -140,7 +140,7 @@ async def test_what_the_user_filled_in_is_remembered_by_the_command_line(trainin
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
 
 
-async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimate_forty):
+async def test_clearing_a_field_deletes_its_answer(training, watchlist, estimate_forty):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -152,7 +152,7 @@ async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimat
         await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
 
 
-async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, watchlist, estimate_forty):
+async def test_chosen_adapters_are_saved_as_one_answer(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
@@ -166,7 +166,7 @@ async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, w
         await until_shown(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
 
 
-async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist, estimate_forty, tmp_path):
+async def test_answers_that_cannot_be_saved_are_reported_in_one_sentence(training, watchlist, estimate_forty, tmp_path):
     (tmp_path / "file").write_text("")
     answers = SavedAnswers(tmp_path / "file" / "answers.json")
     screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
@@ -198,16 +198,14 @@ def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
     return make
 
 
-async def test_all_ranks_stand_side_by_side_and_another_run_is_a_key_away(
-    training, watchlist, estimate_forty, two_runs
-):
+async def test_all_ranks_are_listed_and_a_key_shows_another_run(training, watchlist, estimate_forty, two_runs):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         assert screen.query_one(RankTable).row_count == 2
         assert "1 other  ▲ OVER" in text_of(screen, "#title")
         assert "2 mine" in text_of(screen, "#title")
-        assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank that needs a look
+        assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank over its budget
         await pilot.press("up")
         await until_shown(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))
         await pilot.press("right_square_bracket")
@@ -235,7 +233,7 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
         assert [run.job.label for run in watchlist.rebuild_board().runs] == ["mine"]
 
 
-async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, watchlist, estimate_forty, board):
+async def test_settings_read_from_a_run_stay_after_its_end(training, watchlist, estimate_forty, board):
     known: dict = {}
     screen = AttachScreen(watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid)
     app = ScreenHost(screen)
@@ -255,7 +253,7 @@ async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, wat
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
 
 
-async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlist, estimate_forty, two_runs):
+async def test_a_diverging_run_shows_the_reason_and_torch_counters(training, watchlist, estimate_forty, two_runs):
     counters = ProcessCounters(
         time=2_000.0,
         allocated_bytes=45 * GIB,
@@ -279,7 +277,7 @@ async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlis
         await until_shown(pilot, lambda: not screen.query_one("#why").display)
 
 
-async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty, two_runs):
+async def test_the_time_span_can_be_zoomed(training, watchlist, estimate_forty, two_runs):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
@@ -291,7 +289,7 @@ async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty
         assert "last 1 min" in text_of(screen, "#legend")
 
 
-async def test_with_little_room_the_settings_are_a_key_away(training, watchlist, estimate_forty, board):
+async def test_in_a_small_terminal_a_key_shows_the_settings(training, watchlist, estimate_forty, board):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
@@ -305,7 +303,9 @@ async def test_with_little_room_the_settings_are_a_key_away(training, watchlist,
         assert shown() == [False, True]
 
 
-async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(training, watchlist, estimate_forty):
+async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_effect(
+    training, watchlist, estimate_forty
+):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
@@ -322,7 +322,7 @@ async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(t
         assert watchlist.runs()[0].job.model.id == "meta-llama/Llama-3.1-8B"
 
 
-async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchlist, estimate_forty, board):
+async def test_without_a_pid_the_screen_offers_the_processes_on_gpus(training, watchlist, estimate_forty, board):
     screen = AttachScreen(watchlist, estimate=estimate_forty)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -334,7 +334,7 @@ async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchli
         assert not screen.query_one("#attached").display
 
 
-async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(training, watchlist, estimate_forty, board):
+async def test_a_process_of_a_recording_is_not_read_from_this_machine(training, watchlist, estimate_forty, board):
     source = replace(board.snapshot.source, kind="demo")
     recorded = replace(board, snapshot=replace(board.snapshot, source=source))
     screen = AttachScreen(watchlist, estimate=estimate_forty)
@@ -347,7 +347,7 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
         assert watchlist.runs() == ()
 
 
-async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_forty):
+async def test_an_ended_process_is_reported_in_one_sentence(watchlist, estimate_forty):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     screen = AttachScreen(watchlist, estimate=estimate_forty)
@@ -357,7 +357,7 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
         assert screen.query_one(Input).has_focus
 
 
-async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimate_forty):
+async def test_an_unreadable_process_is_reported_in_one_sentence(watchlist, estimate_forty):
     def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
@@ -367,7 +367,7 @@ async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimat
 
 
 @pytest.mark.parametrize("typed", ["abc", "-1", ""])
-async def test_a_pid_that_is_none_is_one_sentence(watchlist, estimate_forty, typed):
+async def test_an_invalid_pid_is_reported_in_one_sentence(watchlist, estimate_forty, typed):
     screen = AttachScreen(watchlist, estimate=estimate_forty)
     async with ScreenHost(screen).run_test() as pilot:
         await pilot.press(*typed, "enter")
@@ -384,7 +384,7 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         assert not screen.query_one(RunGraph).display
 
 
-async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(
+async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
     training, watchlist, estimate_forty, board, make_snapshot, make_gpu
 ):
     unread = replace(make_gpu(0, used_bytes=None, free_bytes=None), processes=None)
@@ -404,7 +404,7 @@ async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(
         assert "no GPU" not in text_of(screen, "#run")
 
 
-async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
+async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(
     training, watchlist, estimate_forty, board
 ):
     go = threading.Event()
@@ -419,7 +419,7 @@ async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
         screen.show_board(board)
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         await pilot.press("f5")
-        assert pilot.app.screen is screen  # there is nothing to draw yet
+        assert pilot.app.screen is screen  # there is no step to draw yet
         await pilot.press(*"4096")
         await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
         await pilot.press("f5")

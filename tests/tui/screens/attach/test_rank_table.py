@@ -34,7 +34,7 @@ def cells(rows, column: str) -> list[str]:
     return [row.cells[column].text for row in rank_rows(rows, RANKS)]
 
 
-def test_each_rank_says_what_it_holds_and_how_its_peak_is_known(rows_of):
+def test_each_rank_shows_its_memory_and_the_source_of_its_peak(rows_of):
     rows_of(41, 60)
     rows = rows_of(40, 61)
     assert cells(rows, "RANK") == ["0", "1"]
@@ -45,7 +45,7 @@ def test_each_rank_says_what_it_holds_and_how_its_peak_is_known(rows_of):
     assert cells(rows, "STATUS") == ["✓ on budget", "▲ OVER"]
 
 
-def test_the_driver_or_the_probe_know_the_peak_better(rows_of):
+def test_the_peak_of_the_driver_or_the_probe_is_preferred(rows_of):
     assert cells(rows_of(40, 41, peak_bytes=50 * 2**30), "KNOWN BY") == ["driver"] * 2
     told = ProcessCounters(
         time=2_000.0, reserved_bytes=30 * 2**30, reserved_peak_bytes=35 * 2**30, steps=1234, step_seconds=0.5
@@ -57,7 +57,7 @@ def test_the_driver_or_the_probe_know_the_peak_better(rows_of):
     assert cells(rows, "S/STEP") == ["0.50"] * 2
 
 
-def test_a_rank_on_no_gpu_yet_and_one_that_has_ended_are_still_there(rows_of):
+def test_ranks_without_a_gpu_and_ended_ranks_are_listed(rows_of):
     assert cells(rows_of(40, None), "STATUS") == ["✓ on budget", "on no GPU yet"]
     assert cells(rows_of(40, None), "GPU") == ["0", "1"]
     rows_of(40, 40)
@@ -67,7 +67,7 @@ def test_a_rank_on_no_gpu_yet_and_one_that_has_ended_are_still_there(rows_of):
 
 
 @pytest.mark.parametrize("width", [1, 40, 80, 120, 200])
-def test_columns_fit_and_the_most_important_stay(width):
+def test_columns_fit_the_width_and_the_most_important_are_kept(width):
     columns = rank_columns(width)
     assert sum(size + 2 for size in columns.values()) <= max(width, 9)
     assert "PID" in columns
@@ -79,7 +79,7 @@ class TableApp(App[None]):
         yield RankTable()
 
 
-async def test_the_cursor_goes_to_the_rank_that_needs_a_look_until_the_user_moves_it(rows_of):
+async def test_the_cursor_follows_the_most_urgent_rank_until_the_user_moves_it(rows_of):
     app = TableApp()
     async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(RankTable)

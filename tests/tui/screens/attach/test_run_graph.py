@@ -38,19 +38,19 @@ def letters(shown: RunGraphData, *, width: int = 20, height: int = 8) -> list[st
     return ["".join(cell.char for cell in row) for row in rows]
 
 
-def test_without_colour_what_is_held_has_capitals_and_what_is_to_come_small_letters():
+def test_without_colour_observed_memory_is_uppercase_and_expected_memory_lowercase():
     rows = letters(picture(steady(35 * GIB), layers=STACKED))
     assert [row[0] for row in rows] == [" ", " ", "a", "a", "▄", "O", "W", "W"]
 
 
-def test_with_colour_what_is_held_is_brighter_than_what_is_to_come():
+def test_with_colour_observed_memory_is_brighter_than_expected_memory():
     half = [(time, size) if time < 10 else (time, None) for time, size in steady(60 * GIB)]
     weights = run_graph_rows(picture(half, layers=STACKED), width=20, height=8)[-1]
     assert weights[0].ground != weights[19].ground
     assert sum(bytes.fromhex(weights[0].ground[1:])) > sum(bytes.fromhex(weights[19].ground[1:]))
 
 
-def test_what_goes_beyond_the_budget_is_no_component():
+def test_memory_beyond_the_budget_belongs_to_no_component():
     assert [row[0] for row in letters(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"AAOOWW"]
 
 
@@ -60,7 +60,7 @@ def test_the_curve_is_at_least_half_a_row_thick():
     assert thin[4][0] == Cell("█", "#189746")
 
 
-def test_a_line_crosses_what_is_held_and_what_is_not_and_dashes_the_curve():
+def test_a_level_line_crosses_the_whole_graph_and_is_dashed_on_the_curve():
     line = LevelLine(GPU_TOTAL // 2, EXPECTED)
     assert letters(picture(lines=[line]))[3] == EXPECTED * 20
     assert letters(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
@@ -71,11 +71,11 @@ def test_of_two_lines_in_one_row_the_last_one_is_drawn():
     assert letters(picture(lines=[LevelLine(GPU_TOTAL // 2, "-"), LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20
 
 
-def test_a_line_beyond_the_top_lies_at_the_top():
+def test_a_line_beyond_the_top_is_drawn_at_the_top():
     assert letters(picture(lines=[LevelLine(2 * GPU_TOTAL, "-")]))[0] == "-" * 20
 
 
-def test_marks_stand_above_the_curve_and_on_the_axis():
+def test_marks_are_drawn_above_the_curve_and_on_the_axis():
     shown = picture(steady(GPU_TOTAL // 2), marks=[TimeMark(4.0, "L")])
     rows = letters(shown)
     column = rows[0].index("┊")
@@ -83,7 +83,7 @@ def test_marks_stand_above_the_curve_and_on_the_axis():
     assert axis_rows(shown, width=20)[0][column] == "L"
 
 
-def test_marks_of_one_column_stand_beside_each_other_in_order():
+def test_marks_of_one_column_are_drawn_side_by_side_in_order():
     marks = [TimeMark(4.0, "S"), TimeMark(4.1, "C"), TimeMark(4.2, "L"), TimeMark(19.0, "F"), TimeMark(19.1, "=")]
     assert "SCL" in axis_rows(picture(marks=marks), width=20)[0]
     assert axis_rows(picture(marks=marks), width=20)[0][-1] == "F"
@@ -101,17 +101,17 @@ def test_marks_older_than_the_graph_are_not_drawn():
         (3600.0, 60, "-1 h   -45 min        -30 min        -15 min           now"),
     ],
 )
-def test_times_are_round_and_end_now(span, width, words):
+def test_axis_times_are_round_and_end_with_now(span, width, words):
     names = axis_rows(picture(span_seconds=span), width=width)[1]
     assert names.split() == [*words.split(), *(["now"] if "now" not in words else [])]
     assert len(names) == width
 
 
-def test_an_ended_run_ends_at_its_end():
+def test_the_axis_of_an_ended_run_ends_at_its_end():
     assert axis_rows(picture(), width=30, end="end")[1].endswith(" end")
 
 
-def test_the_key_stands_in_the_middle_of_each_layer():
+def test_the_key_names_each_layer_in_its_middle():
     cells = key_cells(picture(layers=STACKED), 8)
     assert [cell.char for cell in cells] == [" ", " ", "A", " ", "O", " ", "W", " "]
     assert cells[-2].colour == "#0b1220"
@@ -129,7 +129,7 @@ def test_the_key_stands_in_the_middle_of_each_layer():
         (None, [], 1),
     ],
 )
-def test_the_card_is_the_ceiling_where_the_run_can_be_seen_on_its_scale(card, sizes, ceiling):
+def test_the_graph_ends_at_the_gpu_size_unless_the_run_is_too_small_for_it(card, sizes, ceiling):
     assert graph_top_bytes(card, *sizes) == ceiling
 
 
@@ -142,7 +142,7 @@ def test_the_card_is_the_ceiling_where_the_run_can_be_seen_on_its_scale(card, si
     layers=st.none() | st.builds(Components, **{name: st.integers(0, GPU_TOTAL) for name in COMPONENTS}),
     letters_only=st.booleans(),
 )
-def test_every_drawing_has_its_size(sizes, marks, width, height, span, layers, letters_only):
+def test_every_drawing_has_the_requested_size(sizes, marks, width, height, span, layers, letters_only):
     history = [(float(at), size) for at, size in enumerate(sizes)]
     lines = [LevelLine(40 * GIB, "-"), LevelLine(GPU_TOTAL, "=")]
     named = [TimeMark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
@@ -158,7 +158,7 @@ class GraphApp(App[None]):
         yield RunGraph(id="graph")
 
 
-async def test_the_widget_writes_its_scales_and_repaints_only_what_changed():
+async def test_the_widget_draws_its_scales_and_repaints_only_changed_regions():
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
         graph = app.query_one(RunGraph)
@@ -175,7 +175,7 @@ async def test_the_widget_writes_its_scales_and_repaints_only_what_changed():
         assert len(repaints) == 1
 
 
-async def test_the_widget_draws_again_when_the_terminal_is_resized():
+async def test_the_widget_redraws_when_the_terminal_is_resized():
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
         graph = app.query_one(RunGraph)
@@ -185,7 +185,7 @@ async def test_the_widget_draws_again_when_the_terminal_is_resized():
         assert graph.render_line(5).text == " 0 ┤" + " " + "█" * 39
 
 
-async def test_the_widget_takes_letters_where_there_is_no_colour(monkeypatch):
+async def test_the_widget_uses_letters_without_colour(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:

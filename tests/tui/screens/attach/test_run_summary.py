@@ -25,7 +25,7 @@ def runs_of(make_budget, make_snapshot, make_gpu, make_process):
     return make
 
 
-def test_without_runs_the_line_says_what_the_screen_is_for(runs_of):
+def test_without_runs_the_line_explains_the_screen(runs_of):
     assert "compare a running job with its budget" in run_tabs((), (), 80).plain
 
 
@@ -38,20 +38,20 @@ def test_a_single_run_is_named_and_several_have_numbers_and_statuses(runs_of):
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 @pytest.mark.parametrize("shown", [1, 5, 9])
-def test_many_runs_never_take_more_than_the_line_and_the_shown_one_is_in_it(runs_of, width, shown):
+def test_many_runs_fit_in_the_line_and_the_current_one_is_included(runs_of, width, shown):
     line = run_tabs(runs_of(9), ((shown, 1_000.0),), width)
     assert line.cell_length <= width
     assert width < 40 or f"{shown} run-number-{shown - 1}" in line.plain
 
 
-def test_a_run_without_a_name_is_known_by_its_program_and_model(make_budget, make_snapshot, make_gpu, make_process):
+def test_a_run_without_a_name_shows_its_program_and_model(make_budget, make_snapshot, make_gpu, make_process):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
     watchlist.add_run(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs
     assert run_tabs(runs, ((4711, 1_000.0),), 80).plain == "train.py Llama-3.1-8B"
 
 
-def test_an_explanation_is_said_once():
+def test_an_explanation_is_shown_once():
     found = Explanation(changes={}, description="checkpointing is off", device_bytes=GIB, predicted_bytes=GIB)
     line = "1.0 GiB if checkpointing is off"
     whole = Divergence(sentence=f"observed 1.1 GiB, expected 0.5; {line}", parts=(), explanations=(found,))

@@ -59,7 +59,7 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
             watchlist,
             AppOptions(**({"interval": 0.05} | options)),
         )
-        while early and source.reads < 2:  # by then the first one has been passed on
+        while early and source.reads < 2:  # by then the first snapshot has been passed on
             time.sleep(0.01)
         app.source_for_test = source
         return app
@@ -93,7 +93,7 @@ async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_sna
         assert "unattributed: driver" in text
 
 
-async def test_the_first_frame_shows_what_was_read_before(open_app, make_snapshot, make_gpu, make_process, monkeypatch):
+async def test_the_first_frame_shows_the_early_reading(open_app, make_snapshot, make_gpu, make_process, monkeypatch):
     """The first frame with the header also has the GPU's figures and its process."""
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
@@ -106,7 +106,7 @@ async def test_the_first_frame_shows_what_was_read_before(open_app, make_snapsho
         assert "4711" in first
 
 
-async def test_keys_that_depend_on_the_figures_come_with_them(open_app, make_snapshot, make_gpu, make_process):
+async def test_keys_that_need_a_board_appear_with_the_first_board(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
     app.source_for_test.read_allowed.clear()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -116,7 +116,7 @@ async def test_keys_that_depend_on_the_figures_come_with_them(open_app, make_sna
         await until_shown(pilot, lambda: " k Kill " in screen_lines(app)[-1])
 
 
-async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_source):
+async def test_a_failure_from_before_the_app_started_is_shown(make_budget, scripted_source):
     closed = threading.Event()
 
     class NoDriver(scripted_source):
@@ -135,7 +135,7 @@ async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_sour
         assert "no NVIDIA driver here" in screen_text(app)
 
 
-async def test_job_over_its_budget_is_told_by_word_and_sign_in_panel_table_and_summary(
+async def test_job_over_its_budget_is_shown_by_word_and_sign_in_panel_table_and_summary(
     open_app, make_snapshot, make_gpu, make_process
 ):
     snapshot = make_snapshot([make_gpu(0, [make_process(1, 61.5)]), make_gpu(1, [make_process(2, 74.5)])])
@@ -148,7 +148,7 @@ async def test_job_over_its_budget_is_told_by_word_and_sign_in_panel_table_and_s
         assert any(line.split()[:7] == ["2", "ana", "1", "74.5", "52.0", "+22.5", "▲"] for line in lines)
 
 
-async def test_held_and_budget_share_the_scale_of_the_card(open_app, make_snapshot, make_gpu, make_process):
+async def test_observed_and_budget_bars_share_the_scale_of_the_gpu(open_app, make_snapshot, make_gpu, make_process):
     gpu = make_gpu(0, [make_process(1, 40)], used_bytes=40 * GIB, reserved_bytes=0, free_bytes=40 * GIB)
     app = open_app([make_snapshot([gpu])], jobs={"qwen-7b-dpo": [1]})
     async with app.run_test(size=(120, 40)) as pilot:
@@ -162,7 +162,7 @@ async def test_held_and_budget_share_the_scale_of_the_card(open_app, make_snapsh
         assert budget.index("┤") + 1 - start == round((52 + 52 / 16) * width / 80)
 
 
-async def test_unknown_figures_are_na_with_the_reason_and_never_zero(open_app, make_snapshot, make_gpu):
+async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero(open_app, make_snapshot, make_gpu):
     fault = Fault(field="used_bytes", code="NOT_SUPPORTED", message="this driver does not tell used memory")
     unknown = dict.fromkeys(
         ("used_bytes", "free_bytes", "reserved_bytes", "utilisation_percent", "power_w", "temperature_c", "processes")
@@ -179,7 +179,7 @@ async def test_unknown_figures_are_na_with_the_reason_and_never_zero(open_app, m
 
 
 @pytest.mark.parametrize(("size", "table_rows"), [((120, 40), 8), ((80, 24), 3)])
-async def test_sixteen_gpus_are_all_seen_with_the_processes_below(
+async def test_sixteen_gpus_are_all_visible_with_the_processes_below(
     open_app, make_snapshot, make_gpu, make_process, size, table_rows
 ):
     gpus = [make_gpu(at, [make_process(100 + at, 20), make_process(200 + at, 30)]) for at in range(16)]
@@ -214,7 +214,7 @@ async def test_small_terminal_still_scrolls_to_every_gpu(open_app, make_snapshot
         assert any(line.startswith("▶39") for line in screen_lines(app))
 
 
-async def test_pending_job_that_does_not_fit_is_told_by_a_word(open_app, make_snapshot, make_gpu, make_process):
+async def test_pending_job_that_does_not_fit_is_marked_by_a_word(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], pending=["small", "big"])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -223,7 +223,7 @@ async def test_pending_job_that_does_not_fit_is_told_by_a_word(open_app, make_sn
         assert any("pending big  ✗ DOES NOT FIT  needs 70.0 GiB" in line for line in lines)
 
 
-async def test_figures_that_stop_coming_are_marked_as_old(open_app, make_snapshot, make_gpu):
+async def test_figures_are_marked_as_old_when_updates_stop(open_app, make_snapshot, make_gpu):
     now = [100.0]
     app = open_app([make_snapshot([make_gpu(0)])], interval=1.0, clock=lambda: now[0])
     async with app.run_test(size=(120, 30)) as pilot:
@@ -237,7 +237,7 @@ async def test_figures_that_stop_coming_are_marked_as_old(open_app, make_snapsho
         app.source_for_test.read_allowed.set()
 
 
-async def test_gpu_whose_own_reading_is_old_says_so(open_app, make_snapshot, make_gpu):
+async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1, read_at=1_940.0)])], interval=1.0)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -246,7 +246,7 @@ async def test_gpu_whose_own_reading_is_old_says_so(open_app, make_snapshot, mak
         assert "! 1 min old" in titles[1]
 
 
-async def test_a_gpu_on_which_the_driver_hangs_says_so_and_the_others_go_on(
+async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
     open_app, make_snapshot, make_gpu, make_process
 ):
     words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 12 s; its figures are old"
@@ -263,8 +263,8 @@ async def test_a_gpu_on_which_the_driver_hangs_says_so_and_the_others_go_on(
         await until_shown(pilot, lambda: isinstance(app.screen, HelpScreen))
 
 
-async def test_a_fault_that_appears_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
-    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])], interval=60.0)  # nothing else draws all of it anew
+async def test_a_new_fault_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])], interval=60.0)  # nothing else redraws the whole screen
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
@@ -304,7 +304,7 @@ async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snap
         app.source_for_test.read_allowed.set()
 
 
-async def test_source_that_cannot_be_opened_is_told(open_app, make_snapshot):
+async def test_source_that_cannot_be_opened_is_reported(open_app, make_snapshot):
     app = open_app([make_snapshot([])])
 
     def refuse() -> None:
@@ -315,14 +315,14 @@ async def test_source_that_cannot_be_opened_is_told(open_app, make_snapshot):
         await until_shown(pilot, lambda: "no NVIDIA driver was found" in screen_text(app))
 
 
-async def test_banner_keeps_a_replay_from_looking_live(open_app, make_snapshot, make_gpu):
+async def test_banner_distinguishes_a_replay_from_live_figures(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])], banner="demo recording: no NVIDIA driver found here")
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         assert "REPLAY  demo recording: no NVIDIA driver found here" in screen_text(app)
 
 
-async def test_without_a_driver_the_dashboard_is_for_planning(open_app, make_snapshot):
+async def test_without_a_driver_the_dashboard_offers_planning(open_app, make_snapshot):
     why = "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or start the container with it"
     app = open_app([make_snapshot([], faults=(Fault(field=None, code=NO_DRIVER, message=why),))])
     async with app.run_test(size=(80, 24)) as pilot:
@@ -335,7 +335,7 @@ async def test_without_a_driver_the_dashboard_is_for_planning(open_app, make_sna
         await opened(pilot, "FitCheckScreen")
 
 
-async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu, make_process):
+async def test_hostile_command_is_shown_as_plain_text(open_app, make_snapshot, make_gpu, make_process):
     evil = make_process(1, 40, command="\x1b[31mrun [red]x[/red] [@click=app.quit]y\x07", user="[bold]eve")
     app = open_app([make_snapshot([make_gpu(0, [evil], name="[blink]card\x1b]0;t")])])
     async with app.run_test(size=(160, 40)) as pilot:
@@ -347,7 +347,7 @@ async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu,
         assert "\x07" not in text
 
 
-async def test_hostile_names_never_reach_the_terminal_from_any_screen(
+async def test_control_characters_in_names_never_reach_the_terminal_from_any_screen(
     open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
 ):
     evil = "[red]\x1b[31mx[/]\x07\u202e\u200b\u3164"
@@ -392,7 +392,7 @@ async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make
         assert screen_text(app).isascii()
 
 
-async def test_space_pauses_and_says_so(open_app, make_snapshot, make_gpu):
+async def test_space_pauses_and_the_header_shows_it(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
@@ -401,7 +401,7 @@ async def test_space_pauses_and_says_so(open_app, make_snapshot, make_gpu):
         assert " paused " in screen_lines(app)[0]
 
 
-async def test_recording_can_be_started_and_holds_the_jobs(
+async def test_recording_can_be_started_and_contains_the_jobs(
     open_app, make_snapshot, make_gpu, make_process, tmp_path, monkeypatch
 ):
     from vramtop.monitor.sources.recording import read_recording
@@ -421,7 +421,7 @@ async def test_recording_can_be_started_and_holds_the_jobs(
     assert [waiting.name for waiting in first.pending] == ["small"]
 
 
-async def test_enter_opens_the_process_and_escape_comes_back(open_app, make_snapshot, make_gpu, make_process):
+async def test_enter_opens_the_process_and_escape_returns(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -434,7 +434,7 @@ async def test_enter_opens_the_process_and_escape_comes_back(open_app, make_snap
 
 
 @pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen")])
-async def test_key_opens_the_screen_and_figures_go_on_behind_it(open_app, make_snapshot, make_gpu, key, screen):
+async def test_key_opens_the_screen_and_figures_keep_updating_behind_it(open_app, make_snapshot, make_gpu, key, screen):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -447,7 +447,7 @@ async def test_key_opens_the_screen_and_figures_go_on_behind_it(open_app, make_s
         assert "0 H100" in screen_text(app)
 
 
-async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_gpu):
+async def test_repeated_key_opens_only_one_screen(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -457,7 +457,7 @@ async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_g
         assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
 
-async def test_footer_is_whole_at_80_columns(open_app, make_snapshot, make_gpu, make_process):
+async def test_footer_is_complete_at_80_columns(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -481,7 +481,7 @@ async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make
         assert table.has_focus
 
 
-async def test_filter_that_matches_nothing_says_so(open_app, make_snapshot, make_gpu, make_process):
+async def test_filter_without_matches_is_stated(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10)])])])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -521,7 +521,7 @@ async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, m
         await until_shown(pilot, lambda: not any("999999001" in line for line in screen_lines(app)))
 
 
-async def test_attach_without_a_process_opens_the_newest_run(open_app, make_snapshot, make_gpu, make_process):
+async def test_attach_without_a_process_opens_the_latest_run(open_app, make_snapshot, make_gpu, make_process):
     running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40), make_process(999_999_002, 20)])])
     app = open_app([running], jobs={"big": [999_999_001], "small": [999_999_002]})
     async with app.run_test(size=(120, 40)) as pilot:
@@ -547,7 +547,7 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
         await opened(pilot, "AttachScreen")
 
 
-async def test_lost_gpu_is_not_said_to_be_idle(open_app, make_snapshot, make_gpu):
+async def test_lost_gpu_is_not_shown_as_idle(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -555,7 +555,7 @@ async def test_lost_gpu_is_not_said_to_be_idle(open_app, make_snapshot, make_gpu
         assert "n/a: its processes are not known" in screen_text(app)
 
 
-async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_snapshot, make_gpu, make_process):
+async def test_light_theme_redraws_the_table_in_its_own_colours(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 60)])])], jobs={"qwen-7b-dpo": [1]})
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -567,7 +567,7 @@ async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_sna
         assert dark.text == table.render_line(1).text
 
 
-async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_again(open_app, make_snapshot, make_gpu):
+async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -579,7 +579,7 @@ async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_agai
         await pilot.press("escape")
 
 
-async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapshot, make_gpu):
+async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -619,7 +619,7 @@ async def test_garbage_is_collected_again_once_the_first_frame_is_drawn(open_app
 async def test_only_cells_that_changed_are_sent_to_the_terminal(
     open_app, make_snapshot, make_gpu, make_process, monkeypatch
 ):
-    """One figure and the clock change; a whole line would be 120 cells."""
+    """Only one figure and the clock change; a complete line would be 120 cells."""
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
@@ -641,7 +641,7 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
         assert "Fit" in "".join(written)
 
 
-async def test_tab_stops_at_no_panel(open_app, make_snapshot, make_gpu):
+async def test_tab_skips_the_panels(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)

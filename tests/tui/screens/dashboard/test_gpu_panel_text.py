@@ -48,24 +48,24 @@ def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, wi
     assert cell_len(gpu_row_titles(width).plain) == width
 
 
-def test_budget_beyond_the_card_ends_in_an_arrow(make_row, make_gpu, make_process):
+def test_budget_larger_than_the_gpu_ends_in_an_arrow(make_row, make_gpu, make_process):
     lines = drawn(make_row(make_gpu(0, [make_process(1, 30)]), need=100))
     assert "▶▏" in lines[2]
 
 
-def test_job_with_a_budget_is_drawn_first_so_that_both_bars_begin_together(make_row, make_gpu, make_process):
+def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together(make_row, make_gpu, make_process):
     row = make_row(make_gpu(0, [make_process(2, 50), make_process(1, 20)]), need=20)
     held, budget = drawn(row)[1:3]
     seam = held.index("▊")
     assert abs(seam + 1 - budget.index("├")) <= 3
 
 
-def test_graph_line_counts_what_other_processes_hold(make_row, make_gpu, make_process):
+def test_graph_line_includes_the_memory_of_other_processes(make_row, make_gpu, make_process):
     lines = drawn(make_row(make_gpu(0, [make_process(1, 20), make_process(2, 30)]), need=25))
     assert any("expected 56.0" in line for line in lines)
 
 
-def test_unknown_total_shows_reason_and_what_processes_hold(make_row, make_gpu, make_process):
+def test_unknown_total_shows_the_reason_and_the_memory_of_processes(make_row, make_gpu, make_process):
     gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
     lines = drawn(make_row(gpu, need=30))
     assert "n/a: the GPU's total memory is not known, processes hold 30.0 GiB" in lines[1]
@@ -73,12 +73,12 @@ def test_unknown_total_shows_reason_and_what_processes_hold(make_row, make_gpu, 
     assert "free n/a" in lines[0]
 
 
-def test_idle_gpu_and_unknown_job_say_so(make_row, make_gpu, make_process):
+def test_idle_gpu_and_unknown_job_are_stated(make_row, make_gpu, make_process):
     assert "nothing runs here" in drawn(make_row(make_gpu(0)))[2]
     assert "no job known here" in drawn(make_row(make_gpu(0, [make_process(1, 3)])))[2]
 
 
-def test_summary_names_each_gpu_of_the_job_that_is_over_once(make_budget, make_snapshot, make_gpu, make_process):
+def test_summary_names_each_gpu_of_a_job_over_its_budget_once(make_budget, make_snapshot, make_gpu, make_process):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     watchlist.add_run(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
@@ -86,7 +86,7 @@ def test_summary_names_each_gpu_of_the_job_that_is_over_once(make_budget, make_s
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-def test_summary_gives_way_but_keeps_the_word_for_the_next_job(
+def test_summary_is_shortened_but_keeps_the_verdict_of_the_next_job(
     make_budget, make_snapshot, make_gpu, make_process, width: int
 ):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
@@ -99,14 +99,14 @@ def test_summary_gives_way_but_keeps_the_word_for_the_next_job(
 
 
 @pytest.mark.parametrize("width", [30, 60, 78, 118])
-def test_header_keeps_its_width_and_says_how_old_the_figures_are(make_snapshot, make_gpu, width: int):
+def test_header_keeps_its_width_and_shows_the_age_of_the_figures(make_snapshot, make_gpu, width: int):
     board = Watchlist(estimate=lambda job: None).update(make_snapshot([make_gpu(0)]))  # type: ignore[arg-type,return-value]
     line = header_line(board, FeedStatus(interval=1.0, age_seconds=75.0), width).plain
     assert cell_len(line) == width
     assert "! figures are 1 min old" in line or width < 40
 
 
-def test_many_small_processes_take_no_more_of_the_bar_than_they_hold(
+def test_many_small_processes_fill_no_more_of_the_bar_than_their_memory(
     make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
 ) -> None:
     gpu = make_gpu(0, [make_process(pid, 0.5) for pid in range(1, 81)])  # 40 of 80 GiB, and 1 unattributed
@@ -115,7 +115,7 @@ def test_many_small_processes_take_no_more_of_the_bar_than_they_hold(
     assert sum(cell.char in "█▊" for cell in cells) == 20
 
 
-def test_a_sum_with_an_unknown_in_it_says_so(
+def test_a_sum_with_an_unknown_part_is_marked(
     make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], make_row: Callable[..., GpuRow]
 ) -> None:
     one = make_gpu(0, [make_process(1, 30), make_process(2, None)])
@@ -139,7 +139,7 @@ def test_a_gpu_whose_processes_cannot_be_read_does_not_look_idle(make_row, make_
     assert "n/a: the driver does not let this user read them" in text
 
 
-def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(make_row, make_gpu, make_process):
+def test_shared_memory_used_by_the_rest_of_the_machine_is_not_free(make_row, make_gpu, make_process):
     process = make_process(used=20)
     gpu = make_gpu(0, [process], used_bytes=20 * GIB, free_bytes=40 * GIB, reserved_bytes=None)
     assert "(host's memory)" not in drawn(make_row(gpu))[0]
@@ -152,7 +152,7 @@ def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(mak
 @pytest.mark.parametrize(
     ("code", "word"), [("GPU_IS_LOST", "! lost"), ("RESET_REQUIRED", "! reset required"), ("UNKNOWN", "! cannot be")]
 )
-def test_a_gpu_that_does_not_answer_has_a_word_for_it_in_its_line(make_row, make_gpu, code: str, word: str):
+def test_a_gpu_that_does_not_answer_is_marked_in_its_line(make_row, make_gpu, code: str, word: str):
     nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
     gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
     line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, selected=False).plain

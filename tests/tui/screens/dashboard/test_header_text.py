@@ -9,31 +9,31 @@ from vramtop.tui.screens.base import FeedStatus
 from vramtop.tui.screens.dashboard.header_text import notices
 
 
-def odd(gpu: int, held: int) -> Anomaly:
+def make_anomaly(gpu: int, held: int) -> Anomaly:
     return Anomaly(
         kind="unseen", gpu_index=gpu, pids=(), held_bytes=held * GIB, sentence=f"{held} GiB odd", advice="look"
     )
 
 
-def test_what_is_odd_is_said_above_the_gpus_in_two_lines_at_most(
+def test_anomalies_take_at_most_two_lines_above_the_gpus(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     snapshot = make_snapshot([make_gpu(0)])
     gpus = (GpuRow(reading=snapshot.gpus[0], rows=()),)
     assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), FeedStatus(interval=1.0), 80) == []
-    two = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=(odd(0, 1), odd(1, 9)))
+    two = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=(make_anomaly(0, 1), make_anomaly(1, 9)))
     assert [line.plain for line in notices(two, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 1: 9 GiB odd",
         " !  GPU 0: 1 GiB odd",
     ]
-    many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(odd(n, n) for n in range(1, 5)))
+    many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(make_anomaly(n, n) for n in range(1, 5)))
     assert [line.plain for line in notices(many, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
         " !  3 more on GPU 1, 2, 3: vramtop --once shows all of them",
     ]
 
 
-def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
+def test_the_same_fault_of_several_gpus_is_shown_once(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     lost = Fault(field=None, code="GPU_IS_LOST", message="the GPU no longer answers")
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
     ]
 
 
-def test_why_there_are_no_figures_is_said_in_full() -> None:
+def test_the_reason_for_missing_figures_is_shown_in_full() -> None:
     words = "the NVIDIA driver was updated while its old kernel module stayed loaded; reboot, or unload and load it"
     lines = [line.plain for line in notices(None, FeedStatus(interval=1.0, failure=words), 40)]
     assert len(lines) > 1

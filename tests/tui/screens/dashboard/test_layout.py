@@ -9,7 +9,7 @@ from vramtop.tui.screens.dashboard.layout import plan_layout
 @pytest.mark.parametrize("gpus", [0, 1, 2, 3, 4, 8, 16, 40])
 @pytest.mark.parametrize("size", [(80, 21), (100, 27), (120, 37), (200, 57), (80, 10)])
 @pytest.mark.parametrize("pending", [0, 1, 9])
-def test_parts_fit_into_the_height_with_room_for_the_table(gpus: int, size: tuple[int, int], pending: int):
+def test_parts_fit_the_height_and_leave_space_for_the_table(gpus: int, size: tuple[int, int], pending: int):
     width, height = size
     plan = plan_layout(width=width, height=height, gpus=gpus, processes=500, pending=pending, budgets=True)
     opened = panel_height(plan.graph_height) if plan.open_panel else 0

@@ -99,13 +99,13 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert "shared" in listed[2]
         assert "12.0/20.0    8.0" in listed[3]
         assert "… warming up −6.0" in listed[3]  # its job's 12 of 18 GiB
-        assert listed[3].startswith("▶")  # the one that has a job, not its GPU
+        assert listed[3].startswith("▶")  # the device with the job, not its GPU
         opened = app.screen.query_one("#open", GpuPanel).shown.plain
         assert "0:9 MIG 1g.20gb of" in opened
         assert "12.0 of 20.0 GiB (60 %) · free 8.0" in opened
 
 
-async def test_panels_stand_on_the_scale_of_the_device(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
+async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
     app = open_app([make_snapshot([mig_gpu()])])
     async with app.run_test(size=(120, 50)) as pilot:
         await settle(pilot)
@@ -125,7 +125,7 @@ async def test_panels_stand_on_the_scale_of_the_device(open_app: Make, make_snap
         assert held.count("█") == round(12 * width / 20)
         assert "18.0 GiB (16.9 to 19.1)" in budget
         assert not any("W" in line.split("▏")[0] for lines in panels[:3] for line in lines[2:3])
-        assert "util % n/a ─" in panels[3][0]  # no power and temperature: they are of the whole card
+        assert "util % n/a ─" in panels[3][0]  # no power and temperature: they belong to the whole GPU
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 
 
@@ -170,7 +170,7 @@ def test_table_names_the_instance_and_its_rows_add_up(make_watchlist: Make, make
     assert len(matching(rows, "gpu0")) == 5
 
 
-def test_rows_sorted_by_gpu_stand_under_it_whatever_is_known(
+def test_rows_sorted_by_gpu_are_below_it_whatever_is_known(
     make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
 ) -> None:
     gpu = make_mig_gpu(0, [make_process(7, 0), make_process(8, None, gpu_instance=0, compute_instance=0)])
@@ -179,7 +179,7 @@ def test_rows_sorted_by_gpu_stand_under_it_whatever_is_known(
     assert [row.cells["GPU"].text for row in rows] == ["0", "0:0", "0:0", "0:3:1", "0:9", "1:3:0", "1:9"]
 
 
-def test_one_pid_in_two_instances_is_two_rows(
+def test_one_pid_in_two_instances_has_two_rows(
     make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
 ) -> None:
     twice = [make_process(7, 1, gpu_instance=3), make_process(7, 2, gpu_instance=9)]
@@ -199,7 +199,7 @@ async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snap
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_lines_and_titles_are_as_wide_as_they_should_be(
+def test_lines_and_titles_have_the_requested_width(
     make_watchlist: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make, width: int
 ) -> None:
     wide = mig_gpu(1)
@@ -211,7 +211,7 @@ def test_lines_and_titles_are_as_wide_as_they_should_be(
         assert gpu_row_titles(width, names=names).cell_length == width
 
 
-def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figures(
+def test_a_device_of_unknown_memory_shows_the_reason_and_its_gpu_keeps_its_figures(
     make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
 ) -> None:
     fault = Fault(field="mig", code="NO_PERMISSION", message="this user may not read it")
@@ -227,7 +227,7 @@ def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figure
     assert "train.py 1 +1" in lines[1]
 
 
-def test_once_says_once_what_is_wrong_with_a_device(
+def test_once_prints_the_fault_of_a_device_once(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     make_snapshot: Make,
@@ -242,7 +242,7 @@ def test_once_says_once_what_is_wrong_with_a_device(
     assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
 
 
-def test_the_question_before_the_end_calls_a_device_as_the_table_does(
+def test_the_termination_dialog_names_a_device_like_the_table(
     make_snapshot: Make, make_watchlist: Make, mig_gpu: Make
 ) -> None:
     board = make_watchlist().update(make_snapshot([mig_gpu()], time=time.time()))
@@ -251,7 +251,7 @@ def test_the_question_before_the_end_calls_a_device_as_the_table_does(
     assert "2.0 GiB of GPU 0:3:1" in termination_details(row, board, ending, width=80).plain
 
 
-def test_once_has_a_line_for_each_device_and_json_an_array(
+def test_once_prints_a_line_for_each_device_and_json_has_an_array(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     make_snapshot: Make,
@@ -289,7 +289,7 @@ def test_once_has_a_line_for_each_device_and_json_an_array(
     ]
 
 
-def test_a_recording_keeps_what_the_devices_held(
+def test_a_recording_keeps_the_memory_of_the_devices(
     tmp_path: Path, make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
 ) -> None:
     snapshot = make_snapshot([mig_gpu()])
@@ -302,7 +302,7 @@ def test_a_recording_keeps_what_the_devices_held(
     ]
 
 
-def test_attach_says_the_instance_that_a_process_runs_in(
+def test_attach_names_the_instance_that_a_process_runs_in(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     make_snapshot: Make,

@@ -42,50 +42,52 @@ def drawn(table: ProcessTable) -> list[Strip]:
 
 
 @pytest.fixture
-def three(make_process) -> list[GpuProcess]:
+def three_processes(make_process) -> list[GpuProcess]:
     return [make_process(1, 10, user="ana"), make_process(2, 40, user="bob"), make_process(3, 20, user="cyd")]
 
 
-async def test_update_keeps_cursor_on_the_process(make_board, make_gpu, make_process, three):
+async def test_update_keeps_the_cursor_on_its_process(make_board, make_gpu, make_process, three_processes):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
         table.sort_key = "VRAM"
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         assert pids(table)[:3] == ["2", "3", "1"]
         table.move_cursor(row=2)
-        three[0] = make_process(1, 50, user="ana")
-        table.show_board(make_board([make_gpu(0, [*three, make_process(9, 5)])]), width=120)
+        three_processes[0] = make_process(1, 50, user="ana")
+        table.show_board(make_board([make_gpu(0, [*three_processes, make_process(9, 5)])]), width=120)
         assert pids(table)[:4] == ["1", "2", "3", "9"]
         assert table.selected.row.process.pid == 1
 
 
-async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_process, three, monkeypatch):
+async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_process, three_processes, monkeypatch):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         before = drawn(table)
         painted: list[Any] = []
         monkeypatch.setattr(table, "refresh", lambda *regions, **_: painted.extend(regions))
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         assert painted == []
         assert all(a is b for a, b in zip(before, drawn(table), strict=True))
-        three[1] = make_process(2, 41, user="bob")
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        three_processes[1] = make_process(2, 41, user="bob")
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         after = drawn(table)
         assert [region.y for region in painted] == [y for y in range(20) if before[y] is not after[y]] == [1]
         assert "41.0" in after[1].text
 
 
-async def test_lines_have_the_width_of_the_table_also_before_it_is_told(make_board, make_gpu, three, monkeypatch):
+async def test_lines_have_the_width_of_the_table_even_before_its_size_is_known(
+    make_board, make_gpu, three_processes, monkeypatch
+):
     app = TableApp()
     async with app.run_test(size=(80, 20)) as pilot:
         table = app.query_one(ProcessTable)
         monkeypatch.setattr(ProcessTable, "on_resize", lambda *_: None)
-        table.show_board(make_board([make_gpu(0, three)]), width=80)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=80)
         await pilot.pause()
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         drawn(table)
         await pilot.resize_terminal(120, 20)
         await pilot.pause()
@@ -123,11 +125,11 @@ async def test_keys_move_the_cursor_and_keep_it_in_sight(make_board, make_gpu, m
         assert seen == [1, 0, 0, last, last - 1, last - 19, 0, 18]
 
 
-async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three):
+async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three_processes):
     app = TableApp()
     async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         await pilot.pause()
         await pilot.click(ProcessTable, offset=(table.render_line(0).text.index("VRAM"), 0))
         assert table.sort_key == "VRAM"
@@ -136,23 +138,25 @@ async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three):
         assert pids(table)[:3] == ["1", "2", "3"]
 
 
-async def test_process_that_ends_leaves_and_pid_reuse_is_another_row(make_board, make_gpu, make_process, three):
+async def test_an_ended_process_leaves_the_table_and_a_reused_pid_is_another_row(
+    make_board, make_gpu, make_process, three_processes
+):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         reused = make_process(1, 10, start_time=1_500.0)
-        table.show_board(make_board([make_gpu(0, [reused, *three[1:]])]), width=120)
+        table.show_board(make_board([make_gpu(0, [reused, *three_processes[1:]])]), width=120)
         keys = [row.key for row in table.rows]
         assert ("GPU-00000000", 1, 1_500.0) in keys
         assert ("GPU-00000000", 1, 1_000.0) not in keys
 
 
-async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three):
+async def test_filter_and_sort_follow_the_typed_text(make_board, make_gpu, three_processes):
     app = TableApp()
     async with app.run_test(size=(120, 20)):
         table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         table.filter_by("bob")
         assert pids(table) == ["2"]
         table.filter_by("")
@@ -161,7 +165,7 @@ async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three)
         assert "VRAM↓" in table.render_line(0).text
 
 
-async def test_many_processes_come_and_go_at_once(make_board, make_gpu, make_process):
+async def test_many_processes_can_start_and_end_at_once(make_board, make_gpu, make_process):
     app = TableApp()
     async with app.run_test(size=(120, 40)):
         table = app.query_one(ProcessTable)
@@ -171,18 +175,18 @@ async def test_many_processes_come_and_go_at_once(make_board, make_gpu, make_pro
         assert table.row_count == 1
 
 
-async def test_narrow_table_drops_columns_but_shows_the_processes(make_board, make_gpu, three):
+async def test_narrow_table_omits_columns_but_shows_the_processes(make_board, make_gpu, three_processes):
     app = TableApp()
     async with app.run_test(size=(40, 20)):
         table = app.query_one(ProcessTable)
-        table.show_board(make_board([make_gpu(0, three)]), width=40)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=40)
         assert [title.strip() for title in table.titles] == ["PID", "GPU", "VRAM GiB", "STATUS↓"]
-        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.show_board(make_board([make_gpu(0, three_processes)]), width=120)
         assert len(table.titles) == 9
 
 
-def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three):
-    rows = table_rows(make_board([make_gpu(0, three), make_gpu(1)]))
+def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three_processes):
+    rows = table_rows(make_board([make_gpu(0, three_processes), make_gpu(1)]))
     for gpu in (0, 1):
         held = sum(float(row.cells["VRAM GiB"].text) for row in rows if row.gpu.index == gpu)
         assert held == pytest.approx(rows[0].gpu.used_bytes / GIB if gpu == 0 else 1.0)
@@ -192,17 +196,17 @@ def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three):
     ("words", "found"),
     [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("on budget", [2])],
 )
-def test_filter_looks_into_every_field(make_board, make_gpu, make_process, three, words: str, found: list[int]):
+def test_filter_searches_every_field(make_board, make_gpu, make_process, three_processes, words: str, found: list[int]):
     others = {"command": "./serve", "name": "serve", "user": "dee"}
-    three[1] = make_process(2, 20, user="bob", command="./x", name="x")
-    three[0] = make_process(1, 10, user="ana", command="./y", name="y")
-    board = make_board([make_gpu(0, three), make_gpu(1, [make_process(4, 3, **others)], used_bytes=3 * GIB)])
+    three_processes[1] = make_process(2, 20, user="bob", command="./x", name="x")
+    three_processes[0] = make_process(1, 10, user="ana", command="./y", name="y")
+    board = make_board([make_gpu(0, three_processes), make_gpu(1, [make_process(4, 3, **others)], used_bytes=3 * GIB)])
     rows = matching([row for row in table_rows(board) if row.row], words)
     assert sorted(row.row.process.pid for row in rows if row.row) == found
 
 
-def test_sorting_puts_what_needs_a_look_first_and_what_is_unknown_last(make_board, make_gpu, make_process, three):
-    rows = table_rows(make_board([make_gpu(0, [*three, make_process(7, None)])]))
+def test_sorting_puts_urgent_rows_first_and_unknown_values_last(make_board, make_gpu, make_process, three_processes):
+    rows = table_rows(make_board([make_gpu(0, [*three_processes, make_process(7, None)])]))
 
     def order(by: Any) -> list[int | None]:
         return [row.row.process.pid if row.row else None for row in in_order(rows, by)]
@@ -222,8 +226,8 @@ def test_columns_fill_the_width_and_never_exceed_it(width: int):
 
 
 @pytest.mark.parametrize("status", list(STATUSES))
-def test_every_status_has_room_in_its_column(make_board, make_gpu, three, status):
-    board = make_board([make_gpu(0, three)])
+def test_every_status_fits_its_column(make_board, make_gpu, three_processes, status):
+    board = make_board([make_gpu(0, three_processes)])
     row = next(row for row in board.processes if row.comparison)
     judged = replace(row, comparison=replace(row.comparison, status=status))
     shown = replace(board, gpus=(replace(board.gpus[0], rows=(judged,)),))

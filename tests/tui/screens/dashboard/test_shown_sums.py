@@ -36,7 +36,7 @@ def board_of(make_snapshot, gpu):
 
 @settings(max_examples=100)
 @given(data=st.data())
-def test_rows_and_json_add_up_to_what_is_used(make_gpu, make_process, make_snapshot, data):
+def test_rows_and_json_add_up_to_the_used_memory(make_gpu, make_process, make_snapshot, data):
     gpu: GpuReading = data.draw(readings(make_gpu, make_process))
     board = board_of(make_snapshot, gpu)
     rows = table_rows(board)
@@ -52,12 +52,12 @@ def test_rows_and_json_add_up_to_what_is_used(make_gpu, make_process, make_snaps
     if not unknown:
         assert sum(sizes) + shown["unattributed_bytes"] == gpu.used_bytes
         left = gpu.used_bytes - sum(row.row.process.used_bytes for row in rows if row.row)
-        assert any(row.row is None for row in rows) == (left >= GIB / 20)  # less is 0.0 GiB to the eye
+        assert any(row.row is None for row in rows) == (left >= GIB / 20)  # less is displayed as 0.0 GiB
 
 
 @settings(max_examples=100)
 @given(data=st.data(), width=st.integers(10, 200))
-def test_the_held_bar_is_never_longer_than_the_card(make_gpu, make_process, make_snapshot, data, width):
+def test_the_bar_of_observed_memory_is_never_longer_than_the_gpu(make_gpu, make_process, make_snapshot, data, width):
     gpu: GpuReading = data.draw(readings(make_gpu, make_process))
     if gpu.total_bytes is None:
         return
@@ -70,7 +70,7 @@ def test_the_held_bar_is_never_longer_than_the_card(make_gpu, make_process, make
         assert abs(drawn - held * width / gpu.total_bytes) <= len(gpu.processes) + 3  # each part is rounded
 
 
-def test_a_contradiction_is_said_in_the_table(make_gpu, make_process, make_snapshot):
+def test_a_contradiction_is_shown_in_the_table(make_gpu, make_process, make_snapshot):
     fault = Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message="the processes hold more than is used")
     gpu = make_gpu(0, [make_process(100, 30)], used_bytes=20 * GIB, faults=(fault,))
     assert gpu.unattributed_bytes is gpu.remaining_bytes is None
@@ -79,7 +79,7 @@ def test_a_contradiction_is_said_in_the_table(make_gpu, make_process, make_snaps
     assert "the processes hold more than is used" in rest.cells["COMMAND"].text
 
 
-def test_figures_from_before_a_hang_are_told_from_new_ones(make_gpu, make_process, make_snapshot):
+def test_figures_from_before_a_hang_are_distinguished_from_new_ones(make_gpu, make_process, make_snapshot):
     fault = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
     gpus = [make_gpu(0, [make_process(100, 30)], faults=(fault,)), make_gpu(1, [make_process(101, 30)])]
     board = Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot(gpus))

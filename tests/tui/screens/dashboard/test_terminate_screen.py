@@ -38,7 +38,7 @@ STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 @pytest.fixture
 def start():
-    """Starts a Python program and waits for its first print."""
+    """Return a function that starts a Python program and waits for its first print."""
     started = []
 
     def run(program: str = SLEEPY, *words: str) -> subprocess.Popen:
@@ -58,8 +58,8 @@ def start():
 
 
 @pytest.fixture
-def seen(make_process) -> Callable[..., Any]:
-    """A real process as the monitor would read it, holding 30 GiB."""
+def make_reading(make_process) -> Callable[..., Any]:
+    """Return a real process as the monitor would read it, with 30 GiB."""
 
     def see(process: subprocess.Popen, **changes: Any) -> Any:
         start_time = psutil.Process(process.pid).create_time()
@@ -70,7 +70,7 @@ def seen(make_process) -> Callable[..., Any]:
 
 @pytest.fixture
 def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[..., VramtopApp]:
-    """An app over GPUs with these processes, one list each."""
+    """Return a function that makes an app with one GPU for each list of processes."""
 
     def make(
         *gpus: list, source: Source | None = None, watched: WatchedJob | None = None, **options: Any
@@ -86,8 +86,8 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
 
 
 @pytest.fixture
-def hasty(monkeypatch):
-    """Arms the choices at once."""
+def choices_enabled_at_once(monkeypatch):
+    """Enable the choices without a delay."""
     monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
 
 
@@ -95,7 +95,7 @@ async def settle(pilot: Any) -> None:
     await until_shown(pilot, lambda: pilot.app.board and pilot.app.screen.query_one(ProcessTable).row_count)
 
 
-async def ask(pilot: Any) -> TerminateScreen:
+async def open_dialog(pilot: Any) -> TerminateScreen:
     await settle(pilot)
     await pilot.press("k")
     await until_shown(
@@ -108,7 +108,7 @@ def footer_text(app: VramtopApp) -> str:
     return screen_text(app).splitlines()[-1]
 
 
-def said(app: VramtopApp) -> str:
+def notice_text(app: VramtopApp) -> str:
     return " ".join(note.message for note in app._notifications)
 
 
@@ -117,12 +117,12 @@ def flat(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
-async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, start):
+async def test_the_dialog_names_the_process_and_all_its_memory(open_app, make_reading, start):
     process = start()
-    row = seen(process, user="ana", command="python train.py --lr 1e-4")
-    app = open_app([row], [seen(process, used_bytes=2**30)])
+    row = make_reading(process, user="ana", command="python train.py --lr 1e-4")
+    app = open_app([row], [make_reading(process, used_bytes=2**30)])
     async with app.run_test(size=(80, 24)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         text = flat(screen_text(app))
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.start_time))
         for words in (
@@ -134,45 +134,47 @@ async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, s
     assert process.poll() is None
 
 
-async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
+async def test_the_dialog_states_the_age_of_its_figures(open_app, make_reading, start):
     now = [100.0]
-    app = open_app([seen(start())], clock=lambda: now[0])
+    app = open_app([make_reading(start())], clock=lambda: now[0])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("space")
         await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
-        await ask(pilot)
+        await open_dialog(pilot)
         assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
 
 
-async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen, start):
-    ranks = [seen(start()) for _ in range(3)]
+async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, make_reading, start):
+    ranks = [make_reading(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
     watched = WatchedJob(job=job, pids=tuple(each.key for each in ranks))
     app = open_app(*([each] for each in ranks), watched=watched)
     async with app.run_test(size=(120, 40)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
 
 
-async def test_the_question_points_at_processes_that_may_be_ranks_and_at_children(open_app, seen, start, make_process):
-    row = seen(start(), parent=77, command="python train.py --rank 0")
+async def test_the_dialog_names_possible_ranks_and_children(open_app, make_reading, start, make_process):
+    row = make_reading(start(), parent=77, command="python train.py --rank 0")
     kin = make_process(900_001, 5, parent=77, command="python train.py --rank 1")
     other = make_process(900_002, 4, parent=77, command="python -m http.server")
     child = make_process(900_003, 1, parent=row.pid, command="python train.py --rank 0")
     app = open_app([row, kin, other, child])
     async with app.run_test(size=(120, 40)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         text = flat(screen_text(app))
         assert "1 other process on GPUs runs train.py under the same parent (77)" in text
         assert "it has started 1 other process on GPUs, which may keep holding memory after it has ended" in text
 
 
-async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, start, hasty, monkeypatch):
+async def test_only_the_confirmation_key_ends_a_process(
+    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
+):
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
-    app = open_app([seen(start())])
+    app = open_app([make_reading(start())])
     async with app.run_test(size=(100, 30)) as pilot:
         for keys in (
             ["enter"],
@@ -183,17 +185,17 @@ async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, st
             ["K", "enter"],
             ["space", "s", "x", "escape"],
         ):
-            await ask(pilot)
+            await open_dialog(pilot)
             await pilot.press(*keys)
             await until_shown(pilot, lambda: isinstance(app.screen, DashboardScreen))
     assert signals == []
 
 
-async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start, monkeypatch):
+async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make_reading, start, monkeypatch):
     monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 3600.0)
     signals: list[object] = []
     monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
-    app = open_app([seen(start())])
+    app = open_app([make_reading(start())])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k", "y")
@@ -207,11 +209,11 @@ async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start, monke
         assert signals == [{"force": False}]
 
 
-async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
+async def test_y_ends_the_process_and_the_time_it_took_is_shown(open_app, make_reading, start, choices_enabled_at_once):
     process = start()
-    app = open_app([seen(process)])
+    app = open_app([make_reading(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         await pilot.press("y")
         await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended " in screen_text(app))
         assert "s after SIGTERM" in screen_text(app)
@@ -221,22 +223,24 @@ async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
     assert process.wait() == -signal.SIGTERM
 
 
-async def test_the_button_ends_it_too(open_app, seen, start, hasty):
+async def test_the_button_ends_the_process_too(open_app, make_reading, start, choices_enabled_at_once):
     process = start()
-    app = open_app([seen(process)])
+    app = open_app([make_reading(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         await pilot.press("right", "enter")
         await until_shown(pilot, lambda: "has ended" in screen_text(app))
     assert process.wait() == -signal.SIGTERM
 
 
-async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, seen, start, hasty, monkeypatch):
+async def test_sigkill_is_offered_for_a_process_that_does_not_end(
+    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
+):
     monkeypatch.setattr(GRACE, 3600.0)
     process = start(STUBBORN)
-    app = open_app([seen(process)])
+    app = open_app([make_reading(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        screen = await ask(pilot)
+        screen = await open_dialog(pilot)
         await pilot.press("y", "y", "K", "K")
         await until_shown(pilot, lambda: "SIGTERM was sent" in screen_text(app))
         assert screen._termination.sent == signal.SIGTERM
@@ -251,15 +255,17 @@ async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, se
     assert process.wait() == -signal.SIGKILL
 
 
-async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start, hasty, monkeypatch):
+async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_be_killed(
+    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
+):
     monkeypatch.setattr(GRACE, 0.0)
     process = start(STUBBORN)
-    app = open_app([seen(process)])
+    app = open_app([make_reading(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         await pilot.press("y", "escape")
-        await until_shown(pilot, lambda: f"Process {process.pid}: ! Still there" in said(app))
-        await ask(pilot)
+        await until_shown(pilot, lambda: f"Process {process.pid}: ! Still there" in notice_text(app))
+        await open_dialog(pilot)
         assert "Still there" in screen_text(app)
         assert not app.screen.query_one("#terminate").display
         await pilot.press("K")
@@ -267,23 +273,25 @@ async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start,
     assert process.wait() == -signal.SIGKILL
 
 
-async def test_who_turns_away_is_told_of_an_end_that_comes_late(open_app, seen, start, hasty):
+async def test_after_closing_the_dialog_a_late_end_is_reported(open_app, make_reading, start, choices_enabled_at_once):
     process = start(SLOW)
-    app = open_app([seen(process)])
+    app = open_app([make_reading(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         await pilot.press("y", "escape")
         assert process.poll() is None
         process.stdin.close()
-        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended" in said(app))
-        assert "s after SIGTERM" in said(app)
+        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended" in notice_text(app))
+        assert "s after SIGTERM" in notice_text(app)
 
 
-async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signal(open_app, seen, start, hasty):
+async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets_no_signal(
+    open_app, make_reading, start, choices_enabled_at_once
+):
     process = start()
-    app = open_app([seen(process)])
+    app = open_app([make_reading(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        screen = await ask(pilot)
+        screen = await open_dialog(pilot)
         process.kill()
         process.wait()
         await until_shown(
@@ -294,14 +302,14 @@ async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signa
         assert screen._termination.sent is None
 
 
-async def test_another_process_under_the_pid_is_no_question_at_all(open_app, seen, start):
+async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
     process = start()
-    row = seen(process)
-    app = open_app([seen(process, start_time=row.start_time - 5)])
+    row = make_reading(process)
+    app = open_app([make_reading(process, start_time=row.start_time - 5)])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until_shown(pilot, lambda: "is another one by now: the one that was shown has ended" in said(app))
+        await until_shown(pilot, lambda: "is another one by now: the one that was shown has ended" in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
@@ -314,29 +322,29 @@ async def test_another_process_under_the_pid_is_no_question_at_all(open_app, see
         ({"pid": 2**22 - 1}, "has ended already; no signal was sent"),
     ],
 )
-async def test_what_is_never_ended_is_told_in_a_sentence(open_app, make_process, changes, sentence):
+async def test_refusal_to_end_a_process_is_reported_in_one_sentence(open_app, make_process, changes, sentence):
     app = open_app([make_process(**{"pid": 4711} | changes)])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until_shown(pilot, lambda: sentence in said(app))
+        await until_shown(pilot, lambda: sentence in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
-async def test_memory_that_belongs_to_nobody_is_no_process(open_app):
+async def test_unattributed_memory_is_not_a_process_to_end(open_app):
     app = open_app([])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until_shown(pilot, lambda: "no process under the cursor" in said(app))
+        await until_shown(pilot, lambda: "no process under the cursor" in notice_text(app))
 
 
-async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
+async def test_missing_permission_is_reported(open_app, make_reading, start, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     process = start()
-    row = seen(process, user="ana")
+    row = make_reading(process, user="ana")
     app = open_app([row])
     with monkeypatch.context() as forbidden:
         forbidden.setattr(signal, "pidfd_send_signal", refuse, raising=False)
@@ -345,7 +353,7 @@ async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
             await settle(pilot)
             await pilot.press("k")
             await until_shown(
-                pilot, lambda: f"No permission to end process {process.pid}: it belongs to ana" in said(app)
+                pilot, lambda: f"No permission to end process {process.pid}: it belongs to ana" in notice_text(app)
             )
 
 
@@ -354,7 +362,7 @@ def offered(app: VramtopApp) -> bool:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_footer_and_palette_offer_it(open_app, make_process, size):
+async def test_footer_and_palette_offer_termination(open_app, make_process, size):
     app = open_app([make_process()])
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -371,27 +379,29 @@ async def test_footer_and_palette_offer_it(open_app, make_process, size):
         ({"source": Source(kind="demo")}, "played from a recording"),
     ],
 )
-async def test_where_nothing_is_ended_the_key_is_gone_and_says_why(open_app, seen, start, options, sentence):
+async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_given(
+    open_app, make_reading, start, options, sentence
+):
     process = start()
-    app = open_app([seen(process)], **options)
+    app = open_app([make_reading(process)], **options)
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await until_shown(pilot, lambda: "Quit" in footer_text(app))
         assert "Kill" not in footer_text(app)
         assert not offered(app)
         await pilot.press("k")
-        await until_shown(pilot, lambda: sentence in said(app))
+        await until_shown(pilot, lambda: sentence in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
         app.screen.action_terminate()
         await pilot.pause(0.1)
         assert isinstance(app.screen, DashboardScreen)
 
 
-async def test_hostile_names_reach_neither_terminal_nor_markup(open_app, seen, start):
+async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(open_app, make_reading, start):
     evil = "[red]\x1b]0;owned\x07\x1b[31mx[/]\n[@click=app.quit]y " + "z" * 3000
-    app = open_app([seen(start(), command=evil, user=evil[:40], name=evil)])
+    app = open_app([make_reading(start(), command=evil, user=evil[:40], name=evil)])
     async with app.run_test(size=(80, 24)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         text = screen_text(app)
         assert all(line.isprintable() for line in text.splitlines())
         assert "[red]" in text
@@ -399,13 +409,15 @@ async def test_hostile_names_reach_neither_terminal_nor_markup(open_app, seen, s
         assert "y Terminate" in text
 
 
-async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrolls(open_app, seen, start, make_process):
-    row = seen(start(), parent=77, command="python train.py " + "--flag value " * 40)
+async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls(
+    open_app, make_reading, start, make_process
+):
+    row = make_reading(start(), parent=77, command="python train.py " + "--flag value " * 40)
     kin = [make_process(900_000 + at, 1, parent=77, command="python train.py") for at in range(9) for parent in (77,)]
     children = [make_process(910_000, 1, parent=row.pid)]
     app = open_app(*([row, *kin, *children] for _ in range(8)))
     async with app.run_test(size=(60, 16)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         text = screen_text(app)
         assert "pid " in text
         assert "Leave it" in text
@@ -415,10 +427,10 @@ async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrol
         await until_shown(pilot, lambda: "may keep holding" in flat(screen_text(app)))
 
 
-async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
-    app = open_app([seen(start())], ascii_only=True)
+async def test_the_dialog_is_ascii_in_ascii_mode(open_app, make_reading, start, choices_enabled_at_once):
+    app = open_app([make_reading(start())], ascii_only=True)
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
+        await open_dialog(pilot)
         assert screen_text(app).isascii()
         await pilot.press("y")
         await until_shown(pilot, lambda: "has ended" in screen_text(app))
@@ -426,11 +438,11 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
 
 
 @pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
-def test_the_option_turns_it_off(monkeypatch, words, read_only):
-    said = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.termination_refusal))
+def test_the_read_only_option_turns_termination_off(monkeypatch, words, read_only):
+    notice_text = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: notice_text.append(self.termination_refusal))
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     assert main(words) == 0
-    assert ("--read-only" in said[0]) == read_only
+    assert ("--read-only" in notice_text[0]) == read_only

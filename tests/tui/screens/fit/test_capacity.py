@@ -14,7 +14,7 @@ from vramtop.tui.screens.what_if.sweep import GpuLimits
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 
 
-def test_mig_devices_are_held_against_the_job_less_what_those_before_it_take(
+def test_memory_of_earlier_pending_jobs_is_deducted_from_mig_devices(
     make_budget: Callable[..., Budget],
     make_snapshot: Callable[..., Snapshot],
     make_mig_gpu: Callable[..., GpuReading],
@@ -24,7 +24,7 @@ def test_mig_devices_are_held_against_the_job_less_what_those_before_it_take(
     watchlist.add_pending(SECOND)
     picker = GpuPicker()
     picker.show_board(watchlist.update(make_snapshot([make_mig_gpu(0, free=(30, 19))])))
-    # the first takes of the larger instance, which then has 14 GiB left, the second of the other one
+    # the first job uses the larger instance, which then has 14 GiB left; the second uses the other one
     assert [device.available_bytes for device in picker.devices(1, pinned=FIRST)] == [30 * GIB, 30 * GIB, 19 * GIB]
     assert [device.available_bytes for device in picker.devices(1, pinned=SECOND)] == [14 * GIB, 14 * GIB, 19 * GIB]
     assert [device.available_bytes for device in picker.devices(1)] == [14 * GIB, 14 * GIB, 3 * GIB]

@@ -85,7 +85,7 @@ async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, boa
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-async def test_values_and_phases_are_whole_at_usual_widths(watchlist, estimate, board, width):
+async def test_values_and_phases_are_complete_at_usual_widths(watchlist, estimate, board, width):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(width, 60)) as pilot:
         await pilot.pause()
@@ -109,7 +109,9 @@ async def test_a_new_board_changes_the_verdict(watchlist, board, make_snapshot, 
         assert "DOES NOT FIT" in text_of(screen, "#answer")
 
 
-async def test_a_wrong_value_is_said_under_its_field_and_the_last_verdict_is_marked_as_old(watchlist, estimate, board):
+async def test_a_wrong_value_is_reported_below_its_field_and_the_last_verdict_is_marked_as_old(
+    watchlist, estimate, board
+):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -127,7 +129,7 @@ async def test_a_wrong_value_is_said_under_its_field_and_the_last_verdict_is_mar
         assert error_under(screen, "training.micro_batch") == ""
 
 
-async def test_an_unknown_model_is_said_under_the_model(watchlist, estimate, board):
+async def test_an_unknown_model_is_reported_below_the_model_field(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "model.id", "nope")
@@ -136,7 +138,7 @@ async def test_an_unknown_model_is_said_under_the_model(watchlist, estimate, boa
         assert watchlist.pending() == ()
 
 
-async def test_the_model_is_completed_while_it_is_typed(watchlist, estimate, board):
+async def test_the_model_name_is_completed_while_typing(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.press(*"llama-3.1")
@@ -155,7 +157,7 @@ async def test_without_a_model_the_screen_asks_for_one(watchlist, estimate):
         await until_shown(pilot, lambda: "type a model" in text_of(screen, "#problem"))
 
 
-async def test_p_types_in_a_field_and_pins_outside_of_one(watchlist, estimate, board):
+async def test_p_types_inside_a_field_and_pins_outside(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
@@ -176,7 +178,7 @@ async def test_pinning_works_by_key_and_by_mouse(watchlist, estimate, board, way
         assert watchlist.pending() == (START,)
 
 
-async def test_choices_and_words_reach_the_job(watchlist, estimate, board):
+async def test_choices_and_texts_reach_the_job(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         assert not row(screen, "lora.rank").display
@@ -194,7 +196,7 @@ async def test_choices_and_words_reach_the_job(watchlist, estimate, board):
     assert job.training.compile
 
 
-async def test_the_better_figure_replaces_the_quick_one_and_is_kept_when_pinned(
+async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinned(
     watchlist, estimate, board, make_budget
 ):
     go = threading.Event()
@@ -218,7 +220,7 @@ async def test_the_better_figure_replaces_the_quick_one_and_is_kept_when_pinned(
     assert waiting.budget.method == "exact"
 
 
-async def test_a_slow_answer_does_not_overwrite_a_newer_one(watchlist, board, make_budget):
+async def test_a_slow_estimate_does_not_overwrite_a_later_one(watchlist, board, make_budget):
     go = threading.Event()
 
     def estimate(job: Job) -> Budget:
@@ -239,7 +241,7 @@ async def test_a_slow_answer_does_not_overwrite_a_newer_one(watchlist, board, ma
     assert budget.job.training.micro_batch == 2
 
 
-async def test_a_quick_answer_that_comes_late_does_not_replace_the_exact_one(watchlist, board, make_budget):
+async def test_a_late_quick_estimate_does_not_replace_the_exact_one(watchlist, board, make_budget):
     exact = dataclasses.replace(make_budget(START, device=12), method="exact")
     screen = FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -250,7 +252,7 @@ async def test_a_quick_answer_that_comes_late_does_not_replace_the_exact_one(wat
         assert view.budget == exact
 
 
-async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimate):
+async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
@@ -263,7 +265,7 @@ async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimat
         assert screen.job.target.gpu == "t4"
 
 
-async def test_a_job_for_a_card_begins_on_that_card(watchlist, estimate, board):
+async def test_a_job_with_a_target_gpu_starts_on_that_gpu(watchlist, estimate, board):
     aimed = Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=3), target=Target(gpu="h100-80gb"))
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=aimed)
     async with ScreenHost(screen).run_test() as pilot:
@@ -272,7 +274,7 @@ async def test_a_job_for_a_card_begins_on_that_card(watchlist, estimate, board):
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (200, 60)])
-async def test_the_verdict_can_be_seen_at_every_size(watchlist, estimate, board, size):
+async def test_the_verdict_is_visible_at_every_size(watchlist, estimate, board, size):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=size) as pilot:
         await pilot.pause()
@@ -299,7 +301,7 @@ def settled(screen: FitCheckScreen) -> bool:
     return budget is not None and budget.job == screen.job
 
 
-async def test_a_suggestion_is_applied_in_four_ways_and_taken_back(watchlist, estimate, board, large):
+async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -325,7 +327,9 @@ async def test_a_suggestion_is_applied_in_four_ways_and_taken_back(watchlist, es
             assert screen.job == large
 
 
-async def test_what_a_mac_makes_of_alt_and_a_digit_applies_in_a_field_too(watchlist, estimate, board, large):
+async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_field_too(
+    watchlist, estimate, board, large
+):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -351,7 +355,7 @@ async def test_typing_is_undone_field_by_field(watchlist, estimate, board):
         assert screen.job == START
 
 
-async def test_suggestions_are_not_for_settings_that_make_no_sense(watchlist, estimate, board, large):
+async def test_invalid_settings_get_no_suggestions(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -400,7 +404,7 @@ async def test_a_launch_line_pasted_into_the_models_field_is_opened(watchlist, e
         assert row(screen, "model.id").value == MODEL
 
 
-async def test_what_cannot_be_opened_is_said_under_the_field(watchlist, estimate):
+async def test_a_source_that_cannot_be_opened_is_reported_below_the_field(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     app = ScreenHost(screen)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -411,7 +415,9 @@ async def test_what_cannot_be_opened_is_said_under_the_field(watchlist, estimate
         assert screen.job == START
 
 
-async def test_a_job_is_saved_and_nothing_is_replaced_unasked(watchlist, estimate, board, tmp_path, monkeypatch):
+async def test_a_job_is_saved_and_no_file_is_replaced_without_confirmation(
+    watchlist, estimate, board, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     app = ScreenHost(screen)
@@ -443,7 +449,7 @@ async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board
         await until_shown(pilot, lambda: app.screen is screen)
 
 
-async def test_a_value_is_found_on_the_plot_and_taken(watchlist, estimate, board):
+async def test_a_value_can_be_chosen_on_the_what_if_plot(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     app = ScreenHost(screen)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -463,7 +469,7 @@ async def test_a_value_is_found_on_the_plot_and_taken(watchlist, estimate, board
         assert screen.job.training.micro_batch == 7
 
 
-async def test_without_a_model_it_is_said_why_nothing_happens(watchlist, estimate):
+async def test_without_a_model_keys_explain_why_nothing_happens(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     app = ScreenHost(screen)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -474,7 +480,7 @@ async def test_without_a_model_it_is_said_why_nothing_happens(watchlist, estimat
             assert "type a model" in app.notices[-1]
 
 
-async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board, make_budget):
+async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, estimate, board, make_budget):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
@@ -495,7 +501,7 @@ async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board,
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen))
 
 
-async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, estimate, board):
+async def test_a_pending_job_is_replaced_when_it_is_pinned_again(watchlist, estimate, board):
     watchlist.add_pending(START)
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, pinned=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
@@ -505,7 +511,7 @@ async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, e
         assert [job.training.micro_batch for job in watchlist.pending()] == [2]
 
 
-async def test_jobs_that_wait_have_their_room_before_this_one(watchlist, estimate, board):
+async def test_memory_of_earlier_pending_jobs_is_unavailable(watchlist, estimate, board):
     watchlist.add_pending(Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=7)))
     screen = FitCheckScreen(
         watchlist, estimate=estimate, initial=Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=6))
@@ -537,7 +543,7 @@ async def test_folders_are_completed(watchlist, estimate, tmp_path, monkeypatch)
         await until_shown(pilot, lambda: box._suggestion == "./checkpoints")
 
 
-async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
+async def test_closing_the_screen_keeps_the_typed_settings(watchlist, estimate):
     kept: list[Job] = []
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, on_close=kept.append)
     app = ScreenHost(screen)
@@ -548,7 +554,7 @@ async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
     assert kept[0].training.micro_batch == 5
 
 
-async def test_room_promised_to_a_job_about_to_start_is_not_there(estimate, board):
+async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board):
     watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:

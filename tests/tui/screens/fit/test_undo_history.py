@@ -6,7 +6,7 @@ def job(micro_batch: int, length: int = 2048) -> Job:
     return Job(training=Training(micro_batch=micro_batch, sequence_length=length))
 
 
-def test_edits_of_one_field_in_a_row_are_one_step():
+def test_consecutive_edits_of_one_field_are_one_step():
     past = UndoHistory(job(1))
     past.record(job(12), "training.micro_batch")
     past.record(job(128), "training.micro_batch")
@@ -16,7 +16,7 @@ def test_edits_of_one_field_in_a_row_are_one_step():
     assert past.undo() is None
 
 
-def test_a_suggestion_is_a_step_of_its_own():
+def test_a_suggestion_is_its_own_step():
     past = UndoHistory(job(8))
     past.record(job(4), None)
     past.record(job(2), None)
@@ -26,7 +26,7 @@ def test_a_suggestion_is_a_step_of_its_own():
     assert not past.can_undo
 
 
-def test_what_changes_nothing_is_no_step():
+def test_an_edit_without_a_change_is_no_step():
     past = UndoHistory(job(8))
     past.record(job(8), None)
     assert not past.can_undo

@@ -1,4 +1,4 @@
-"""The preflight screen: rows as checks finish, cancelling, and opening it."""
+"""The preflight screen: rows while checks finish, cancellation, and opening the screen."""
 
 import os
 import threading
@@ -48,7 +48,7 @@ JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h10
 ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
 
 
-class Says(Check):
+class FixedCheck(Check):
     """A check with a given result, which waits for ``go``."""
 
     waits_for = "a word"
@@ -114,11 +114,13 @@ def rows(app: App[Any]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(make_screen, size):
+async def test_rows_are_filled_as_checks_finish_and_failures_end_up_first(make_screen, size):
     go = threading.Event()
     done: list[PreflightProgress] = []
-    slow = Says("Slow", "failure", found="it is not there", advice="put it there", go=go)
-    screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), on_done=done.append)
+    slow = FixedCheck("Slow", "failure", found="it is not there", advice="put it there", go=go)
+    screen = make_screen(
+        FixedCheck("First"), FixedCheck("Second", "skipped"), slow, FixedCheck("Third", "warning"), on_done=done.append
+    )
     async with ScreenHost(screen).run_test(size=size) as pilot:
         await until_shown(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
         assert [name for _, _, name in rows(pilot.app)] == ["First", "Second", "Slow", "Third"]
@@ -140,10 +142,10 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
         assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will fail" in text(pilot.app)
 
 
-async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make_screen):
+async def test_r_reruns_all_checks_without_waiting_for_one_that_hangs(make_screen):
     never = threading.Event()
-    hangs = Says("Hangs", go=never)
-    async with ScreenHost(make_screen(hangs, Says("Quick"))).run_test() as pilot:
+    hangs = FixedCheck("Hangs", go=never)
+    async with ScreenHost(make_screen(hangs, FixedCheck("Quick"))).run_test() as pilot:
         await until_shown(pilot, lambda: "1 of 2 checks done" in text(pilot.app))
         hangs.go, hangs.found = None, "answers now"
         await pilot.press("r")
@@ -155,10 +157,10 @@ async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make
     never.set()
 
 
-async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(make_screen):
+async def test_leaving_the_screen_cancels_running_checks_and_quitting_is_not_delayed(make_screen):
     never = threading.Event()
-    hangs, done = Says("Hangs", go=never), []
-    async with ScreenHost(make_screen(hangs, Says("Quick"), on_done=done.append)).run_test() as pilot:
+    hangs, done = FixedCheck("Hangs", go=never), []
+    async with ScreenHost(make_screen(hangs, FixedCheck("Quick"), on_done=done.append)).run_test() as pilot:
         await until_shown(pilot, lambda: bool(hangs.scopes))
         await pilot.press("escape")
         await until_shown(pilot, lambda: not isinstance(pilot.app.screen, PreflightScreen))
@@ -171,19 +173,19 @@ async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(ma
     never.set()
 
 
-async def test_settings_that_make_no_sense_are_said_in_one_sentence():
+async def test_invalid_settings_are_reported_in_one_sentence():
     def refuse(_: PreflightRequest) -> CheckContext:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
-    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[Says("First")])
+    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[FixedCheck("First")])
     async with ScreenHost(screen).run_test() as pilot:
         await until_shown(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
         assert not rows(pilot.app)
 
 
-async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
-    checks = [Says(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
+async def test_all_rows_can_be_reached_by_scrolling_at_80_by_24(make_screen):
+    checks = [FixedCheck(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
     async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
@@ -195,7 +197,7 @@ async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
         assert all(len(line) <= 80 for line in lines(pilot.app))
 
 
-async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_words(no_network):
+async def test_a_real_run_on_a_described_machine_ends_with_the_summary_of_the_command(no_network):
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
     screen = PreflightScreen(PreflightRequest(job=job, devices=ROOMS))
@@ -225,7 +227,7 @@ def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[
     return make
 
 
-async def test_p_opens_it_for_the_job_that_waits_and_asks_which_of_several(no_network, open_app):
+async def test_p_opens_preflight_for_the_pending_job_and_asks_which_of_several(no_network, open_app):
     app = open_app([JOB, Job(name="other", model=JOB.model)], ascii_only=True)
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
@@ -236,7 +238,7 @@ async def test_p_opens_it_for_the_job_that_waits_and_asks_which_of_several(no_ne
         assert text(app).isascii()
 
 
-async def test_p_says_so_where_no_job_waits(open_app):
+async def test_p_reports_that_there_is_no_pending_job(open_app):
     app = open_app()
     async with app.run_test(notifications=True) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
@@ -244,7 +246,7 @@ async def test_p_says_so_where_no_job_waits(open_app):
         await until_shown(pilot, lambda: "No job is pending here" in text(app))
 
 
-async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no_network, make_budget):
+async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network, make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -254,9 +256,7 @@ async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no
         await until_shown(pilot, lambda: pilot.app.screen is screen)
 
 
-async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
-    make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_an_opened_launch_line_is_checked_unchanged(make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, Any] = {}
     monkeypatch.setattr("vramtop.tui.screens.preflight.open_preflight", lambda *_, **given: asked.update(given))
     line = (
@@ -285,7 +285,7 @@ async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
         assert asked["launch"] is None
 
 
-async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
+async def test_f12_reports_that_there_is_no_job_yet(make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
     async with ScreenHost(screen).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.pause()
@@ -293,7 +293,7 @@ async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
         await until_shown(pilot, lambda: "There is no job to check" in text(pilot.app))
 
 
-def test_what_running_jobs_will_still_take_is_not_free(
+def test_memory_that_running_jobs_will_still_take_is_not_free(
     no_network, make_snapshot, make_gpu, make_budget, monkeypatch: pytest.MonkeyPatch
 ):
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
@@ -311,7 +311,7 @@ def test_what_running_jobs_will_still_take_is_not_free(
     assert read_context(PreflightRequest(job=job, board=recorded)).machine == here
 
 
-def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_budget):
+def test_a_known_deep_budget_is_not_estimated_again(no_network, make_budget):
     traced = replace(make_budget(JOB), method="traced")
     assert read_context(PreflightRequest(job=JOB, devices=ROOMS, budget=traced)).deepest_budget() is traced
     other = replace(traced, job=Job(name="other"))
@@ -322,22 +322,26 @@ def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_
         context.deepest_budget()
 
 
-def looked(*checks: Says) -> PreflightProgress:
+def progress_of(*checks: FixedCheck) -> PreflightProgress:
     return PreflightProgress(
         checks=checks,
         outcomes={check.name: check._result(check.status, check.found, check.advice) for check in checks},
     )
 
 
-def test_the_mark_counts_what_needs_a_look_and_else_what_passed():
-    bad = looked(Says("a"), Says("b", "failure"), Says("c", "warning"), Says("d", "failure"))
+def test_the_mark_counts_failures_and_warnings_or_else_passed_checks():
+    bad = progress_of(
+        FixedCheck("a"), FixedCheck("b", "failure"), FixedCheck("c", "warning"), FixedCheck("d", "failure")
+    )
     assert str(mark_line(bad)) == "preflight: ✗ 2 failures, 1 warning · F12"
-    assert str(mark_line(looked(Says("a"), Says("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
+    assert (
+        str(mark_line(progress_of(FixedCheck("a"), FixedCheck("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
+    )
     assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
     assert str(mark_line(None)) == "preflight: not run yet · F12"
 
 
-async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked():
+async def test_the_mark_shows_results_for_other_settings_and_a_click_opens_the_screen():
     pressed: list[str] = []
 
     class WithMark(Screen[None]):
@@ -352,7 +356,7 @@ async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: not run yet · F12"
         mark = screen.query_one(PreflightMark)
-        mark.show_progress(looked(Says("a", "failure")), JOB)
+        mark.show_progress(progress_of(FixedCheck("a", "failure")), JOB)
         mark.show_job(Job(name="other"))
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F12"

@@ -23,12 +23,12 @@ def text(rows) -> list[str]:
     return ["".join(cell.char for cell in row) for row in rows]
 
 
-def test_components_are_stacked_from_what_stays_to_what_goes():
+def test_components_are_stacked_from_permanent_to_temporary():
     levels = [Components(weights=8, activations=8), Components(weights=8, activations=16, context=8)]
     assert text(step_rows(step(levels), width=2, height=4, top=32)) == [" A", " A", "AW", "WC"]
 
 
-def test_a_cell_that_two_share_is_split_or_given_to_the_larger():
+def test_a_cell_shared_by_two_components_is_split_or_given_to_the_larger():
     levels = [Components(weights=13, activations=7)]
     top, bottom = step_rows(step(levels), width=1, height=2, top=16 * 2)
     assert (bottom[0].char, bottom[0].colour) == ("▆", COMPONENTS["weights"].colour)
@@ -37,13 +37,13 @@ def test_a_cell_that_two_share_is_split_or_given_to_the_larger():
     assert text(step_rows(step(levels), width=1, height=2, top=32, letters_only=True)) == [" ", "W"]
 
 
-def test_a_column_shows_the_fullest_of_its_moments_and_a_gap_what_was_held_before():
+def test_a_column_shows_its_highest_moment_and_an_empty_one_the_moment_before():
     levels = [Components(weights=8), Components(logits=32), Components(weights=16), Components(weights=8)]
     drawn = step_rows(step(levels, positions=(0, 1, 2, 9), end=10), width=5, height=4, top=32)
     assert text(drawn) == ["L    ", "L    ", "LWWW ", "LWWWW"]
 
 
-def test_what_is_reserved_and_the_card_are_lines():
+def test_reserved_memory_and_gpu_size_are_lines():
     levels = [Components(weights=8)] * 3
     drawn = step_rows(step(levels, device=(8, 16, 24)), width=3, height=4, top=32, gpu_bytes=30)
     assert text(drawn) == ["═══", "  ─", " ─ ", "─WW"]
@@ -51,7 +51,7 @@ def test_what_is_reserved_and_the_card_are_lines():
     assert text(above) == ["   ", "   ", "   ", "───"]
 
 
-def test_phases_begin_at_their_ticks_and_the_peak_is_marked():
+def test_phases_start_at_their_ticks_and_the_peak_is_marked():
     levels = [Components(weights=1)] * 20 + [Components(weights=9)] + [Components(weights=1)] * 19
     phases = (("forward", 0), ("backward", 12), ("optimizer step", 36))
     marks, names = axis_rows(step(levels, phases=phases), width=40)
@@ -70,7 +70,7 @@ def test_without_a_timeline_each_phase_of_the_closed_form_is_one_block(make_budg
     assert drawn.levels[1] == budget.phases[2].components
 
 
-def test_a_timeline_is_drawn_with_what_nvml_would_show(make_budget):
+def test_a_timeline_is_drawn_with_the_memory_that_nvml_would_report(make_budget):
     line = Timeline(
         events=(5, 6),
         levels=(Components(weights=3), Components(weights=4)),
@@ -83,10 +83,10 @@ def test_a_timeline_is_drawn_with_what_nvml_would_show(make_budget):
 
 
 @pytest.mark.parametrize(("card", "top"), [(None, 40), (80, 80), (81, 40), (30, 40)])
-def test_the_card_is_the_scale_unless_the_job_would_be_lost_on_it(make_budget, card, top):
+def test_the_scale_is_the_gpu_size_unless_the_job_is_too_small_for_it(make_budget, card, top):
     budget = make_budget(device=40)
     assert step_top_bytes(budget, card and card * GIB) == pytest.approx(top * GIB * 1.04, rel=0.08)
 
 
-def test_there_is_no_graph_without_room():
+def test_nothing_is_drawn_without_space():
     assert step_rows(step([Components(weights=1)]), width=0, height=3, top=1) == []

@@ -65,7 +65,7 @@ def traced(make_budget) -> Callable[..., Budget]:
 
 
 @pytest.mark.parametrize(("size", "letters"), [((80, 24), "OA"), ((120, 40), "WOA"), ((200, 60), "WOALG")])
-async def test_components_phases_lines_and_tensors_are_seen_at_every_size(traced, size, letters):
+async def test_components_phases_lines_and_tensors_are_visible_at_every_size(traced, size, letters):
     async with ScreenHost(StepScreen(traced(), gpu_bytes=80 * GIB)).run_test(size=size) as pilot:
         await pilot.pause()
         shown = screen_text(pilot.app)
@@ -82,7 +82,7 @@ async def test_components_phases_lines_and_tensors_are_seen_at_every_size(traced
         assert all(len(line) == size[0] for line in screen_lines(pilot.app))
 
 
-async def test_the_peak_stands_under_the_fullest_moment(traced):
+async def test_the_peak_is_marked_below_the_highest_moment(traced):
     async with ScreenHost(StepScreen(traced())).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
         axis = next(line for line in screen_lines(pilot.app) if "▲" in line and "┬" in line)
@@ -90,7 +90,7 @@ async def test_the_peak_stands_under_the_fullest_moment(traced):
         assert axis.index("▲") == activations.index("A")
 
 
-async def test_ascii_draws_letters_and_no_other_sign(traced, make_snapshot, make_gpu, scripted_source):
+async def test_ascii_mode_draws_only_ascii(traced, make_snapshot, make_gpu, scripted_source):
     source = scripted_source([make_snapshot([make_gpu()])])
     app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.05, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -100,7 +100,7 @@ async def test_ascii_draws_letters_and_no_other_sign(traced, make_snapshot, make
         assert "====" in screen_text(app)
 
 
-async def test_until_the_trace_is_there_the_formulas_phases_are_drawn_and_then_the_step(make_budget, traced):
+async def test_phases_of_the_formula_are_drawn_until_the_trace_arrives(make_budget, traced):
     go = threading.Event()
 
     def refine() -> Budget:
@@ -117,7 +117,7 @@ async def test_until_the_trace_is_there_the_formulas_phases_are_drawn_and_then_t
         assert "Not traced yet" not in screen_text(pilot.app)
 
 
-async def test_why_there_is_no_trace_is_said(make_budget):
+async def test_the_reason_for_a_missing_trace_is_shown(make_budget):
     def refine() -> Budget:
         raise CannotTellError("no Python with torch was found")
 
@@ -130,7 +130,7 @@ async def test_why_there_is_no_trace_is_said(make_budget):
         assert "zero3 cannot be traced" in " ".join(screen_text(pilot.app).split())
 
 
-async def test_closing_the_screen_gives_the_trace_up(make_budget):
+async def test_closing_the_screen_cancels_the_trace(make_budget):
     begun, ended = threading.Event(), threading.Event()
 
     def refine() -> Budget:
@@ -146,7 +146,7 @@ async def test_closing_the_screen_gives_the_trace_up(make_budget):
         assert not isinstance(pilot.app.screen, StepScreen)
 
 
-async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_better_budget_kept(
+async def test_the_dashboard_opens_the_job_under_the_cursor_and_keeps_its_better_budget(
     traced, make_budget, make_snapshot, make_gpu, make_process, scripted_source
 ):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
@@ -166,7 +166,7 @@ async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_bett
         await until_shown(pilot, lambda: bool(app.board) and app.board.gpus[0].rows[0].budget.method == "traced")
 
 
-async def test_without_any_budget_the_dashboard_says_so(make_snapshot, make_gpu, scripted_source, make_budget):
+async def test_the_dashboard_reports_that_there_is_no_budget(make_snapshot, make_gpu, scripted_source, make_budget):
     app = VramtopApp(
         scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.05)
     )
@@ -176,7 +176,7 @@ async def test_without_any_budget_the_dashboard_says_so(make_snapshot, make_gpu,
         await until_shown(pilot, lambda: any("no step to draw" in said.message for said in app._notifications))
 
 
-async def test_from_the_fit_check_the_step_is_drawn_anew_when_its_trace_arrives(make_budget, traced):
+async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arrives(make_budget, traced):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
@@ -197,7 +197,7 @@ async def test_from_the_fit_check_the_step_is_drawn_anew_when_its_trace_arrives(
         assert "traced step" in screen_text(pilot.app)
 
 
-async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_traced_at_once(make_budget, traced):
+async def test_an_edit_cancels_the_running_trace_and_traces_the_latest_settings_at_once(make_budget, traced):
     seen: list[int] = []
     given_up: list[int] = []
 

@@ -15,7 +15,7 @@ LENGTH = "training.sequence_length"
 
 @pytest.fixture
 def swept(make_budget):
-    """Ten GiB and five a sequence, up to 10 % more; 50 of 80 GiB are available."""
+    """A sweep of a job of 10 GiB plus 5 for each sequence, up to 10 % more, with 50 of 80 GiB available."""
 
     def make(current_value: int = 4, available: float = 50) -> Sweep:
         def estimate(job: Job):
@@ -38,13 +38,13 @@ def text(rows) -> list[str]:
     return ["".join(cell.char for cell in row) for row in rows]
 
 
-def test_the_largest_that_fits_and_the_largest_that_is_tight_are_found(swept):
+def test_the_largest_fitting_and_the_largest_tight_value_are_found(swept):
     found = swept()
     assert (found.largest.value, found.largest_tight.value) == (7, 8)
-    assert found.points[-1].device_bytes > 80 * GIB  # where the card's line is crossed is seen
+    assert found.points[-1].device_bytes > 80 * GIB  # the crossing of the GPU's limit is visible
 
 
-def test_where_nothing_fits_there_is_no_largest(swept):
+def test_without_a_fitting_value_there_is_no_largest(swept):
     assert swept(available=12).largest is None
     assert swept(available=12).largest_tight is None
 
@@ -61,7 +61,7 @@ def test_columns_grow_with_the_value_and_have_the_colour_of_their_verdict(swept)
     assert heights[-1] > heights[0]
 
 
-def test_the_limits_are_lines_at_their_heights(swept):
+def test_limits_are_drawn_as_lines_at_their_heights(swept):
     found = swept()
     height, top = 20, 100 * GIB
     lines = text(what_if_rows(found, width=40, height=height, top=top))
@@ -69,7 +69,7 @@ def test_the_limits_are_lines_at_their_heights(swept):
     assert lines[height - 1 - 16] == "╌" * 40
 
 
-def test_without_block_characters_the_fill_says_the_verdict(swept):
+def test_without_block_characters_the_fill_letter_shows_the_verdict(swept):
     found = swept()
     lines = text(what_if_rows(found, width=60, height=12, top=plot_top(found), ascii_only=True))
     assert all(line.isascii() for line in lines)
@@ -80,7 +80,7 @@ def test_without_block_characters_the_fill_says_the_verdict(swept):
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_the_value_as_it_is_and_the_cursor_are_marked_below(swept, ascii_only):
+def test_the_current_value_and_the_cursor_are_marked_below(swept, ascii_only):
     found = swept(current_value=6)
     marks, names = axis_rows(found, width=60, cursor=12, ascii_only=ascii_only)
     assert marks[column_of(found, 6, 60)] == ("^" if ascii_only else "▲")
@@ -89,7 +89,7 @@ def test_the_value_as_it_is_and_the_cursor_are_marked_below(swept, ascii_only):
     assert " 12" in names
 
 
-def test_values_that_make_no_sense_are_left_out(make_budget):
+def test_invalid_values_are_left_out(make_budget):
     def estimate(job: Job):
         if job.training.sequence_length > 1024:
             raise InputError("too long")
@@ -101,7 +101,7 @@ def test_values_that_make_no_sense_are_left_out(make_budget):
     assert found.current_value == 512
 
 
-def test_no_plot_goes_beyond_what_the_model_was_made_for(make_budget):
+def test_no_plot_exceeds_the_maximum_of_the_model(make_budget):
     job = Job(training=Training(sequence_length=512))
     limits = GpuLimits(available_bytes=GIB, gpu_bytes=GIB)
     found = sweep_setting(
