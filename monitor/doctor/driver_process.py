@@ -18,6 +18,8 @@ from .driver_query import query_driver
 _MAX_BYTES = 1 << 22
 """Limit on the child's output; sixteen GPUs produce about 60 kB."""
 _EXIT_WAIT_SECONDS = 0.05
+_KILL_WAIT_SECONDS = 2.0
+_POLL_SECONDS = 0.005
 
 
 class DriverProcess:
@@ -59,16 +61,23 @@ class DriverProcess:
     def _end(self) -> int:
         """Kill the child if it still runs; return its exit code, or the signal that ended it as a negative number."""
         os.close(self._read)
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid == 0:
-            time.sleep(_EXIT_WAIT_SECONDS)  # it has sent everything and is about to end
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
+        code = self._wait(_EXIT_WAIT_SECONDS)  # it has sent everything and is about to end
+        if code is not None:
+            return code
         os.kill(self._pid, signal.SIGKILL)
-        time.sleep(_EXIT_WAIT_SECONDS)
-        os.waitpid(self._pid, os.WNOHANG)  # a process that is stuck in the kernel is left to the system
+        self._wait(_KILL_WAIT_SECONDS)  # a process that is stuck in the kernel is left to the system
         return 0
+
+    def _wait(self, seconds: float) -> int | None:
+        """Return the exit code of the child; None if it still runs after this time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_POLL_SECONDS)
 
 
 class _CollectedFacts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.driver import Driver
@@ -18,6 +19,12 @@ from .line_filters import OutputFilters
 from .textual_private import HAS_LINUX_DRIVER
 from .too_small import MIN_SIZE, TooSmallScreen
 
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+_RESIZE_SETTLED_SECONDS = 0.25
+"""Time without a resize after which the last size is repeated."""
+
 
 class TerminalApp(ChangedCellsApp):
     """Draws what the terminal can show.
@@ -33,6 +40,10 @@ class TerminalApp(ChangedCellsApp):
         self.no_color = self.output_filters.colourless
         self.crash: Exception | None = None
         """The unexpected error that ended the app."""
+        self._was_sized = False
+        """True once the terminal's first size is known."""
+        self._settled: Timer | None = None
+        """Runs out when no resize follows the last one."""
 
     @property
     def ascii_only(self) -> bool:
@@ -77,6 +88,16 @@ class TerminalApp(ChangedCellsApp):
     @on(Resize)
     def _check_new_size(self, event: Resize) -> None:
         self._show_if_too_small(event.size)
+        if self._settled is not None:
+            self._settled.stop()
+        if self._was_sized:
+            self._settled = self.set_timer(_RESIZE_SETTLED_SECONDS, self._resize_screen)
+        self._was_sized = True
+
+    def _resize_screen(self) -> None:
+        """Repeat the last size: on a busy machine a screen in the stack may receive an older one after it."""
+        if self.screen_stack:
+            self.screen.post_message(Resize(self.size, self.size))
 
     def _show_if_too_small(self, size: Size) -> None:
         is_small = size.width < MIN_SIZE.width or size.height < MIN_SIZE.height

@@ -1,6 +1,8 @@
 """Terminal sizes: one sentence if it is too small, and the right layout without garbage after any resize."""
 
 import pytest
+from textual.events import Resize
+from textual.geometry import Size
 from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
@@ -52,7 +54,16 @@ async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
     async with app.run_test(size=size) as pilot:
         await until_shown(pilot, lambda: app.board and "Enter Open" in lines(app)[-1])
         assert "gpubox-3" in lines(app)[0]
-        assert "79.6" in "\n".join(lines(app))
+        await until_shown(pilot, lambda: "79.6" in "\n".join(lines(app)))
+
+
+async def test_a_screen_that_receives_an_older_size_last_gets_the_size_of_the_terminal(app) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until_shown(pilot, lambda: app.board)
+        await pilot.resize_terminal(132, 43)
+        app.screen.post_message(Resize(Size(74, 31), Size(74, 31)))
+        await until_shown(pilot, lambda: len(lines(app)) == 31)
+        await until_shown(pilot, lambda: len(lines(app)) == 43)
 
 
 def test_a_burst_of_resizes_on_a_real_terminal_ends_with_the_last_size(on_terminal) -> None:
