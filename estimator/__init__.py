@@ -28,53 +28,34 @@ module, and ``timeline``, memory by component over the step. ``load_job`` reads 
 ``InputError``, an answer that is unavailable here ``CannotTellError``; both are a ``VramtopError``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .budget import Budget
-    from .common import CannotTellError, InputError, VramtopError
-    from .estimation import estimate
-    from .job import Job, Lora, ModelSpec, Parallel, Target, Training, load_job
+    from .budget import Budget as Budget
+    from .common import CannotTellError as CannotTellError, InputError as InputError, VramtopError as VramtopError
+    from .estimation import estimate as estimate
+    from .job import (
+        Job as Job,
+        Lora as Lora,
+        ModelSpec as ModelSpec,
+        Parallel as Parallel,
+        Target as Target,
+        Training as Training,
+        load_job as load_job,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "budget": "Budget",
+            "common": "CannotTellError InputError VramtopError",
+            "estimation": "estimate",
+            "job": "Job load_job Lora ModelSpec Parallel Target Training",
+        },
+    )
 
-_MODULES = {
-    "Budget": "budget.budget",
-    "CannotTellError": "common.errors",
-    "InputError": "common.errors",
-    "Job": "job.job",
-    "Lora": "job.job",
-    "ModelSpec": "job.job",
-    "Parallel": "job.job",
-    "Target": "job.job",
-    "Training": "job.job",
-    "VramtopError": "common.errors",
-    "estimate": "estimation",
-    "load_job": "job.job_file",
-}
-__all__ = [
-    "Budget",
-    "CannotTellError",
-    "InputError",
-    "Job",
-    "Lora",
-    "ModelSpec",
-    "Parallel",
-    "Target",
-    "Training",
-    "VramtopError",
-    "estimate",
-    "load_job",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first access: importing the package itself costs nothing."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    """Return the public names, for ``help`` and completion."""
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        """Return the public names, for ``help`` and completion."""
+        return __all__

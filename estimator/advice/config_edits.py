@@ -35,7 +35,7 @@ class Edit:
     setting: str | None
     """The tool's flag or key; None: its name is unknown, and ``words`` describes the change."""
     old: str | None
-    """None: not set now."""
+    """The present value as text; None: the setting is not set."""
     new: str
     words: str
     """Text of the edit: ``--per_device_train_batch_size 4 -> 2``."""
