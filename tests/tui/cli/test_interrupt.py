@@ -41,8 +41,9 @@ def worker_of(pid: int) -> psutil.Process:
 
 def imports_torch(process: psutil.Process) -> bool:
     try:
-        is_worker = process.cmdline()[-1:] and process.cmdline()[-1].endswith("worker/__main__.py")
-        return bool(is_worker) and any("/torch/" in mapped.path for mapped in process.memory_maps())
+        words = process.cmdline()  # empty for a moment while it starts
+        is_worker = bool(words) and words[-1].endswith("worker/__main__.py")
+        return is_worker and any("/torch/" in mapped.path for mapped in process.memory_maps())
     except psutil.Error:
         return False
 
