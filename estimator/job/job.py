@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
+from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES, option_defaults
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     StrategyName: TypeAlias = str
 else:  # the tables' rows are the values that a job file may give
     FrameworkName = Literal[tuple(FRAMEWORKS)]
-    OptimizerName = Literal[tuple(OPTIMIZERS)]
+    OptimizerName = Annotated[
+        str,
+        Meta(
+            pattern=rf"^({'|'.join(OPTIMIZERS)}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)$",
+            max_length=200,
+            extra={"choices": tuple(OPTIMIZERS)},
+        ),
+    ]
     PrecisionName = Literal[tuple(PRECISIONS)]
     StrategyName = Literal[tuple(STRATEGIES)]
 UncertaintyDirection = Literal["no", "less", "more", "either"]
@@ -82,6 +89,29 @@ Task = Literal[
 """The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
 
 
+_OPTION_KINDS = {bool: "true or false", int: "a whole number of at least 1", list: "a word, or a list of words"}
+
+
+def _check_options(optimizer: str, options: dict[str, Any]) -> None:
+    """Check a job's options for its optimizer; those of a class of the user's may be any.
+
+    Raises:
+        ValueError: there is no such option, or it has another type.
+    """
+    known = option_defaults()
+    for name, value in options.items():
+        if ":" in optimizer:
+            continue
+        if name not in known:
+            raise ValueError(f"no optimizer has the option {name!r}; known are {', '.join(sorted(known))}")
+        kind = type(known[name])
+        counts = type(value) is int and 1 <= value <= 2**31
+        words = isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+        right = words if kind is list else counts if kind is int else type(value) is kind
+        if not right:
+            raise ValueError(f"{name} has to be {_OPTION_KINDS[kind]}")
+
+
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The model: by name or folder (``id``), or by its Hugging Face ``config`` written out."""
 
@@ -113,7 +143,9 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     precision: PrecisionName = "bf16-mixed"
     """``*-mixed``: fp32 weights under autocast; otherwise the type of the weights."""
     optimizer: OptimizerName = "adamw"
-    """The optimizer; decides the bytes of state per trainable parameter."""
+    """Decides the bytes of state per trainable parameter; ``module:Class`` for a class that is not listed."""
+    optimizer_options: dict[str, Any] | None = None
+    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: its defaults."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     """Activations that are recomputed in the backward pass."""
     activation_offload: bool = False
@@ -126,6 +158,15 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Implementation of the loss on the logits."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: no gradients, no optimizer."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer_options is not None:
+            _check_options(self.optimizer, self.optimizer_options)
+
+    @property
+    def optimizer_class(self) -> str | None:
+        """``module:Class`` if the optimizer is a class rather than a row of the table."""
+        return self.optimizer if ":" in self.optimizer else None
 
 
 class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -16,6 +16,8 @@ from .job import Job, Run, Software, Uncertainties
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_MAX_LISTED = 20
+"""Values that an error lists."""
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
 
@@ -105,7 +107,7 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     """
     try:
         return _with_tables(job, changes)
-    except (msgspec.ValidationError, KeyError, UnicodeEncodeError):  # explained below, with the key
+    except (msgspec.ValidationError, KeyError, ValueError):  # explained below, with the key
         tables = job_to_mapping(job)
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")
@@ -208,7 +210,9 @@ def _explain(message: str, data: Mapping[str, Any]) -> str:
         return f"unknown key {dotted!r}; {_nearest(unknown[1], known)}"
     value = _lookup(data, steps)
     dotted = ".".join(steps) or "the job"
-    choices = _choices(steps) if what.startswith("Invalid enum value") else ()
+    choices = _choices(steps) if what.startswith(("Invalid enum value", "Expected `str` matching regex")) else ()
+    if len(choices) > _MAX_LISTED:
+        return f"{dotted} = {format_value(value)} is not known; {_nearest(str(value), choices)}"
     if choices:
         return f"{dotted} = {format_value(value)} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
     return f"{dotted} = {format_value(value)}: {what[:1].lower()}{what[1:]}"
@@ -234,8 +238,16 @@ def _choices(steps: Sequence[str]) -> tuple[str, ...]:
     struct = _struct_of(steps[0]) if len(steps) == 2 else None
     for f in msgspec.structs.fields(struct) if struct else ():
         if f.encode_name == steps[1]:
-            return tuple(str(choice) for choice in getattr(f.type, "__args__", ()) if isinstance(choice, str))
+            return choices_of(f.type)
     return ()
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that a field may have; empty if it is no choice of words."""
+    for meta in getattr(kind, "__metadata__", ()):
+        if meta.extra and "choices" in meta.extra:
+            return tuple(meta.extra["choices"])
+    return tuple(choice for choice in getattr(kind, "__args__", ()) if isinstance(choice, str))
 
 
 def _lookup(data: Any, steps: Sequence[str]) -> Any:
