@@ -24,7 +24,11 @@ if TYPE_CHECKING:
         Strategy as Strategy,
         ZeroStage as ZeroStage,
     )
-    from .version_rules import VersionRules as VersionRules, steps_take_same_memory as steps_take_same_memory
+    from .version_rules import (
+        VersionRules as VersionRules,
+        older as older,
+        steps_take_same_memory as steps_take_same_memory,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -33,6 +37,6 @@ else:
             "frameworks": "Framework FRAMEWORKS",
             "optimizers": "EIGHT_BIT_WIDTH Optimizer OPTIMIZERS",
             "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
-            "version_rules": "steps_take_same_memory VersionRules",
+            "version_rules": "older steps_take_same_memory VersionRules",
         },
     )
