@@ -1,7 +1,7 @@
 """Patterns of parameter names that decide which parameters train, and the rules that they make.
 
 A pattern matches a parameter whose dotted name it equals, or of whose name it is a run of whole components
-(``lm_head``, ``model.layers.31``, ``mlp``); with ``*``, ``?`` or ``[`` it is matched against the whole name (``*bias``).
+(``lm_head``, ``model.layers.31``, ``mlp``); with ``*``, ``?`` or ``[`` it is matched against the whole name.
 ``!`` in front freezes what matches. The last pattern that matches a parameter decides; a parameter that none matches is
 frozen if the first pattern has no ``!``, and trains otherwise.
 """
