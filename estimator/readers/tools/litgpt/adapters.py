@@ -32,7 +32,7 @@ def read_adapter_method(program: Program, settings: LayeredSettings, *, second: 
 
 def _count(program: Program, *, second: bool) -> int | None:
     """Return the number of parameters that train; None if the model's config is not known."""
-    from ....model import read_architecture  # here: 20 ms that recognising a running program does not need
+    from ....model.read_architecture import read_architecture  # here: 20 ms that recognising a run does not need
 
     written = program.findings.get("model.config")
     model = program.findings.get("model.id")

@@ -30,6 +30,7 @@ def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) ->
     composable = recipe in LORA_RECIPES and not older(program.versions.get("litgpt"), 0, 5, 11)
     strategy = "fsdp2" if composable else "fsdp1"
     findings.record("parallel.strategy", strategy, f"{origin}: LitGPT shards over several devices", written=False)
+    _read_reduction(program, composable=composable)
     if pretrains:
         findings.record("parallel.sharding", "hybrid", "litgpt pretrain shards within a machine", written=False)
         findings.record_from(ranks, "parallel.data_shard", per_node)
@@ -38,6 +39,21 @@ def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) ->
         findings.record_from(ranks, "parallel.data_shard", ranks.value)
         origin = f"{origin}: LitGPT then checkpoints every block"
         findings.record("training.activation_checkpointing", "full", origin, written=False)
+
+
+def _read_reduction(program: Program, *, composable: bool) -> None:
+    """Record the dtype of reduced gradients: FSDP1's is that of computation, FSDP2's that of the weights.
+
+    Source: Lightning's ``plugins/precision/fsdp.py``; its ``ModelParallelStrategy`` gives FSDP2 no policy.
+    """
+    findings = program.findings
+    precision = findings.get("training.precision")
+    half, _, mixed = str(precision.value if precision is not None else "").partition("-")
+    if composable and mixed:
+        findings.warn("LitGPT gathers fp32 weights for LoRA on several devices; 16-bit ones are counted.")
+        findings.add_uncertainty("more", "weights")
+    if half in ("bf16", "fp16") and not (composable and mixed):
+        findings.record("parallel.reduce_dtype", half, "Lightning reduces FSDP's gradients in 16 bits", written=False)
 
 
 def _all_devices(program: Program, nodes: int) -> Setting | None:

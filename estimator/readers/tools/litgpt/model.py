@@ -12,14 +12,22 @@ from ....common import InputError
 from ...program import Program
 from ...source import Finding, LayeredSettings, Setting, read_table
 from ...trainer import known_config
-from ..shared import CONFIG_SUFFIXES, folder_id
+from ..shared import folder_id
 
 _CONFIG_FILE = "model_config.yaml"
 _PREFIX = "model_config."
 _DEFAULTS: Mapping[str, Any] = {
-    **{"block_size": 4096, "n_layer": 16, "n_embd": 4096, "n_head": 32, "vocab_size": 50254, "padding_multiple": 512},
-    **{"norm_class_name": "LayerNorm", "mlp_class_name": "GptNeoxMLP", "bias": True, "parallel_residual": True},
-    **{"gelu_approximate": "none", "norm_eps": 1e-5},
+    "n_layer": 16,
+    "n_embd": 4096,
+    "n_head": 32,
+    "block_size": 4096,
+    "vocab_size": 50254,
+    "padding_multiple": 512,
+    "norm_class_name": "LayerNorm",
+    "mlp_class_name": "GptNeoxMLP",
+    "bias": True,
+    "parallel_residual": True,
+    "norm_eps": 1e-5,
 }
 _LLAMA = ("RMSNorm", "LLaMAMLP")
 _GPT_NEOX = ("LayerNorm", "GptNeoxMLP")
@@ -62,22 +70,6 @@ def read_litgpt_model(program: Program, settings: LayeredSettings, *, positional
         name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
     program.findings.record_from(setting, "model.id", name)
     _untie(program, settings, name, setting)
-
-
-def positional_word(arguments: tuple[str, ...]) -> str | None:
-    """Return the second word of ``finetune_lora --lora_r 4 org/model``; every flag of LitGPT takes a value."""
-    words: list[str] = []
-    index = 0
-    while index < len(arguments):
-        word = arguments[index]
-        index += 1
-        if word.startswith("--"):
-            index += "=" not in word
-        elif "=" not in word:
-            words.append(word)
-    has_command = bool(words) and (words[0].startswith("finetune") or words[0] == "pretrain")
-    named = words[1:2] if has_command else words[:1]
-    return named[0] if named and not named[0].endswith(CONFIG_SUFFIXES) else None
 
 
 def _own_config(settings: LayeredSettings) -> Setting | None:

@@ -5,12 +5,14 @@ Names and meanings: ``litgpt/finetune``, ``litgpt/pretrain.py``, ``litgpt/args.p
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 
 from ...program import Program, ToolCommand
 from ...source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, default_setting
 from ...trainer import warn_of_unread
 from ..shared import (
+    CONFIG_SUFFIXES,
     Tool,
     ToolKey,
     ToolKeys,
@@ -25,7 +27,7 @@ from ..shared import (
 )
 from .adapters import read_adapter_method
 from .devices import LORA_RECIPES, read_devices
-from .model import positional_word, read_litgpt_model
+from .model import read_litgpt_model
 
 _PRECISION = {
     "bf16-true": "bf16",
@@ -77,12 +79,14 @@ _OPTIONS = (
 
 def read(program: Program) -> JobReading:
     """Return the job of a LitGPT command."""
+    words, flags = _split_words(program.launch.arguments)
+    program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
     findings, layers = program.findings, tool_layers(program, "config")
     settings = LayeredSettings(expand_abbreviations(layers[0], _OPTIONS), *layers[1:])
-    recipe = _recipe(program, settings)
+    recipe = _recipe(program, settings, words)
     pretrains = recipe == "pretrain"
     findings.record("training.framework", "litgpt", "the program is LitGPT")
-    read_litgpt_model(program, settings, positional=positional_word(program.launch.arguments))
+    read_litgpt_model(program, settings, positional=_named_model(words))
     apply_rules(
         (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
         settings,
@@ -108,9 +112,26 @@ def _default(value: object, name: str) -> Setting:
     return default_setting(value, f"LitGPT's default {name}")
 
 
-def _recipe(program: Program, settings: LayeredSettings) -> str:
+def _split_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the words that stand for themselves, and the flags, each of which takes exactly one value."""
+    words: list[str] = []
+    flags: list[str] = []
+    value_follows = False
+    for word in arguments:
+        is_flag = word.startswith("--") and not value_follows
+        (flags if is_flag or value_follows else words).append(word)
+        value_follows = is_flag and "=" not in word
+    return words, flags
+
+
+def _named_model(words: list[str]) -> str | None:
+    """Return the checkpoint or model on the command line: the word after the command."""
+    names = words[1:] if words and (words[0].startswith("finetune") or words[0] == "pretrain") else words
+    return next((name for name in names[:1] if not name.endswith(CONFIG_SUFFIXES)), None)
+
+
+def _recipe(program: Program, settings: LayeredSettings, words: list[str]) -> str:
     """Return the recipe (``finetune_lora``, ...) from the command or the script, otherwise from the file's keys."""
-    words = [word for word in program.launch.arguments if not word.startswith("-")]
     script = PurePath(program.launch.script or "").stem
     if script == "litgpt" or program.launch.module in ("litgpt", "litgpt.__main__"):
         return words[0] if words else "finetune"
