@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ModelSpec as ModelSpec,
         OptimizerName as OptimizerName,
         Parallel as Parallel,
+        Rollout as Rollout,
         Software as Software,
         StrategyName as StrategyName,
         Target as Target,
@@ -55,8 +56,8 @@ else:
             "config_fields": "ConfigFields MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Task Training "
-                "Uncertainties UncertaintyDirection"
+                "Inference Job Lora ModelSpec OptimizerName Parallel Rollout Software StrategyName Target Task "
+                "Training Uncertainties UncertaintyDirection"
             ),
             "job_file": (
                 "job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "

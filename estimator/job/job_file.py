@@ -83,7 +83,18 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """Return the job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
+    for table in (
+        "model",
+        "training",
+        "lora",
+        "inference",
+        "rollout",
+        "parallel",
+        "target",
+        "software",
+        "run",
+        "unsure",
+    ):
         value = getattr(job, table)
         if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
             fields = msgspec.structs.asdict(value)
