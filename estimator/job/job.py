@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct, field
 
 from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
+from .task import Task
+from .trainable import check_patterns
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
@@ -27,59 +29,6 @@ else:  # the tables' rows are the values that a job file may give
     StrategyName = Literal[tuple(STRATEGIES)]
 UncertaintyDirection = Literal["no", "less", "more", "either"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
-Task = Literal[
-    "causal-lm",
-    "masked-lm",
-    "seq2seq-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-    "feature-extraction",
-    "multiple-choice",
-    "next-sentence-prediction",
-    "pretraining",
-    "text-encoding",
-    "table-question-answering",
-    "image-text-to-text",
-    "multimodal-lm",
-    "visual-question-answering",
-    "document-question-answering",
-    "image-classification",
-    "zero-shot-image-classification",
-    "masked-image-modeling",
-    "image-segmentation",
-    "semantic-segmentation",
-    "instance-segmentation",
-    "universal-segmentation",
-    "object-detection",
-    "zero-shot-object-detection",
-    "depth-estimation",
-    "normal-estimation",
-    "pointmap-estimation",
-    "pose-estimation",
-    "keypoint-detection",
-    "keypoint-matching",
-    "mask-generation",
-    "image-matting",
-    "image-to-image",
-    "video-classification",
-    "text-recognition",
-    "table-recognition",
-    "speech-seq2seq",
-    "ctc",
-    "rnnt",
-    "tdt",
-    "audio-classification",
-    "audio-frame-classification",
-    "audio-xvector",
-    "audio-tokenization",
-    "text-to-spectrogram",
-    "text-to-waveform",
-    "time-series-prediction",
-    "decision",
-    "backbone",
-]
-"""The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -120,6 +69,10 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Activations that are recomputed in the backward pass."""
     activation_offload: bool = False
     """Saved activations go to host memory."""
+    trainable: list[str] | None = None
+    """Patterns of the names of parameters that train (``trainable.py``); absent: all, or with [lora] the adapters."""
+    trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Number of parameters that train, where the running program reports it; it takes precedence over ``trainable``."""
     optimizer_in_backward: bool = False
     """Each gradient is applied and freed as it appears."""
     compile: bool = False
@@ -133,6 +86,15 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     mode: Literal["train", "inference"] = "train"
     """``inference``: no gradients, no optimizer."""
 
+    def __post_init__(self) -> None:
+        """Check the patterns.
+
+        Raises:
+            ValueError: a pattern is empty.
+        """
+        if self.trainable is not None:
+            check_patterns(self.trainable)
+
 
 class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Low-rank adapters over frozen, perhaps quantized, weights."""
@@ -143,6 +105,36 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Names of the adapted linear layers, or ``all-linear``."""
     quantization: Literal["none", "nf4", "nf4-double", "int8"] = "none"
     """Storage format of the frozen linear weights."""
+
+
+class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model that is held in memory beside the trained one, with frozen weights: no gradients, no optimizer state."""
+
+    role: Literal["reference", "teacher", "reward", "critic", "ema", "other"] = "other"
+    """What it is for. ``ema``: a moving average of the trained model's weights."""
+    id: str | None = None
+    """As ``model.id``; absent: a model like the trained one."""
+    config: dict[str, Any] | None = None
+    """The fields of a Hugging Face config.json, in place of ``id``."""
+    task: Task | None = None
+    """The head on top of the model; absent: the trained model's."""
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    """dtype of its weights; absent: that of the trained model's weights."""
+    quantization: Literal["none", "nf4", "nf4-double", "int8"] = "none"
+    """Storage format of its linear weights."""
+    sharded: bool = False
+    """The job's sharding of weights (FSDP, ZeRO 3) applies to it."""
+    on_gpu: bool = True
+    """False: it is kept in host memory."""
+    count: Positive = 1
+    """Number of such models."""
+    forward: bool | None = None
+    """Its forward pass runs in each step; absent: true, except for ``ema``."""
+
+    @property
+    def runs_forward(self) -> bool:
+        """True if its forward pass runs in each step."""
+        return self.role != "ema" if self.forward is None else self.forward
 
 
 class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -301,6 +293,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Absent: transformers' own generation."""
     rollout: Rollout | None = None
     """Absent: training generates no text."""
+    other_models: list[OtherModel] = field(default_factory=list)
+    """Models held beside the trained one: references, teachers, moving averages."""
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)

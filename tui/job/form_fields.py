@@ -30,7 +30,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 )
 _DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
 """The defaults of tables that a job may lack."""
-_KEYS_WITHOUT_FIELD = ("model.config", "model.code_folder", "parallel.tensor_plan")
+_KEYS_WITHOUT_FIELD = ("model.config", "model.code_folder", "training.trainable_parameters", "parallel.tensor_plan")
 _SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
 _LABELS = {"model.id": "model", "training.micro_batch": "micro-batch", TUNING: "fine-tuning"}
 
@@ -189,7 +189,7 @@ def _field(key: str, kind: Any) -> JobField:
         return JobField(key=key, label=label, kind="number", optional=True)
     if any(get_origin(option) is list for option in options):
         alone = tuple(word for option in options if get_origin(option) is Literal for word in get_args(option))
-        return JobField(key=key, label=label, kind="words", choices=alone)
+        return JobField(key=key, label=label, kind="words", choices=alone, optional=type(None) in options)
     return JobField(key=key, label=label, kind="text")
 
 

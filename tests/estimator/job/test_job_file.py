@@ -51,6 +51,13 @@ def test_a_job_file_becomes_a_job_with_the_contracts_defaults(tmp_path: Path) ->
         (GOOD.replace("= 2", "= -2"), ["training.micro_batch", "-2", ">= 1"]),
         (GOOD.replace("= 2", '= "two"'), ["training.micro_batch", "'two'", "int"]),
         (GOOD.replace('"all-linear"', "7"), ["lora.targets", "7"]),
+        (GOOD + "[[other_models]]\nrole = 'techer'\n", ["other_models.1.role", "'techer'", "'teacher'"]),
+        (GOOD + "[[other_models]]\nrol = 'teacher'\n", ["other_models.1.rol", "'role'"]),
+        (GOOD + "[[other_models]]\n[[other_models]]\ncount = 0\n", ["other_models.2.count", "0", ">= 1"]),
+        (GOOD.replace("= 2", "= 2\ntrainable = []"), ["training: trainable is an empty list", '["!*"]']),
+        (GOOD.replace("= 2", "= 2\ntrainable = ['a', '!']"), ["training: trainable", "'!'"]),
+        (GOOD.replace("= 2", "= 2\ntrainable = 'lm_head'"), ["training.trainable", "'lm_head'", "array"]),
+        (GOOD.replace("= 2", "= 2\ntrainable_parameters = -1"), ["training.trainable_parameters", "-1"]),
         ("[model\n", ["not TOML"]),
         ("", ["no model"]),
         ("[training]\nmicro_batch = 1\n", ["no model", "[model]"]),
@@ -169,3 +176,15 @@ def test_an_example_of_two_sequences_is_two_sequences_of_each_pass(tmp_path: Pat
     batch = effective_batch(pairs.job)
     assert batch is not None
     assert batch.describe() == "2 × 1 × 1 data-parallel rank = 2 examples of 2 sequences, 8,192 tokens a step"
+
+
+def test_patterns_of_parameter_names_are_set_from_words_and_other_models_as_a_whole() -> None:
+    assert parse_assignment("training.trainable=lm_head, !*bias") == ("training.trainable", ["lm_head", "!*bias"])
+    assert parse_assignment('training.trainable=["mlp"]') == ("training.trainable", ["mlp"])
+    key, value = parse_assignment('other_models=[{role = "ema", on_gpu = false}]')
+    (ema,) = with_changes(Job(), {key: value}).other_models
+    assert (ema.role, ema.on_gpu, ema.runs_forward) == ("ema", False, False)
+    with pytest.raises(InputError, match="other_models is a list of tables"):
+        with_changes(Job(), {"other_models.role": "ema"})
+    with pytest.raises(InputError, match="trainable is an empty list"):
+        with_changes(Job(), {"training.trainable": []})

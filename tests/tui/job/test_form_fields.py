@@ -38,6 +38,8 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
         "name",
         "model.config",
         "model.code_folder",
+        "training.trainable_parameters",
+        "other_models",
         "parallel.tensor_plan",
         "target.gpu",
     }
