@@ -89,7 +89,7 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
         unpacked = unpacked_bytes(stage.head, width=framework.unpacked_width)
         return _litgpt_loss(job, logits, unpacked)
     match job.training.loss:
-        case "full":
+        case "full" | "log-probs":
             return _full_loss(logits, framework, split=ranks > 1)
         case "chunked":
             if framework.chunked_loss == "at-once":
