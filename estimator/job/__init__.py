@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         ModelSpec as ModelSpec,
         OptimizerName as OptimizerName,
         Parallel as Parallel,
-        Rollout as Rollout,
         Software as Software,
         StrategyName as StrategyName,
         Target as Target,
@@ -56,7 +55,7 @@ else:
             "config_fields": "ConfigFields MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora ModelSpec OptimizerName Parallel Rollout Software StrategyName Target Training "
+                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Training "
                 "Uncertainties UncertaintyDirection"
             ),
             "job_file": (
