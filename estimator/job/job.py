@@ -57,6 +57,8 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Sequences per rank and forward pass."""
     sequence_length: Positive = 2048
     """Tokens per sequence."""
+    sequences_per_example: Positive = 1
+    """Sequences that one example of the micro-batch puts through the model: 2 for a chosen and a rejected one."""
     gradient_accumulation: Positive = 1
     """Forward and backward passes per optimizer step."""
     precision: PrecisionName = "bf16-mixed"
@@ -75,8 +77,12 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Each gradient is applied and freed as it appears."""
     compile: bool = False
     """torch.compile is used."""
-    loss: Literal["full", "chunked", "fused-linear"] = "full"
-    """Implementation of the loss on the logits."""
+    loss: Literal["full", "chunked", "fused-linear", "log-probs"] = "full"
+    """Implementation of the loss on the logits; ``log-probs``: of the given tokens, from all logits (DPO, GRPO)."""
+    loss_length: Positive | None = None
+    """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
+    reference_pass: bool = False
+    """A pass without gradients (the reference's) runs while what the forward pass saved exists."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: no gradients, no optimizer."""
 
@@ -149,6 +155,30 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     """vLLM: maximum tokens of one step (``max_num_batched_tokens``); absent: the default for the GPU."""
 
 
+class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Text that the model generates during training, in the training process itself or through vLLM on its GPUs.
+
+    A vLLM server on other GPUs takes none of this memory, and is no part of the job.
+    """
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """``vllm``: vLLM runs in the training process (TRL's ``colocate``) with a share of the GPU of its own."""
+    sequences: Positive | None = None
+    """Sequences that a rank generates at once; absent: those of a micro-batch."""
+    length: Positive | None = None
+    """Tokens of a sequence with its prompt; absent: ``training.sequence_length``."""
+    prompt_length: Positive | None = None
+    """Tokens of a prompt, which run at once; absent: the whole sequence."""
+    gather_weights: bool = True
+    """ZeRO 3: the whole weights are gathered while text is generated (TRL's ``ds3_gather_for_generation``)."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    """vLLM: share of the GPU's total that it takes."""
+    tensor: Positive = 1
+    """vLLM: ranks over which it splits the weights."""
+    sleep: bool = False
+    """vLLM gives its memory back between rollouts (``vllm_enable_sleep_mode``)."""
+
+
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Parallelism: the ranks over which the job is split, and the way it is split."""
 
@@ -204,6 +234,7 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     bitsandbytes: Version | None = None
     litgpt: Version | None = None
     torchtitan: Version | None = None
+    trl: Version | None = None
     module_loading: Literal["lazy", "eager"] | None = None
     """``CUDA_MODULE_LOADING``; absent: the default of the versions."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
@@ -260,6 +291,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Absent: full fine-tuning."""
     inference: Inference | None = None
     """Absent: transformers' own generation."""
+    rollout: Rollout | None = None
+    """Absent: training generates no text."""
     other_models: list[OtherModel] = field(default_factory=list)
     """Models held beside the trained one: references, teachers, moving averages."""
     parallel: Parallel = field(default_factory=Parallel)

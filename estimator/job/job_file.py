@@ -14,6 +14,7 @@ from ..common import InputError, is_file, parse_toml, read_file
 from .config_fields import format_value
 from .job import Job, Run, Software, Uncertainties
 
+_TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LISTS_OF_WORDS = ("training.trainable",)
@@ -91,7 +92,7 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """Return the job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
+    for table in _TABLES:
         value = getattr(job, table)
         if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
             tables[table] = _fields(value)

@@ -12,7 +12,10 @@ REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits"]
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
 _ACCUMULATION = "training.gradient_accumulation"
-_TABLES = ("name", "model", "training", "lora", "inference", "parallel", "target", "software", "run", "other_models")
+_TABLES = (
+    *("name", "model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run"),
+    "other_models",
+)
 """The tables of a job file, in its order."""
 _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "model.attention": ("activations",),
@@ -24,6 +27,10 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "training.trainable": ("gradients", "optimizer", "activations"),
     "training.activation_checkpointing": ("activations",),
     "training.loss": ("logits",),
+    "training.sequences_per_example": ("activations", "logits"),
+    "training.loss_length": ("logits",),
+    "rollout.sequences": ("activations",),
+    "rollout.gpu_memory_utilization": ("activations",),
     "lora.rank": ("gradients", "optimizer"),
     "lora.targets": ("gradients", "optimizer", "activations"),
     "lora.quantization": ("weights",),

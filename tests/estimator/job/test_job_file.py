@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.job import Job, Lora
 from vramtop.estimator.job.job_file import (
     job_from_mapping,
@@ -13,6 +14,8 @@ from vramtop.estimator.job.job_file import (
     parse_assignment,
     with_changes,
 )
+from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.job.resolved_job import resolve_job
 
 GOOD = """
 name = "sft"
@@ -154,6 +157,25 @@ def test_user_code_is_looked_up_beside_the_job_file(tmp_path: Path) -> None:
     file.write_text('[model]\nid = "gpt2"\n')
     job = load_job(file)
     assert (job.model.code_folder, job.model.trust_remote_code, job.parallel.tensor_plan) == (None, False, None)
+
+
+def test_pairs_and_generated_text_survive_writing_and_reading(tmp_path: Path) -> None:
+    text = GOOD.replace("micro_batch = 2", 'micro_batch = 2\nsequences_per_example = 2\nloss = "log-probs"')
+    text += '[rollout]\nengine = "vllm"\ngpu_memory_utilization = 0.4\nsleep = true\n[software]\ntrl = "0.29.1"\n'
+    job = load_job(write(tmp_path, text))
+    assert (job.rollout and job.rollout.gpu_memory_utilization, job.software.trl) == (0.4, "0.29.1")
+    assert job_from_mapping(job_to_mapping(job), where="itself") == job
+    again = tmp_path / "again.toml"
+    save_job(job, again)
+    assert load_job(again) == job
+
+
+def test_an_example_of_two_sequences_is_two_sequences_of_each_pass(tmp_path: Path) -> None:
+    pairs = resolve_job(load_job(write(tmp_path, GOOD.replace("= 2", "= 2\nsequences_per_example = 2"))))
+    assert (pairs.training.micro_batch, pairs.sequences, pairs.local_tokens) == (2, 4, 4 * 2048)
+    batch = effective_batch(pairs.job)
+    assert batch is not None
+    assert batch.describe() == "2 × 1 × 1 data-parallel rank = 2 examples of 2 sequences, 8,192 tokens a step"
 
 
 def test_patterns_of_parameter_names_are_set_from_words_and_other_models_as_a_whole() -> None:
