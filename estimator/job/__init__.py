@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         Software as Software,
         StrategyName as StrategyName,
         Target as Target,
-        Task as Task,
         Training as Training,
         Uncertainties as Uncertainties,
         UncertaintyDirection as UncertaintyDirection,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from .job_file_writer import save_job as save_job
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
+    from .task import Task as Task
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -56,7 +56,7 @@ else:
             "config_fields": "ConfigFields MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Task Training "
+                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Training "
                 "Uncertainties UncertaintyDirection"
             ),
             "job_file": (
@@ -67,5 +67,6 @@ else:
             "job_file_writer": "save_job",
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
+            "task": "Task",
         },
     )

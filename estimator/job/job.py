@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES, option_defaults
+from .optimizer_options import check_options
+from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
+from .task import Task
+from .trainable import check_patterns
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
@@ -34,82 +37,6 @@ else:  # the tables' rows are the values that a job file may give
     StrategyName = Literal[tuple(STRATEGIES)]
 UncertaintyDirection = Literal["no", "less", "more", "either"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
-Task = Literal[
-    "causal-lm",
-    "masked-lm",
-    "seq2seq-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-    "feature-extraction",
-    "multiple-choice",
-    "next-sentence-prediction",
-    "pretraining",
-    "text-encoding",
-    "table-question-answering",
-    "image-text-to-text",
-    "multimodal-lm",
-    "visual-question-answering",
-    "document-question-answering",
-    "image-classification",
-    "zero-shot-image-classification",
-    "masked-image-modeling",
-    "image-segmentation",
-    "semantic-segmentation",
-    "instance-segmentation",
-    "universal-segmentation",
-    "object-detection",
-    "zero-shot-object-detection",
-    "depth-estimation",
-    "normal-estimation",
-    "pointmap-estimation",
-    "pose-estimation",
-    "keypoint-detection",
-    "keypoint-matching",
-    "mask-generation",
-    "image-matting",
-    "image-to-image",
-    "video-classification",
-    "text-recognition",
-    "table-recognition",
-    "speech-seq2seq",
-    "ctc",
-    "rnnt",
-    "tdt",
-    "audio-classification",
-    "audio-frame-classification",
-    "audio-xvector",
-    "audio-tokenization",
-    "text-to-spectrogram",
-    "text-to-waveform",
-    "time-series-prediction",
-    "decision",
-    "backbone",
-]
-"""The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
-
-
-_OPTION_KINDS = {bool: "true or false", int: "a whole number of at least 1", list: "a word, or a list of words"}
-
-
-def _check_options(optimizer: str, options: dict[str, Any]) -> None:
-    """Check a job's options for its optimizer; those of a class of the user's may be any.
-
-    Raises:
-        ValueError: there is no such option, or it has another type.
-    """
-    known = option_defaults()
-    for name, value in options.items():
-        if ":" in optimizer:
-            continue
-        if name not in known:
-            raise ValueError(f"no optimizer has the option {name!r}; known are {', '.join(sorted(known))}")
-        kind = type(known[name])
-        counts = type(value) is int and 1 <= value <= 2**31
-        words = isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
-        right = words if kind is list else counts if kind is int else type(value) is kind
-        if not right:
-            raise ValueError(f"{name} has to be {_OPTION_KINDS[kind]}")
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -138,6 +65,8 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Sequences per rank and forward pass."""
     sequence_length: Positive = 2048
     """Tokens per sequence."""
+    sequences_per_example: Positive = 1
+    """Sequences that one example of the micro-batch puts through the model: 2 for a chosen and a rejected one."""
     gradient_accumulation: Positive = 1
     """Forward and backward passes per optimizer step."""
     precision: PrecisionName = "bf16-mixed"
@@ -150,18 +79,33 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Activations that are recomputed in the backward pass."""
     activation_offload: bool = False
     """Saved activations go to host memory."""
+    trainable: list[str] | None = None
+    """Patterns of the names of parameters that train (``trainable.py``); absent: all, or with [lora] the adapters."""
+    trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Number of parameters that train, where the running program reports it; it takes precedence over ``trainable``."""
     optimizer_in_backward: bool = False
     """Each gradient is applied and freed as it appears."""
     compile: bool = False
     """torch.compile is used."""
-    loss: Literal["full", "chunked", "fused-linear"] = "full"
-    """Implementation of the loss on the logits."""
+    loss: Literal["full", "chunked", "fused-linear", "log-probs"] = "full"
+    """Implementation of the loss on the logits; ``log-probs``: of the given tokens, from all logits (DPO, GRPO)."""
+    loss_length: Positive | None = None
+    """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
+    reference_pass: bool = False
+    """A pass without gradients (the reference's) runs while what the forward pass saved exists."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: no gradients, no optimizer."""
 
     def __post_init__(self) -> None:
-        if self.optimizer_options is not None:
-            _check_options(self.optimizer, self.optimizer_options)
+        """Check the patterns and the optimizer's options.
+
+        Raises:
+            ValueError: a pattern is empty, or an option does not exist or has another type.
+        """
+        if self.trainable is not None:
+            check_patterns(self.trainable)
+        if self.optimizer_options is not None and self.optimizer_class is None:
+            check_options(self.optimizer_options)
 
     @property
     def optimizer_class(self) -> str | None:
@@ -180,6 +124,36 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Storage format of the frozen linear weights."""
 
 
+class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model that is held in memory beside the trained one, with frozen weights: no gradients, no optimizer state."""
+
+    role: Literal["reference", "teacher", "reward", "critic", "ema", "other"] = "other"
+    """What it is for. ``ema``: a moving average of the trained model's weights."""
+    id: str | None = None
+    """As ``model.id``; absent: a model like the trained one."""
+    config: dict[str, Any] | None = None
+    """The fields of a Hugging Face config.json, in place of ``id``."""
+    task: Task | None = None
+    """The head on top of the model; absent: the trained model's."""
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    """dtype of its weights; absent: that of the trained model's weights."""
+    quantization: Literal["none", "nf4", "nf4-double", "int8"] = "none"
+    """Storage format of its linear weights."""
+    sharded: bool = False
+    """The job's sharding of weights (FSDP, ZeRO 3) applies to it."""
+    on_gpu: bool = True
+    """False: it is kept in host memory."""
+    count: Positive = 1
+    """Number of such models."""
+    forward: bool | None = None
+    """Its forward pass runs in each step; absent: true, except for ``ema``."""
+
+    @property
+    def runs_forward(self) -> bool:
+        """True if its forward pass runs in each step."""
+        return self.role != "ema" if self.forward is None else self.forward
+
+
 class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Settings of a served model, for ``training.mode = "inference"``.
 
@@ -196,6 +170,30 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     """vLLM: share of the GPU's total that it takes; the part that weights and activations leave is cache."""
     prefill_tokens: Positive | None = None
     """vLLM: maximum tokens of one step (``max_num_batched_tokens``); absent: the default for the GPU."""
+
+
+class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Text that the model generates during training, in the training process itself or through vLLM on its GPUs.
+
+    A vLLM server on other GPUs takes none of this memory, and is no part of the job.
+    """
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """``vllm``: vLLM runs in the training process (TRL's ``colocate``) with a share of the GPU of its own."""
+    sequences: Positive | None = None
+    """Sequences that a rank generates at once; absent: those of a micro-batch."""
+    length: Positive | None = None
+    """Tokens of a sequence with its prompt; absent: ``training.sequence_length``."""
+    prompt_length: Positive | None = None
+    """Tokens of a prompt, which run at once; absent: the whole sequence."""
+    gather_weights: bool = True
+    """ZeRO 3: the whole weights are gathered while text is generated (TRL's ``ds3_gather_for_generation``)."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    """vLLM: share of the GPU's total that it takes."""
+    tensor: Positive = 1
+    """vLLM: ranks over which it splits the weights."""
+    sleep: bool = False
+    """vLLM gives its memory back between rollouts (``vllm_enable_sleep_mode``)."""
 
 
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -253,6 +251,7 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     bitsandbytes: Version | None = None
     litgpt: Version | None = None
     torchtitan: Version | None = None
+    trl: Version | None = None
     module_loading: Literal["lazy", "eager"] | None = None
     """``CUDA_MODULE_LOADING``; absent: the default of the versions."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
@@ -309,6 +308,10 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Absent: full fine-tuning."""
     inference: Inference | None = None
     """Absent: transformers' own generation."""
+    rollout: Rollout | None = None
+    """Absent: training generates no text."""
+    other_models: list[OtherModel] = field(default_factory=list)
+    """Models held beside the trained one: references, teachers, moving averages."""
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)

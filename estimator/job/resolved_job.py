@@ -5,7 +5,7 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 
 from msgspec import Struct
 
-from .job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
+from .job import Inference, Job, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from .quantization import BYTES_PER_ELEMENT, quantization
 from .rules import (
     FRAMEWORKS,
@@ -36,6 +36,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     training: Training
     lora: Lora | None
     inference: Inference | None
+    rollout: Rollout | None
     parallel: Parallel
     software: Software
     framework: Framework
@@ -71,6 +72,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
+    sequences: int
+    """Sequences of one forward pass on one rank."""
     local_length: int
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
@@ -101,6 +104,7 @@ def resolve_job(job: Job) -> ResolvedJob:
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
     length = -(-training.sequence_length // parallel.context)
+    sequences = training.micro_batch * training.sequences_per_example
     kind = quantization(job.lora)
     return ResolvedJob(
         job=job,
@@ -108,6 +112,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         training=training,
         lora=job.lora,
         inference=job.inference,
+        rollout=job.rollout if training.mode == "train" else None,
         parallel=parallel,
         software=job.software,
         framework=framework,
@@ -136,8 +141,9 @@ def resolve_job(job: Job) -> ResolvedJob:
         steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
+        sequences=sequences,
         local_length=length,
-        local_tokens=training.micro_batch * length,
+        local_tokens=sequences * length,
         units_around_blocks=_units_around_blocks(framework, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),

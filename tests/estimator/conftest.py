@@ -42,7 +42,7 @@ def ask_worker() -> AskWorker:
     def ask(message: dict[str, Any]) -> dict[str, Any]:
         if message["op"] == "trace":
             name = message.get("training", {}).get("optimizer", "adamw")
-            message = {"optimizer": optimizer_class(name), **message}
+            message = {"optimizer": optimizer_class(Job(training=Training(optimizer=name))), **message}
         key = json.dumps(message, sort_keys=True)
         if key not in answers:
             answers[key] = POOL.request(interpreter, message, 120)

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
         Strategy as Strategy,
         ZeroStage as ZeroStage,
     )
-    from .version_rules import VersionRules as VersionRules, steps_take_same_memory as steps_take_same_memory
+    from .version_rules import (
+        VersionRules as VersionRules,
+        older as older,
+        steps_take_same_memory as steps_take_same_memory,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -48,6 +52,6 @@ else:
                 "optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS UNKNOWN"
             ),
             "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
-            "version_rules": "steps_take_same_memory VersionRules",
+            "version_rules": "older steps_take_same_memory VersionRules",
         },
     )

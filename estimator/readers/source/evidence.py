@@ -13,7 +13,10 @@ REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits"]
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
 _ACCUMULATION = "training.gradient_accumulation"
-_TABLES = ("name", "model", "training", "lora", "inference", "parallel", "target", "software", "run")
+_TABLES = (
+    *("name", "model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run"),
+    "other_models",
+)
 """The tables of a job file, in its order."""
 _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "model.attention": ("activations",),
@@ -22,8 +25,13 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     _ACCUMULATION: ("gradients",),
     "training.precision": (*MODEL_STATES, "activations"),
     "training.optimizer": ("optimizer",),
+    "training.trainable": ("gradients", "optimizer", "activations"),
     "training.activation_checkpointing": ("activations",),
     "training.loss": ("logits",),
+    "training.sequences_per_example": ("activations", "logits"),
+    "training.loss_length": ("logits",),
+    "rollout.sequences": ("activations",),
+    "rollout.gpu_memory_utilization": ("activations",),
     "lora.rank": ("gradients", "optimizer"),
     "lora.targets": ("gradients", "optimizer", "activations"),
     "lora.quantization": ("weights",),
@@ -33,6 +41,7 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "parallel.sharding": MODEL_STATES,
     "parallel.cpu_offload": MODEL_STATES,
     "parallel.reduce_dtype": ("gradients",),
+    "other_models": ("weights",),
 }
 """Components of the budget that a job key decides; they are uncertain where its value is."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .known_models import folder_id as folder_id, torchtitan_id as torchtitan_id, torchtune_id as torchtune_id
     from .merged_settings import (
         CONFIG_SUFFIXES as CONFIG_SUFFIXES,
+        expand_abbreviations as expand_abbreviations,
         overrides_first as overrides_first,
         tool_layers as tool_layers,
         tool_settings as tool_settings,
@@ -54,7 +55,7 @@ else:
                 "record_ranks record_word switch_rule word_rule"
             ),
             "known_models": "folder_id torchtitan_id torchtune_id",
-            "merged_settings": "CONFIG_SUFFIXES overrides_first tool_layers tool_settings",
+            "merged_settings": "CONFIG_SUFFIXES expand_abbreviations overrides_first tool_layers tool_settings",
             "tool_record": "ConfigTable has_any has_key section Tool ToolKey ToolKeys",
             "trainer_keys": "batch_keys CHECKPOINTING_SWITCH OPTIMIZER_NAMES TRAINER_KEYS",
             "key_translation": "Translation uses_deepspeed",
