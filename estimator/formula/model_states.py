@@ -75,7 +75,7 @@ def state_rules(job: ResolvedJob) -> StateRules:
     return StateRules(
         optimizer=job.optimizer,
         widths=job.widths,
-        whole_embeddings=job.framework.fp32_embedding_states and not job.optimizer.paged,
+        whole_embeddings=job.framework.fp32_embedding_states,
         flat=job.steps_flat_buffers,
     )
 

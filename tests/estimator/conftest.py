@@ -9,6 +9,7 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         OptimizerChoice as OptimizerChoice,
         optimizer_arguments as optimizer_arguments,
         optimizer_by_class as optimizer_by_class,
-        optimizer_by_row as optimizer_by_row,
         optimizer_by_trainer_name as optimizer_by_trainer_name,
         optimizer_class_names as optimizer_class_names,
         option_defaults as option_defaults,
@@ -48,7 +47,7 @@ else:
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS",
             "optimizers": (
-                "NOT_KNOWN option_defaults Optimizer optimizer_arguments optimizer_by_class optimizer_by_row "
+                "NOT_KNOWN option_defaults Optimizer optimizer_arguments optimizer_by_class "
                 "optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS UNKNOWN"
             ),
             "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         OptimizerChoice as OptimizerChoice,
         optimizer_arguments as optimizer_arguments,
         optimizer_by_class as optimizer_by_class,
-        optimizer_by_row as optimizer_by_row,
         optimizer_by_trainer_name as optimizer_by_trainer_name,
         optimizer_class_names as optimizer_class_names,
     )
@@ -25,7 +24,7 @@ else:
         __name__,
         {
             "by_name": (
-                "NOT_KNOWN optimizer_arguments optimizer_by_class optimizer_by_row optimizer_by_trainer_name "
+                "NOT_KNOWN optimizer_arguments optimizer_by_class optimizer_by_trainer_name "
                 "optimizer_class_names OptimizerChoice"
             ),
             "optimizer": "Optimizer",

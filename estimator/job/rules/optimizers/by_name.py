@@ -69,11 +69,6 @@ def optimizer_by_trainer_name(name: str, arguments: Mapping[str, Any] | str | No
     return _choose(row, name, given)
 
 
-def optimizer_by_row(name: str, options: Mapping[str, Any] | None = None) -> OptimizerChoice:
-    """Return the optimizer of a row of the table, with the keyword arguments of its class."""
-    return _choose(OPTIMIZERS[name], name, options or {})
-
-
 @lru_cache(maxsize=1)
 def optimizer_arguments() -> tuple[str, ...]:
     """Return the names of all keyword arguments on which the choice of a row or its memory depends."""
