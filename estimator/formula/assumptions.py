@@ -119,10 +119,8 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
     if training.compile:
         yield "torch.compile changes what is saved; the lower bound allows for 40 % less activation memory."
     if job.optimizer.high is not None and job.trains:
-        yield (
-            f"The optimizer is {job.training.optimizer_class or job.optimizer.description}: two fp32 states per trained "
-            f"parameter are counted, and the range allows for none and for four."
-        )
+        name = job.training.optimizer_class or "The optimizer"
+        yield f"{name} is not known: two fp32 states per trained parameter are counted; the range allows for 0 to 4."
     if training.gradient_accumulation > 1 and job.steps_in_backward:
         yield "Stepping in the backward pass does not work with gradient accumulation."
     if job.accumulates_unsharded:
