@@ -105,7 +105,7 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     """
     try:
         return _with_tables(job, changes)
-    except (msgspec.ValidationError, KeyError, UnicodeEncodeError):  # explained below, with the key
+    except (msgspec.ValidationError, ValueError, KeyError):  # explained below, with the key
         tables = job_to_mapping(job)
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")
@@ -207,6 +207,8 @@ def _explain(message: str, data: Mapping[str, Any]) -> str:
         dotted = ".".join([*steps, unknown[1]])
         return f"unknown key {dotted!r}; {_nearest(unknown[1], known)}"
     value = _lookup(data, steps)
+    if isinstance(value, Mapping) and not what.startswith("Expected"):  # about the table as a whole
+        return f"{'.'.join(steps)}: {what}"
     dotted = ".".join(steps) or "the job"
     choices = _choices(steps) if what.startswith("Invalid enum value") else ()
     if choices:
