@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
+from .optimizer_options import check_options
 from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
 from .task import Task
 from .trainable import check_patterns
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     StrategyName: TypeAlias = str
 else:  # the tables' rows are the values that a job file may give
     FrameworkName = Literal[tuple(FRAMEWORKS)]
-    OptimizerName = Literal[tuple(OPTIMIZERS)]
+    OptimizerName = Annotated[
+        str,
+        Meta(
+            pattern=rf"^({'|'.join(OPTIMIZERS)}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)$",
+            max_length=200,
+            extra={"choices": tuple(OPTIMIZERS)},
+        ),
+    ]
     PrecisionName = Literal[tuple(PRECISIONS)]
     StrategyName = Literal[tuple(STRATEGIES)]
 UncertaintyDirection = Literal["no", "less", "more", "either"]
@@ -64,7 +72,9 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     precision: PrecisionName = "bf16-mixed"
     """``*-mixed``: fp32 weights under autocast; otherwise the type of the weights."""
     optimizer: OptimizerName = "adamw"
-    """The optimizer; decides the bytes of state per trainable parameter."""
+    """Decides the bytes of state per trainable parameter; ``module:Class`` for a class that is not listed."""
+    optimizer_options: dict[str, Any] | None = None
+    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: its defaults."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     """Activations that are recomputed in the backward pass."""
     activation_offload: bool = False
@@ -87,13 +97,20 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """``inference``: no gradients, no optimizer."""
 
     def __post_init__(self) -> None:
-        """Check the patterns.
+        """Check the patterns and the optimizer's options.
 
         Raises:
-            ValueError: a pattern is empty.
+            ValueError: a pattern is empty, or an option does not exist or has another type.
         """
         if self.trainable is not None:
             check_patterns(self.trainable)
+        if self.optimizer_options is not None and self.optimizer_class is None:
+            check_options(self.optimizer_options)
+
+    @property
+    def optimizer_class(self) -> str | None:
+        """``module:Class`` if the optimizer is a class rather than a row of the table."""
+        return self.optimizer if ":" in self.optimizer else None
 
 
 class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from .rules import (
     OPTIMIZERS,
     PRECISIONS,
     STRATEGIES,
+    UNKNOWN,
     Framework,
     Optimizer,
     Precision,
@@ -64,6 +65,10 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Optimizer states live in host memory."""
     offloads_weights: bool
     """Weights and gradients live in host memory too."""
+    steps_in_backward: bool
+    """Each gradient is applied and freed as it appears."""
+    steps_flat_buffers: bool
+    """The optimizer is given flat buffers, which hide the shapes of the parameters."""
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
@@ -93,6 +98,8 @@ def resolve_job(job: Job) -> ResolvedJob:
     training, parallel = job.training, job.parallel
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
+    row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
+    optimizer = row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
@@ -110,7 +117,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         software=job.software,
         framework=framework,
         strategy=strategy,
-        optimizer=OPTIMIZERS[training.optimizer],
+        optimizer=optimizer,
         precision=precision,
         versions=versions,
         widths=dtype_widths(
@@ -130,6 +137,8 @@ def resolve_job(job: Job) -> ResolvedJob:
         partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,
         offloads_optimizer=parallel.cpu_offload != "none",
         offloads_weights=parallel.cpu_offload == "all",
+        steps_in_backward=training.optimizer_in_backward or optimizer.in_backward,
+        steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,

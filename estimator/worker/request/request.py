@@ -19,6 +19,7 @@ class Training:
     gradient_accumulation: int = 1
     precision: str = "bf16-mixed"
     optimizer: str = "adamw"
+    optimizer_options: dict[str, Any] | None = None
     activation_checkpointing: str = "none"
     activation_offload: bool = False
     optimizer_in_backward: bool = False

@@ -20,8 +20,9 @@ from ..shared import (
     expand_abbreviations,
     has_any,
     int_rule,
-    known_optimizer,
+    optimizer_options,
     record_int,
+    record_optimizer,
     tool_layers,
     word_rule,
 )
@@ -54,13 +55,6 @@ _TARGETS = {
     "lora_head": (["lm_head"], False),
 }
 """LitGPT's switches, the layers of a Llama that they adapt, and their defaults."""
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw", "adam"), "adamw"),
-    "sgd": "sgd",
-    "pagedadamw": "paged-adamw",
-    "pagedadamw8bit": "paged-adamw-8bit",
-    "adamw8bit": "adamw-8bit",
-}
 _RULES = (
     int_rule("training.sequence_length", "train.max_seq_length", "data.max_seq_length"),
     word_rule("training.precision", _PRECISION, "precision", default="bf16-mixed"),
@@ -150,9 +144,8 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pr
         origin = f"{quantized.origin}: LitGPT's optimizer for it"
         findings.record("training.optimizer", "paged-adamw", origin, written=False)
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
-    optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
-    fused = pretrains or settings.is_true("optimizer.init_args.fused", "optimizer.fused")
-    findings.record_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
+    options = optimizer_options(settings, "optimizer.init_args.", "optimizer.")
+    record_optimizer(findings, setting, options={**options, "fused": True} if pretrains else options)
 
 
 def _read_lora(settings: LayeredSettings, findings: FindingCollector) -> None:

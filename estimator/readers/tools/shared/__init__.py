@@ -13,9 +13,10 @@ if TYPE_CHECKING:
         apply_rules as apply_rules,
         bool_rule as bool_rule,
         int_rule as int_rule,
-        known_optimizer as known_optimizer,
+        optimizer_options as optimizer_options,
         record_bool as record_bool,
         record_int as record_int,
+        record_optimizer as record_optimizer,
         record_ranks as record_ranks,
         record_word as record_word,
         switch_rule as switch_rule,
@@ -55,8 +56,8 @@ else:
         __name__,
         {
             "key_rules": (
-                "apply_rules bool_rule int_rule known_optimizer record_bool record_int record_ranks "
-                "record_word switch_rule word_rule"
+                "apply_rules bool_rule int_rule optimizer_options record_bool record_int record_optimizer "
+                "record_ranks record_word switch_rule word_rule"
             ),
             "known_models": "config_of_model folder_id torchtitan_id torchtune_id",
             "merged_settings": "CONFIG_SUFFIXES expand_abbreviations overrides_first tool_layers tool_settings",
