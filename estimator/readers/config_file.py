@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..common import InputError
+from ..common import InputError, note_job_folder
 from .program import Launch, Program, deepspeed_layer, yaml_layer
 from .source import (
     FilesystemView,
@@ -46,6 +46,7 @@ def read_config_file(
     Raises:
         InputError: the file cannot be read, or belongs to no known tool.
     """
+    note_job_folder(path.parent)
     try:
         table = read_table(path)
     except InputError as error:
