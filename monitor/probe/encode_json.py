@@ -15,28 +15,29 @@ def encode_json(value: Any, depth: int = 0) -> str:
     """
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deeply")
-    if value is None or value is True or value is False:
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true" if value else "false"
     if isinstance(value, int):
         return int.__repr__(value)
     if isinstance(value, float):
         return float.__repr__(value) if abs(value) < float("inf") else "null"
     if isinstance(value, dict):
-        items = (f"{_text(_key(k))}: {encode_json(v, depth + 1)}" for k, v in value.items() if _key(k) is not None)
+        items = (f"{_text(_key(k))}: {encode_json(v, depth + 1)}" for k, v in value.items() if _is_key(k))
         return "{" + ", ".join(items) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(encode_json(each, depth + 1) for each in value) + "]"
     return _text(value if isinstance(value, str) else str(value))
 
 
-def _key(key: Any) -> str | None:
-    """Return a dict's key as text; None: JSON has no such keys."""
-    if isinstance(key, str):
-        return key
-    return encode_json(key) if key is None or isinstance(key, (int, float)) else None
+def _is_key(key: Any) -> bool:
+    return key is None or isinstance(key, (str, int, float))
 
 
-def _text(text: Any) -> str:
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else encode_json(key)
+
+
+def _text(text: str) -> str:
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return '"' + text + '"'
     return '"' + "".join(map(_character, text)) + '"'

@@ -2,9 +2,8 @@
 
 Runs in the user's process, under its Python (3.8 or later) and its torch: standard library only, no import of torch,
 no call that would create a CUDA context, one daemon thread, no files left behind. Of the standard library it imports
-what every torch imports or what is part of Python's binary: instead of others, a ``json.py`` or ``signal.py`` beside the
-user's script would be taken. It writes to a memfd named ``vramtop-probe``, which a reader finds among the process's open
-files:
+what every torch imports or what is part of Python's binary: instead of others, a ``json.py`` beside the user's script
+would be taken. It writes to a memfd named ``vramtop-probe``, which a reader finds among the process's open files:
 
     8 bytes magic, u64 sequence (odd during a write), u32 length of the figures, u32 length of the facts,
     the figures (JSON, written every time), the facts (JSON, written when they change)

@@ -42,7 +42,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 DEFAULT_ARGUMENTS = ("JOB", "--method", "exact")
 LINES = [(name, *ARGUMENTS.get(name, DEFAULT_ARGUMENTS)) for name in COMMANDS]
 LINES += [("--once", "--json"), ("--once", "--pid", "PID"), ("preflight", "--", "python", "JOBFOLDER/train.py")]
-PATHS = {
+PATHS: dict[str, str | None] = {
     "no PYTHONPATH": None,
     "empty": "",
     "the current folder": ".",
@@ -142,6 +142,8 @@ def test_a_planted_json_is_not_run_and_the_interpreter_is_found(plants: Plants) 
 def test_no_command_imports_planted_modules(
     plants: Plants, job_process: int, line: tuple[str, ...], path: str | None
 ) -> None:
+    if line == ("doctor",):
+        path = path and path.replace(":JOBFOLDER", "")  # it knows of no job: the folder is one like any other
     clean = plants.run(line, path, pid=job_process)
     plants.plant()
     planted = plants.run(line, path, pid=job_process)
