@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..common import InputError
+from ..common import InputError, note_job_folder
 from .config_tool import HINT, Library, is_surely_sft, tool_of_table
 from .program import Launch, Program, deepspeed_layer, yaml_layer
 from .source import (
@@ -40,6 +40,7 @@ def read_config_file(
     Raises:
         InputError: the file cannot be read, or belongs to no known tool.
     """
+    note_job_folder(path.parent)
     try:
         table = read_table(path)
     except InputError as error:
