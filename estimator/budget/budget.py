@@ -184,8 +184,8 @@ class Budget:
     host: "HostNeed | None" = None
     """Host memory of a rank; None: unknown."""
 
-    matrix_parameters: int | None = field(default=None, compare=False)
-    """Trained parameters in matrices of blocks, which some optimizers step apart; None: not counted."""
+    saved_state_bytes: int | None = field(default=None, compare=False)
+    """Optimizer states of all ranks together, as a checkpoint holds them; None: not counted."""
 
     serving: "ServingNeed | None" = None
     """Memory that vLLM needs, and what remains for its cache; None: vLLM does not run the job."""

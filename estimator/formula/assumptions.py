@@ -80,7 +80,7 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
-    if job.optimizer.foreach_copies and job.trains:
+    if job.optimizer.copies_foreach and job.optimizer.same_result and job.trains:
         yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
     if job.optimizer.paged:
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
@@ -118,7 +118,10 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
         yield from _shape_warnings(job, arch, inventory)
     if training.compile:
         yield "torch.compile changes what is saved; the lower bound allows for 40 % less activation memory."
-    if training.gradient_accumulation > 1 and training.optimizer_in_backward:
+    if job.optimizer.high is not None and job.trains:
+        name = job.training.optimizer_class or "The optimizer"
+        yield f"{name} is not known: two fp32 states per trained parameter are counted; the range allows for 0 to 4."
+    if training.gradient_accumulation > 1 and job.steps_in_backward:
         yield "Stepping in the backward pass does not work with gradient accumulation."
     if job.accumulates_unsharded:
         yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (no_sync)."

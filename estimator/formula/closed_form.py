@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..job import Gpu, Job
-from ..model import Architecture, Inventory, adapter_elements, adapter_groups
+from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
@@ -63,7 +63,7 @@ def closed_form(
         warnings=warnings(plan.job, arch, inventory) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
-        matrix_parameters=_matrix_parameters(plan),
+        saved_state_bytes=sum(rank.states.saved for rank in ranks),
     )
 
 
@@ -80,12 +80,3 @@ def _trainable_parameters(plan: Plan) -> int:
     if not plan.job.trains:
         return 0
     return adapter_elements(plan.inventory, plan.job) if plan.job.lora else plan.inventory.parameters
-
-
-def _matrix_parameters(plan: Plan) -> int | None:
-    """Return the trained elements in matrices of blocks, if the optimizer steps those apart."""
-    job, inventory = plan.job, plan.inventory
-    if not job.trains or job.optimizer.states_off_matrices is None:
-        return None
-    groups = adapter_groups(inventory, job) if job.lora else inventory.groups
-    return sum(group.elements for group in groups if group.is_block_matrix)

@@ -188,7 +188,7 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Ite
 
 def _gradients_after(rank: RankMemory, blocks: float) -> int:
     """Return the gradients that exist after that many blocks have run backward: the head's and theirs."""
-    if rank.job.training.optimizer_in_backward:
+    if rank.job.steps_in_backward:
         return rank.states.gradients
     around, block = rank.gradient_shares
     return round(rank.states.gradients * (around + block * blocks))

@@ -25,14 +25,18 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Pea
     reserved = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
     device = reserved + phase.outside_bytes
     relative_slack = slack / max(1, allocated)
+    states, counted = rank.states, phase.components.optimizer
+    fewer, more = (
+        (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
+    )
     return Peak(
         phase=phase.name,
         components=phase.components,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=device,
-        low_bytes=max(0, device - _margin_below(rank, phase, inventory, relative_slack)),
-        high_bytes=device + _margin_above(rank, phase, inventory, relative_slack),
+        low_bytes=max(0, device - _margin_below(rank, phase, inventory, relative_slack) - fewer),
+        high_bytes=device + _margin_above(rank, phase, inventory, relative_slack) + more,
     )
 
 

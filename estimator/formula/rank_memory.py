@@ -71,7 +71,7 @@ class RankMemory:
         job, states = self.job, self.states
         if job.framework.gradient_buffer:
             return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
-        if job.training.optimizer_in_backward:
+        if job.steps_in_backward:
             return 0
         if job.training.gradient_accumulation == 1:
             return states.gradients if job.versions.zeroes_gradients else 0

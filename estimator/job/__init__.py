@@ -28,12 +28,12 @@ if TYPE_CHECKING:
         Software as Software,
         StrategyName as StrategyName,
         Target as Target,
-        Task as Task,
         Training as Training,
         Uncertainties as Uncertainties,
         UncertaintyDirection as UncertaintyDirection,
     )
     from .job_file import (
+        choices_of as choices_of,
         job_differences as job_differences,
         job_from_mapping as job_from_mapping,
         job_keys as job_keys,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .job_file_writer import save_job as save_job
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
+    from .task import Task as Task
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -55,16 +56,17 @@ else:
             "config_fields": "ConfigFields MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Task Training "
+                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Training "
                 "Uncertainties UncertaintyDirection"
             ),
             "job_file": (
-                "job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
+                "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
                 "parse_assignment with_changes written_keys"
             ),
             "job_file_edit": "edit_job_file toml_value unified_diff",
             "job_file_writer": "save_job",
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
+            "task": "Task",
         },
     )

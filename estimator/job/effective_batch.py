@@ -17,16 +17,17 @@ class EffectiveBatch:
     gradient_accumulation: int
     data_ranks: int
     sequence_length: int
+    sequences_per_example: int = 1
 
     @property
     def sequences(self) -> int:
-        """Sequences per optimizer step, over all ranks."""
+        """Examples per optimizer step, over all ranks; each is one sequence, or a pair of them."""
         return self.micro_batch * self.gradient_accumulation * self.data_ranks
 
     @property
     def tokens(self) -> int:
         """Tokens per optimizer step, over all ranks; padding counts."""
-        return self.sequences * self.sequence_length
+        return self.sequences * self.sequences_per_example * self.sequence_length
 
     @property
     def on_one_gpu(self) -> int:
@@ -41,7 +42,8 @@ class EffectiveBatch:
     def describe(self) -> str:
         """Return the product written out, for people."""
         each = f"{self.micro_batch} × {self.gradient_accumulation} × {_count(self.data_ranks, 'data-parallel rank')}"
-        return f"{each} = {_count(self.sequences, 'sequence')}, {self.tokens:,} tokens a step"
+        word = "sequence" if self.sequences_per_example == 1 else f"example of {self.sequences_per_example} sequences"
+        return f"{each} = {_count(self.sequences, word)}, {self.tokens:,} tokens a step"
 
     def advice(self) -> str | None:
         """Return in words which settings keep one GPU's batch on all ranks; None if there is only one rank."""
@@ -74,6 +76,7 @@ def effective_batch(job: Job) -> EffectiveBatch | None:
         gradient_accumulation=job.training.gradient_accumulation,
         data_ranks=job.parallel.data_ranks,
         sequence_length=job.training.sequence_length,
+        sequences_per_example=job.training.sequences_per_example,
     )
 
 
@@ -85,4 +88,5 @@ def _halvings(number: int) -> list[int]:
 
 
 def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+    first, space, rest = word.partition(" of ")
+    return f"{number:,} {first}{'' if number == 1 else 's'}{space}{rest}"

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
+from .optimizer_options import check_options
 from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
+from .task import Task
+from .trainable import check_patterns
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
@@ -25,64 +28,18 @@ if TYPE_CHECKING:
     StrategyName: TypeAlias = str
 else:  # the tables' rows are the values that a job file may give
     FrameworkName = Literal[tuple(FRAMEWORKS)]
-    OptimizerName = Literal[tuple(OPTIMIZERS)]
+    OptimizerName = Annotated[
+        str,
+        Meta(
+            pattern=rf"^({'|'.join(OPTIMIZERS)}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)$",
+            max_length=200,
+            extra={"choices": tuple(OPTIMIZERS)},
+        ),
+    ]
     PrecisionName = Literal[tuple(PRECISIONS)]
     StrategyName = Literal[tuple(STRATEGIES)]
 UncertaintyDirection = Literal["no", "less", "more", "either"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
-Task = Literal[
-    "causal-lm",
-    "masked-lm",
-    "seq2seq-lm",
-    "sequence-classification",
-    "token-classification",
-    "question-answering",
-    "feature-extraction",
-    "multiple-choice",
-    "next-sentence-prediction",
-    "pretraining",
-    "text-encoding",
-    "table-question-answering",
-    "image-text-to-text",
-    "multimodal-lm",
-    "visual-question-answering",
-    "document-question-answering",
-    "image-classification",
-    "zero-shot-image-classification",
-    "masked-image-modeling",
-    "image-segmentation",
-    "semantic-segmentation",
-    "instance-segmentation",
-    "universal-segmentation",
-    "object-detection",
-    "zero-shot-object-detection",
-    "depth-estimation",
-    "normal-estimation",
-    "pointmap-estimation",
-    "pose-estimation",
-    "keypoint-detection",
-    "keypoint-matching",
-    "mask-generation",
-    "image-matting",
-    "image-to-image",
-    "video-classification",
-    "text-recognition",
-    "table-recognition",
-    "speech-seq2seq",
-    "ctc",
-    "rnnt",
-    "tdt",
-    "audio-classification",
-    "audio-frame-classification",
-    "audio-xvector",
-    "audio-tokenization",
-    "text-to-spectrogram",
-    "text-to-waveform",
-    "time-series-prediction",
-    "decision",
-    "backbone",
-]
-"""The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -111,24 +68,52 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Sequences per rank and forward pass."""
     sequence_length: Positive = 2048
     """Tokens per sequence."""
+    sequences_per_example: Positive = 1
+    """Sequences that one example of the micro-batch puts through the model: 2 for a chosen and a rejected one."""
     gradient_accumulation: Positive = 1
     """Forward and backward passes per optimizer step."""
     precision: PrecisionName = "bf16-mixed"
     """``*-mixed``: fp32 weights under autocast; otherwise the type of the weights."""
     optimizer: OptimizerName = "adamw"
-    """The optimizer; decides the bytes of state per trainable parameter."""
+    """Decides the bytes of state per trainable parameter; ``module:Class`` for a class that is not listed."""
+    optimizer_options: dict[str, Any] | None = None
+    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: its defaults."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     """Activations that are recomputed in the backward pass."""
     activation_offload: bool = False
     """Saved activations go to host memory."""
+    trainable: list[str] | None = None
+    """Patterns of the names of parameters that train (``trainable.py``); absent: all, or with [lora] the adapters."""
+    trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Number of parameters that train, where the running program reports it; it takes precedence over ``trainable``."""
     optimizer_in_backward: bool = False
     """Each gradient is applied and freed as it appears."""
     compile: bool = False
     """torch.compile is used."""
-    loss: Literal["full", "chunked", "fused-linear"] = "full"
-    """Implementation of the loss on the logits."""
+    loss: Literal["full", "chunked", "fused-linear", "log-probs"] = "full"
+    """Implementation of the loss on the logits; ``log-probs``: of the given tokens, from all logits (DPO, GRPO)."""
+    loss_length: Positive | None = None
+    """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
+    reference_pass: bool = False
+    """A pass without gradients (the reference's) runs while what the forward pass saved exists."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: no gradients, no optimizer."""
+
+    def __post_init__(self) -> None:
+        """Check the patterns and the optimizer's options.
+
+        Raises:
+            ValueError: a pattern is empty, or an option does not exist or has another type.
+        """
+        if self.trainable is not None:
+            check_patterns(self.trainable)
+        if self.optimizer_options is not None and self.optimizer_class is None:
+            check_options(self.optimizer_options)
+
+    @property
+    def optimizer_class(self) -> str | None:
+        """``module:Class`` if the optimizer is a class rather than a row of the table."""
+        return self.optimizer if ":" in self.optimizer else None
 
 
 class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -140,6 +125,36 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Names of the adapted linear layers, or ``all-linear``."""
     quantization: Literal["none", "nf4", "nf4-double", "int8"] = "none"
     """Storage format of the frozen linear weights."""
+
+
+class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model that is held in memory beside the trained one, with frozen weights: no gradients, no optimizer state."""
+
+    role: Literal["reference", "teacher", "reward", "critic", "ema", "other"] = "other"
+    """What it is for. ``ema``: a moving average of the trained model's weights."""
+    id: str | None = None
+    """As ``model.id``; absent: a model like the trained one."""
+    config: dict[str, Any] | None = None
+    """The fields of a Hugging Face config.json, in place of ``id``."""
+    task: Task | None = None
+    """The head on top of the model; absent: the trained model's."""
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    """dtype of its weights; absent: that of the trained model's weights."""
+    quantization: Literal["none", "nf4", "nf4-double", "int8"] = "none"
+    """Storage format of its linear weights."""
+    sharded: bool = False
+    """The job's sharding of weights (FSDP, ZeRO 3) applies to it."""
+    on_gpu: bool = True
+    """False: it is kept in host memory."""
+    count: Positive = 1
+    """Number of such models."""
+    forward: bool | None = None
+    """Its forward pass runs in each step; absent: true, except for ``ema``."""
+
+    @property
+    def runs_forward(self) -> bool:
+        """True if its forward pass runs in each step."""
+        return self.role != "ema" if self.forward is None else self.forward
 
 
 class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -158,6 +173,30 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     """vLLM: share of the GPU's total that it takes; the part that weights and activations leave is cache."""
     prefill_tokens: Positive | None = None
     """vLLM: maximum tokens of one step (``max_num_batched_tokens``); absent: the default for the GPU."""
+
+
+class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Text that the model generates during training, in the training process itself or through vLLM on its GPUs.
+
+    A vLLM server on other GPUs takes none of this memory, and is no part of the job.
+    """
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """``vllm``: vLLM runs in the training process (TRL's ``colocate``) with a share of the GPU of its own."""
+    sequences: Positive | None = None
+    """Sequences that a rank generates at once; absent: those of a micro-batch."""
+    length: Positive | None = None
+    """Tokens of a sequence with its prompt; absent: ``training.sequence_length``."""
+    prompt_length: Positive | None = None
+    """Tokens of a prompt, which run at once; absent: the whole sequence."""
+    gather_weights: bool = True
+    """ZeRO 3: the whole weights are gathered while text is generated (TRL's ``ds3_gather_for_generation``)."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    """vLLM: share of the GPU's total that it takes."""
+    tensor: Positive = 1
+    """vLLM: ranks over which it splits the weights."""
+    sleep: bool = False
+    """vLLM gives its memory back between rollouts (``vllm_enable_sleep_mode``)."""
 
 
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -222,6 +261,7 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     bitsandbytes: Version | None = None
     litgpt: Version | None = None
     torchtitan: Version | None = None
+    trl: Version | None = None
     module_loading: Literal["lazy", "eager"] | None = None
     """``CUDA_MODULE_LOADING``; absent: the default of the versions."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
@@ -278,6 +318,10 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Absent: full fine-tuning."""
     inference: Inference | None = None
     """Absent: transformers' own generation."""
+    rollout: Rollout | None = None
+    """Absent: training generates no text."""
+    other_models: list[OtherModel] = field(default_factory=list)
+    """Models held beside the trained one: references, teachers, moving averages."""
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)

@@ -6,16 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
-from ..common import InputError, is_file, parse_toml, read_file
+from ..common import InputError, is_file, note_job_folder, parse_toml, read_file
 from .config_fields import format_value
 from .job import Job, Run, Software, Uncertainties
 
+_TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_LISTS_OF_WORDS = ("training.trainable",)
+"""Keys whose value may be given in words with commas between them."""
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_MAX_LISTED = 20
+"""Values that an error lists."""
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
 
@@ -25,17 +31,23 @@ def load_job(path: Path) -> Job:
     Raises:
         InputError: the file cannot be read, is not TOML, or is not a job.
     """
+    note_job_folder(path.parent)
     data = _read(path)
     job = job_from_mapping(data, where=str(path))
     if job.model.id is None and job.model.config is None:
         raise InputError(f"{path}: no model is given; write [model] with an id, or [model.config]")
-    if job.model.id and is_file(path.parent / job.model.id / "config.json"):
-        folder = str((path.parent / job.model.id).resolve())
-        job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, id=folder))
+    others = [msgspec.structs.replace(other, id=_id_beside(path, other.id)) for other in job.other_models]
+    model = msgspec.structs.replace(job.model, id=_id_beside(path, job.model.id))
+    job = msgspec.structs.replace(job, model=model, other_models=others)
     if uses_user_code(job):
         place = str((path.parent / (job.model.code_folder or "")).resolve())
         job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, code_folder=place))
     return job
+
+
+def _id_beside(path: Path, name: str | None) -> str | None:
+    """Return a model's id; for a folder beside the file, the folder's full path."""
+    return str((path.parent / name).resolve()) if name and is_file(path.parent / name / "config.json") else name
 
 
 def written_keys(path: Path) -> tuple[str, ...]:
@@ -83,18 +95,25 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """Return the job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
+    for table in _TABLES:
         value = getattr(job, table)
         if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
-            fields = msgspec.structs.asdict(value)
-            tables[table] = {key: field for key, field in fields.items() if field is not None}
+            tables[table] = _fields(value)
+    if job.other_models:
+        tables["other_models"] = [_fields(model) for model in job.other_models]
     return tables
+
+
+def _fields(table: msgspec.Struct) -> dict[str, Any]:
+    return {key: field for key, field in msgspec.structs.asdict(table).items() if field is not None}
 
 
 def job_keys() -> tuple[str, ...]:
     """Return every key that a job file may set, dotted: ``training.micro_batch``."""
     tables = [table.encode_name for table in msgspec.structs.fields(Job)]
-    return tuple(f"{table}.{key}".rstrip(".") for table in tables for key in _table_keys(table) or ("",))
+    return tuple(
+        f"{table}.{key}".rstrip(".") for table in tables for key in (_table_keys(table) if _struct_of(table) else ("",))
+    )
 
 
 def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
@@ -105,10 +124,12 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     """
     try:
         return _with_tables(job, changes)
-    except (msgspec.ValidationError, ValueError, KeyError):  # explained below, with the key
+    except (msgspec.ValidationError, KeyError, ValueError):  # explained below, with the key
         tables = job_to_mapping(job)
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")
+        if key and isinstance(tables.get(table, [] if _entry_struct(table) else {}), list):
+            raise InputError(f"{where}: {table} is a list of tables; set it as a whole: {table} = [{{{key} = ...}}]")
         if not key:
             if value is None:
                 tables.pop(table, None)
@@ -167,7 +188,7 @@ def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Return ``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string.
+    """Return ``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string, or a list of one.
 
     Raises:
         InputError: there is no ``=``.
@@ -180,7 +201,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), parse_toml(f"value = {value}")["value"]
     except ValueError:
-        return key.strip(), value.strip()
+        word = value.strip()
+    return key.strip(), [each.strip() for each in word.split(",")] if key.strip() in _LISTS_OF_WORDS else word
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -200,20 +222,27 @@ def _read(path: Path) -> dict[str, Any]:
 def _explain(message: str, data: Mapping[str, Any]) -> str:
     match = _AT.match(message)
     what, path = (match["what"], match["path"] or "$") if match else (message, "$")
-    steps = [step for step in path[1:].split(".") if step]
+    steps: list[str | int] = [int(at) if at else name for name, at in _STEP.findall(path[1:])]
     unknown = _UNKNOWN.search(what)
     if unknown:
-        known = _table_keys(steps[0]) if steps else _table_keys(None)
-        dotted = ".".join([*steps, unknown[1]])
+        known = _table_keys(str(steps[0])) if steps else _table_keys(None)
+        dotted = _dotted([*steps, unknown[1]])
         return f"unknown key {dotted!r}; {_nearest(unknown[1], known)}"
     value = _lookup(data, steps)
-    if isinstance(value, Mapping) and not what.startswith("Expected"):  # about the table as a whole
-        return f"{'.'.join(steps)}: {what}"
-    dotted = ".".join(steps) or "the job"
-    choices = _choices(steps) if what.startswith("Invalid enum value") else ()
+    dotted = _dotted(steps) or "the job"
+    choices = _choices(steps) if what.startswith(("Invalid enum value", "Expected `str` matching regex")) else ()
+    if len(choices) > _MAX_LISTED:
+        return f"{dotted} = {format_value(value)} is not known; {_nearest(str(value), choices)}"
     if choices:
         return f"{dotted} = {format_value(value)} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
+    if isinstance(value, Mapping) and steps:  # found by the table's own check, which names the key
+        return f"{dotted}: {what}"
     return f"{dotted} = {format_value(value)}: {what[:1].lower()}{what[1:]}"
+
+
+def _dotted(steps: Sequence[str | int]) -> str:
+    """Return the path of a value for people; entries of a list are counted from 1."""
+    return ".".join(str(step + 1) if isinstance(step, int) else step for step in steps)
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
@@ -222,26 +251,53 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _table_keys(table: str | None) -> tuple[str, ...]:
-    kind = Job if table is None else _struct_of(table)
+    kind = Job if table is None else _struct_of(table) or _entry_struct(table)
     return tuple(f.encode_name for f in msgspec.structs.fields(kind)) if kind else ()
 
 
 def _struct_of(table: str) -> type[msgspec.Struct] | None:
-    kind = next((f.type for f in msgspec.structs.fields(Job) if f.encode_name == table), None)
+    kind = _kind_of(table)
+    return None if get_origin(kind) is list else _first_struct(kind)
+
+
+def _entry_struct(table: str) -> type[msgspec.Struct] | None:
+    """Return the kind of the tables in a list of tables; None: the key is no such list."""
+    kind = _kind_of(table)
+    return _first_struct(kind) if get_origin(kind) is list else None
+
+
+def _kind_of(table: str) -> Any:
+    return next((f.type for f in msgspec.structs.fields(Job) if f.encode_name == table), None)
+
+
+def _first_struct(kind: Any) -> type[msgspec.Struct] | None:
     options = [kind, *getattr(kind, "__args__", ())]
     return next((o for o in options if isinstance(o, type) and issubclass(o, msgspec.Struct)), None)
 
 
-def _choices(steps: Sequence[str]) -> tuple[str, ...]:
-    struct = _struct_of(steps[0]) if len(steps) == 2 else None
+def _choices(steps: Sequence[str | int]) -> tuple[str, ...]:
+    names = [step for step in steps if isinstance(step, str)]
+    struct = (_struct_of(names[0]) or _entry_struct(names[0])) if len(names) == 2 else None
     for f in msgspec.structs.fields(struct) if struct else ():
-        if f.encode_name == steps[1]:
-            return tuple(str(choice) for choice in getattr(f.type, "__args__", ()) if isinstance(choice, str))
+        if f.encode_name == names[1]:
+            return choices_of(f.type)
     return ()
 
 
-def _lookup(data: Any, steps: Sequence[str]) -> Any:
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that a field may have; empty if it is no choice of words."""
+    for meta in getattr(kind, "__metadata__", ()):
+        if meta.extra and "choices" in meta.extra:
+            return tuple(meta.extra["choices"])
+    options = [kind, *getattr(kind, "__args__", ())]
+    words = [word for option in options for word in getattr(option, "__args__", ())]
+    return tuple(str(choice) for choice in words if isinstance(choice, str))
+
+
+def _lookup(data: Any, steps: Sequence[str | int]) -> Any:
     for step in steps:
         if isinstance(data, Mapping):
-            data = data.get(step.partition("[")[0])
+            data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
     return data

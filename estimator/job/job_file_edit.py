@@ -11,7 +11,7 @@ from ..common import parse_toml
 
 if TYPE_CHECKING:
     from tomlkit.container import Container
-    from tomlkit.items import Item
+    from tomlkit.items import Item, Table
 
 
 def edit_job_file(text: str, changes: Mapping[str, Any]) -> str | None:
@@ -64,6 +64,15 @@ def _item(value: Any) -> "Item":
     return scalar
 
 
+def _item_table(fields: Mapping[str, Any]) -> "Table":
+    import tomlkit
+
+    table = tomlkit.table()
+    for key, value in fields.items():
+        table.append(key, _item(value))
+    return table
+
+
 def _set(document: "Container", dotted: str, value: Any) -> None:
     """Set a key; tables that it needs are created.
 
@@ -72,6 +81,13 @@ def _set(document: "Container", dotted: str, value: Any) -> None:
     """
     import tomlkit
 
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value) and "." not in dotted:
+        tables = tomlkit.aot()
+        for each in value:
+            tables.append(_item_table(each))
+        document.pop(dotted, None)
+        document.append(dotted, tables)
+        return
     table, _, key = dotted.rpartition(".")
     inner: Any = document
     for name in filter(None, table.split(".")):

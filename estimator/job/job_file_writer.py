@@ -72,12 +72,18 @@ def _edited(path: Path, job: Job) -> str | None:
 
 def _with_absolute_paths(job: Job) -> Job:
     """Return the job with paths that mean the same from any folder."""
-    model = job.model
-    if model.id and not names_user_code(model.id) and is_file(expand_user(model.id) / "config.json"):
-        model = msgspec.structs.replace(model, id=str(expand_user(model.id).resolve()))
+    model = msgspec.structs.replace(job.model, id=_absolute_id(job.model.id))
     if uses_user_code(job):
         model = msgspec.structs.replace(model, code_folder=str(Path(model.code_folder or "").resolve()))
-    return msgspec.structs.replace(job, model=model)
+    others = [msgspec.structs.replace(other, id=_absolute_id(other.id)) for other in job.other_models]
+    return msgspec.structs.replace(job, model=model, other_models=others)
+
+
+def _absolute_id(name: str | None) -> str | None:
+    """Return a model's id; of a model in a folder, the folder's full path."""
+    if name and not names_user_code(name) and is_file(expand_user(name) / "config.json"):
+        return str(expand_user(name).resolve())
+    return name
 
 
 def _without_none(value: Any) -> Any:

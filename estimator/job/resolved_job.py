@@ -5,13 +5,14 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 
 from msgspec import Struct
 
-from .job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
+from .job import Inference, Job, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from .quantization import BYTES_PER_ELEMENT, quantization
 from .rules import (
     FRAMEWORKS,
     OPTIMIZERS,
     PRECISIONS,
     STRATEGIES,
+    UNKNOWN,
     Framework,
     Optimizer,
     Precision,
@@ -35,6 +36,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     training: Training
     lora: Lora | None
     inference: Inference | None
+    rollout: Rollout | None
     parallel: Parallel
     software: Software
     framework: Framework
@@ -63,9 +65,15 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Optimizer states live in host memory."""
     offloads_weights: bool
     """Weights and gradients live in host memory too."""
+    steps_in_backward: bool
+    """Each gradient is applied and freed as it appears."""
+    steps_flat_buffers: bool
+    """The optimizer is given flat buffers, which hide the shapes of the parameters."""
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
+    sequences: int
+    """Sequences of one forward pass on one rank."""
     local_length: int
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
@@ -90,10 +98,13 @@ def resolve_job(job: Job) -> ResolvedJob:
     training, parallel = job.training, job.parallel
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
+    row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
+    optimizer = row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
     length = -(-training.sequence_length // parallel.context)
+    sequences = training.micro_batch * training.sequences_per_example
     kind = quantization(job.lora)
     return ResolvedJob(
         job=job,
@@ -101,11 +112,12 @@ def resolve_job(job: Job) -> ResolvedJob:
         training=training,
         lora=job.lora,
         inference=job.inference,
+        rollout=job.rollout if training.mode == "train" else None,
         parallel=parallel,
         software=job.software,
         framework=framework,
         strategy=strategy,
-        optimizer=OPTIMIZERS[training.optimizer],
+        optimizer=optimizer,
         precision=precision,
         versions=versions,
         widths=dtype_widths(
@@ -125,10 +137,13 @@ def resolve_job(job: Job) -> ResolvedJob:
         partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,
         offloads_optimizer=parallel.cpu_offload != "none",
         offloads_weights=parallel.cpu_offload == "all",
+        steps_in_backward=training.optimizer_in_backward or optimizer.in_backward,
+        steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
+        sequences=sequences,
         local_length=length,
-        local_tokens=training.micro_batch * length,
+        local_tokens=sequences * length,
         units_around_blocks=_units_around_blocks(framework, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),

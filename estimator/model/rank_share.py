@@ -141,7 +141,7 @@ def _stages(inventory: Inventory, partitioning: _Partitioning) -> tuple[Stage, .
         layers = inventory.layers // count + (index < inventory.layers % count)
         kind = layers, index == 0, index == count - 1, _in_flight(index, count, partitioning.accumulation)
         if kind not in made:
-            made[kind] = _local_stage(partitioning, inventory, *kind)
+            made[kind] = _local_stage(partitioning, inventory, kind)
         found.append(made[kind])
     return tuple(found)
 
@@ -154,9 +154,9 @@ def _in_flight(index: int, count: int, accumulation: int) -> int:
     return min(-(-(count - index) // step) * step, count, accumulation)
 
 
-def _local_stage(
-    partitioning: _Partitioning, inventory: Inventory, layers: int, first: bool, last: bool, in_flight: int
-) -> Stage:
+def _local_stage(partitioning: _Partitioning, inventory: Inventory, kind: tuple[int, bool, bool, int]) -> Stage:
+    """Return the stage with these layers, first or not, last or not, with these micro-batches in flight."""
+    layers, first, last, in_flight = kind
     parameters: list[LocalParameters] = []
     for group in (*inventory.groups, *(partitioning.adapters or ())):
         adapter = ".lora_" in group.name

@@ -13,6 +13,7 @@ from vramtop.estimator.job import gpu_catalogue
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS, Framework
 from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer
+from vramtop.estimator.job.rules.optimizers.states import Full, Quantized
 from vramtop.estimator.job.rules.strategies import STRATEGIES, Strategy
 
 GPT2 = ModelSpec(id="gpt2")
@@ -30,14 +31,14 @@ nvml = ["ACME Made-up"]
 
 def test_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three states per element, in the weights' dtype."""
-    monkeypatch.setitem(OPTIMIZERS, "triple", Optimizer(name="triple", description="Triple", states=3))
+    monkeypatch.setitem(OPTIMIZERS, "triple", Optimizer(name="triple", description="Triple", states=(Full(count=3),)))
     budget = estimate(Job(model=GPT2, training=Training(precision="bf16", optimizer="triple")))
     assert budget.peak.components.optimizer == 3 * 2 * PARAMETERS
     assert checkpoint_bytes(budget) == (1 + 3) * 2 * PARAMETERS
 
 
 def test_an_eight_bit_optimizer_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Optimizer(name="single", description="Single", states=1, eight_bit=True, paged=True)
+    row = Optimizer(name="single", description="Single", states=(Quantized(),), paged=True)
     monkeypatch.setitem(OPTIMIZERS, "single", row)
     budget = estimate(Job(model=GPT2, training=Training(optimizer="single")))
     assert budget.peak.components.optimizer == 0

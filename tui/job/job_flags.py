@@ -6,8 +6,8 @@ from vramtop.estimator.job import job_keys
 
 TRUST_KEY = "model.trust_remote_code"
 """The only key whose flag takes no value, as in transformers' own scripts."""
-_KEYS_WITHOUT_FLAG = ("name", "model.id", "model.config", "target.gpu")
-_TABLES_WITHOUT_FLAGS = ("software", "run", "unsure")
+_KEYS_WITHOUT_FLAG = ("name", "model.id", "model.config", "other_models", "target.gpu")
+_TABLES_WITHOUT_FLAGS = ("software", "run", "unsure", "rollout")
 """Tables that are rarely given outside of a job file; ``--set`` reaches them."""
 _PREFIXED_TABLES = ("lora", "inference")
 

@@ -125,7 +125,9 @@ def _job_line(budget: Budget) -> str:
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
         tuning = f"LoRA rank {job.lora.rank}{quantized}"
-    parts = [tuning, training.precision, f"{training.micro_batch} x {training.sequence_length} tokens"]
+    pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
+    batch = f"{training.micro_batch}{pairs}"
+    parts = [tuning, training.precision, f"{batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":

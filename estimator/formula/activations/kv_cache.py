@@ -12,7 +12,7 @@ def key_value_cache_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) ->
     """Bytes of the keys and values of every token and layer that inference keeps; 0 in training, which has no cache."""
     if job.trains or not arch.has_vocab_head or arch.task == "masked-lm":
         return 0
-    return job.training.micro_batch * sequence_cache_bytes(job, arch, stage.layers, job.local_length)
+    return job.sequences * sequence_cache_bytes(job, arch, stage.layers, job.local_length)
 
 
 def sequence_cache_bytes(job: ResolvedJob, arch: Architecture, layers: int, length: int) -> int:

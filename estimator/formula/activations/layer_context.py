@@ -104,7 +104,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         framework=job.framework,
         versions=job.versions,
         widths=job.widths,
-        micro_batch=job.training.micro_batch,
+        micro_batch=job.sequences,
         length=job.local_length,
         recomputes=job.recomputes,
         asks_sdpa=job.model.attention == "sdpa",

@@ -75,7 +75,7 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
         return LossBytes(forward_bytes=0, backward_bytes=0)
     tokens = job.local_tokens
     if not arch.has_vocab_head:
-        outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.training.micro_batch)
+        outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.sequences)
         return LossBytes(forward_bytes=12 * outputs, backward_bytes=12 * outputs)
     framework = job.framework
     ranks = job.parallel.tensor if framework.splits_logits else 1
@@ -89,7 +89,7 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
         unpacked = unpacked_bytes(stage.head, width=framework.unpacked_width)
         return _litgpt_loss(job, logits, unpacked)
     match job.training.loss:
-        case "full":
+        case "full" | "log-probs":
             return _full_loss(logits, framework, split=ranks > 1)
         case "chunked":
             if framework.chunked_loss == "at-once":
@@ -233,7 +233,7 @@ def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
     if job.lora:
         computing, backward = 8 * n, max(8 * n + chunk, (4 + c) * n + unpacked)
     else:
-        computing = (12 if job.training.micro_batch > 1 else 8) * n
+        computing = (12 if job.sequences > 1 else 8) * n
         backward = max(8 * n + chunk, 12 * n)
     return LossBytes(
         forward_bytes=max(passing, computing),

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
-from ...job.rules import OPTIMIZERS
+from ...job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class, optimizer_class_names
 from ..source import UNKNOWN_TABLE, Setting, default_setting
 from .script_values import Call, ScriptEvaluator
 
@@ -42,7 +42,6 @@ _TASK_BY_CLASS_ENDING = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-_OPTIMIZERS = {name: row.trainer_names[0] for row in OPTIMIZERS.values() for name in row.class_names}
 _FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 _MIXED_PRECISION = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 
@@ -218,7 +217,14 @@ class CallReader:
             self.hints.setdefault("per_device_train_batch_size", setting)
 
     def _read_optimizer(self, call: Call) -> None:
-        self.hints.setdefault("optim", self._setting(_OPTIMIZERS[call.name], call))
+        """Read ``torch.optim.SGD(..., momentum=0.9)``: the hint's value is an ``OptimizerChoice``."""
+        given = {}
+        for keyword in call.node.keywords:
+            if keyword.arg in optimizer_arguments():
+                setting = self._evaluator.setting(keyword.value, keyword.arg)
+                given[keyword.arg] = NOT_KNOWN if setting is None else setting.value
+        choice = optimizer_by_class(ast.unparse(call.node.func), given)
+        self.hints.setdefault("optim", self._setting(choice, call))
 
     def _read_sharding(self, call: Call) -> None:
         self.own_loop.setdefault("use_fsdp", self._setting(True, call))
@@ -262,7 +268,7 @@ _SETUP_CALLS: Mapping[str, Callable[[CallReader, Call], None]] = {
     "from_config": CallReader._read_model,
     "Accelerator": CallReader._read_accelerator,
     "DataLoader": CallReader._read_data_loader,
-    **dict.fromkeys(_OPTIMIZERS, CallReader._read_optimizer),
+    **dict.fromkeys(optimizer_class_names(), CallReader._read_optimizer),
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...job import Job, UncertaintyDirection, with_changes
+from ...job.rules import UNKNOWN, OptimizerChoice
 from .layered_settings import Setting
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
@@ -12,7 +13,10 @@ REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits"]
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
 _ACCUMULATION = "training.gradient_accumulation"
-_TABLES = ("name", "model", "training", "lora", "inference", "parallel", "target", "software", "run")
+_TABLES = (
+    *("name", "model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run"),
+    "other_models",
+)
 """The tables of a job file, in its order."""
 _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "model.attention": ("activations",),
@@ -21,8 +25,13 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     _ACCUMULATION: ("gradients",),
     "training.precision": (*MODEL_STATES, "activations"),
     "training.optimizer": ("optimizer",),
+    "training.trainable": ("gradients", "optimizer", "activations"),
     "training.activation_checkpointing": ("activations",),
     "training.loss": ("logits",),
+    "training.sequences_per_example": ("activations", "logits"),
+    "training.loss_length": ("logits",),
+    "rollout.sequences": ("activations",),
+    "rollout.gpu_memory_utilization": ("activations",),
     "lora.rank": ("gradients", "optimizer"),
     "lora.targets": ("gradients", "optimizer", "activations"),
     "lora.quantization": ("weights",),
@@ -32,6 +41,7 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "parallel.sharding": MODEL_STATES,
     "parallel.cpu_offload": MODEL_STATES,
     "parallel.reduce_dtype": ("gradients",),
+    "other_models": ("weights",),
 }
 """Components of the budget that a job key decides; they are uncertain where its value is."""
 
@@ -156,6 +166,20 @@ class FindingCollector:
             self._global_batch = GlobalBatch(
                 sequences=sequences, origin=setting.origin, written=setting.written, rounds_up=rounds_up
             )
+
+    def record_optimizer(self, setting: Setting, choice: OptimizerChoice) -> None:
+        """Record the optimizer that a setting names, with its options and what is uncertain about it."""
+        name = "training.optimizer"
+        if name in self._findings:
+            return
+        self.record_from(setting, name, choice.name)
+        if choice.options:
+            self.record_from(setting, f"{name}_options", dict(choice.options))
+        if choice.sentence is not None:
+            sentence = f"{setting.origin}: {choice.sentence}."
+            if choice.name == UNKNOWN:
+                sentence = f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take."
+            self.mark_uncertain(name, sentence, direction=choice.direction)
 
     def warn(self, *sentences: str) -> None:
         """Record sentences for the user, each once."""

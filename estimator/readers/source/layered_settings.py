@@ -67,6 +67,10 @@ class LayeredSettings:
         """Return True if the setting that ``find`` returns means true; a missing one counts as false."""
         return self.find_true(*names) is not None
 
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin with a prefix, each once."""
+        return list(dict.fromkeys(name for layer in self._layers for name in layer if name.startswith(prefix)))
+
     def unread(self) -> Iterator[tuple[str, Setting]]:
         """Yield what was written but never looked up, once per name."""
         seen = set(self._read)

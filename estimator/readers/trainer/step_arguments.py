@@ -3,8 +3,10 @@
 The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 """
 
+from collections.abc import Mapping
+
 from ...common import InputError
-from ...job.rules import OPTIMIZERS
+from ...job.rules import OptimizerChoice, optimizer_by_trainer_name
 from ..source import (
     FilesystemView,
     FindingCollector,
@@ -32,7 +34,6 @@ _LENGTH_NAMES = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
 )
-_OPTIMIZERS = {name: row.name for row in OPTIMIZERS.values() for name in row.trainer_names}
 
 
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -112,16 +113,12 @@ def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     setting = _prefer_written(setting, inputs.deepspeed, "optimizer")
     if setting is None:
         return
-    known = _OPTIMIZERS.get(as_word(setting) or "")
-    if known is None:
-        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        findings.mark_uncertain("training.optimizer", sentence)
-        findings.record("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
+    if isinstance(setting.value, OptimizerChoice):  # of a class that a script calls
+        findings.record_optimizer(setting, setting.value)
         return
     arguments = inputs.settings.find("optim_args")
-    if known == "sgd" and arguments is not None and "momentum" in str(arguments.value):
-        known = "sgd-momentum"
-    findings.record_from(setting, "training.optimizer", known)
+    given = arguments.value if arguments is not None and isinstance(arguments.value, str | Mapping) else None
+    findings.record_optimizer(setting, optimizer_by_trainer_name(str(setting.value), given))
 
 
 def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> None:

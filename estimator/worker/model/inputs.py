@@ -46,7 +46,7 @@ def make_inputs(model: Any, request: Request) -> dict[str, Any]:
     Raises:
         UnsupportedError: the config does not give the size of the inputs, or no labels can be made for the task.
     """
-    rows, tokens = request.training.micro_batch, request.training.sequence_length
+    rows, tokens = request.training.sequences, request.training.sequence_length
     inputs = _model_inputs(model, request, rows, tokens)
     one_per_row = torch.zeros(rows, dtype=torch.long)
     if request.task in TASKS_WITH_SEQUENCE_LABELS:

@@ -15,15 +15,24 @@ class Training:
     framework: str = "transformers"
     micro_batch: int = 1
     sequence_length: int = 2048
+    sequences_per_example: int = 1
     gradient_accumulation: int = 1
     precision: str = "bf16-mixed"
     optimizer: str = "adamw"
+    optimizer_options: dict[str, Any] | None = None
     activation_checkpointing: str = "none"
     activation_offload: bool = False
     optimizer_in_backward: bool = False
     compile: bool = False
     loss: str = "full"
+    loss_length: int | None = None
+    reference_pass: bool = False
     mode: str = "train"
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one forward pass."""
+        return self.micro_batch * self.sequences_per_example
 
     @property
     def mixed(self) -> bool:
@@ -98,6 +107,8 @@ class Request:
     """The class that ``training.optimizer`` stands for; None: no class can be traced, or the job takes no step."""
     lora: Lora | None = None
     parallel: Parallel = field(default_factory=Parallel)
+    rollout: bool = False
+    """Text is generated during training."""
     cpu_kernels: bool = False
     """Leave allocations as torch makes them on the CPU; by default CUDA's kernels are imitated."""
     allocator: dict[str, Any] | None = None
@@ -121,6 +132,7 @@ def read_request(message: dict[str, Any]) -> Request:
         optimizer=None if optimizer is None else OptimizerClass(**optimizer),
         lora=None if lora is None else Lora(**lora),
         parallel=Parallel(**message.get("parallel") or {}),
+        rollout=message.get("rollout") is not None,
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),
         code=read_user_code(message),
@@ -128,6 +140,9 @@ def read_request(message: dict[str, Any]) -> Request:
 
 
 def read_user_code(message: dict[str, Any]) -> UserCode | None:
-    """Return the code that a message allows to run, or None."""
-    code = message.get("code")
-    return UserCode(**code) if code else None
+    """Return the code that a message allows to run, or None; before code can run, the libraries are imported."""
+    if not message.get("code"):
+        return None
+    code = UserCode(**message["code"])
+    code.prepare(("torch", "transformers", *(("peft",) if message.get("lora") else ())))
+    return code

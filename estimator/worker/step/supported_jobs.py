@@ -49,6 +49,12 @@ def _unsupported_training(request: Request) -> Iterator[str]:
         yield f"the optimizer {training.optimizer} cannot be traced"
     if training.loss != "full":
         yield f"the {training.loss} loss cannot be traced"
+    if training.loss_length is not None:
+        yield "logits of a part of each sequence cannot be traced"
+    if training.reference_pass:
+        yield "a reference's forward pass cannot be traced"
+    if request.rollout:
+        yield "text that is generated during training cannot be traced"
     if training.activation_checkpointing == "selective":
         yield "selective activation checkpointing is no setting of transformers and cannot be traced"
     if training.activation_offload:

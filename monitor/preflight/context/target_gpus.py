@@ -4,7 +4,6 @@ from ...attach import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent
 from ...board.fit import DeviceCapacity
 from .check_context import CheckContext
 
-
 _MAX_RANKS = 1024
 """No machine has a GPU for more; of more ranks the first stand for the others."""
 

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.estimator.job.job import Job, Lora
 from vramtop.estimator.job.job_file import (
     job_from_mapping,
@@ -13,6 +14,8 @@ from vramtop.estimator.job.job_file import (
     parse_assignment,
     with_changes,
 )
+from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.job.resolved_job import resolve_job
 
 GOOD = """
 name = "sft"
@@ -48,6 +51,13 @@ def test_a_job_file_becomes_a_job_with_the_contracts_defaults(tmp_path: Path) ->
         (GOOD.replace("= 2", "= -2"), ["training.micro_batch", "-2", ">= 1"]),
         (GOOD.replace("= 2", '= "two"'), ["training.micro_batch", "'two'", "int"]),
         (GOOD.replace('"all-linear"', "7"), ["lora.targets", "7"]),
+        (GOOD + "[[other_models]]\nrole = 'techer'\n", ["other_models.1.role", "'techer'", "'teacher'"]),
+        (GOOD + "[[other_models]]\nrol = 'teacher'\n", ["other_models.1.rol", "'role'"]),
+        (GOOD + "[[other_models]]\n[[other_models]]\ncount = 0\n", ["other_models.2.count", "0", ">= 1"]),
+        (GOOD.replace("= 2", "= 2\ntrainable = []"), ["training: trainable is an empty list", '["!*"]']),
+        (GOOD.replace("= 2", "= 2\ntrainable = ['a', '!']"), ["training: trainable", "'!'"]),
+        (GOOD.replace("= 2", "= 2\ntrainable = 'lm_head'"), ["training.trainable", "'lm_head'", "array"]),
+        (GOOD.replace("= 2", "= 2\ntrainable_parameters = -1"), ["training.trainable_parameters", "-1"]),
         ("[model\n", ["not TOML"]),
         ("", ["no model"]),
         ("[training]\nmicro_batch = 1\n", ["no model", "[model]"]),
@@ -147,3 +157,34 @@ def test_user_code_is_looked_up_beside_the_job_file(tmp_path: Path) -> None:
     file.write_text('[model]\nid = "gpt2"\n')
     job = load_job(file)
     assert (job.model.code_folder, job.model.trust_remote_code, job.parallel.tensor_plan) == (None, False, None)
+
+
+def test_pairs_and_generated_text_survive_writing_and_reading(tmp_path: Path) -> None:
+    text = GOOD.replace("micro_batch = 2", 'micro_batch = 2\nsequences_per_example = 2\nloss = "log-probs"')
+    text += '[rollout]\nengine = "vllm"\ngpu_memory_utilization = 0.4\nsleep = true\n[software]\ntrl = "0.29.1"\n'
+    job = load_job(write(tmp_path, text))
+    assert (job.rollout and job.rollout.gpu_memory_utilization, job.software.trl) == (0.4, "0.29.1")
+    assert job_from_mapping(job_to_mapping(job), where="itself") == job
+    again = tmp_path / "again.toml"
+    save_job(job, again)
+    assert load_job(again) == job
+
+
+def test_an_example_of_two_sequences_is_two_sequences_of_each_pass(tmp_path: Path) -> None:
+    pairs = resolve_job(load_job(write(tmp_path, GOOD.replace("= 2", "= 2\nsequences_per_example = 2"))))
+    assert (pairs.training.micro_batch, pairs.sequences, pairs.local_tokens) == (2, 4, 4 * 2048)
+    batch = effective_batch(pairs.job)
+    assert batch is not None
+    assert batch.describe() == "2 × 1 × 1 data-parallel rank = 2 examples of 2 sequences, 8,192 tokens a step"
+
+
+def test_patterns_of_parameter_names_are_set_from_words_and_other_models_as_a_whole() -> None:
+    assert parse_assignment("training.trainable=lm_head, !*bias") == ("training.trainable", ["lm_head", "!*bias"])
+    assert parse_assignment('training.trainable=["mlp"]') == ("training.trainable", ["mlp"])
+    key, value = parse_assignment('other_models=[{role = "ema", on_gpu = false}]')
+    (ema,) = with_changes(Job(), {key: value}).other_models
+    assert (ema.role, ema.on_gpu, ema.runs_forward) == ("ema", False, False)
+    with pytest.raises(InputError, match="other_models is a list of tables"):
+        with_changes(Job(), {"other_models.role": "ema"})
+    with pytest.raises(InputError, match="trainable is an empty list"):
+        with_changes(Job(), {"training.trainable": []})

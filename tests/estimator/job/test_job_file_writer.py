@@ -8,6 +8,7 @@ from vramtop.estimator.job.job import (
     Job,
     Lora,
     ModelSpec,
+    OtherModel,
     Parallel,
     Software,
     Target,
@@ -27,6 +28,17 @@ JOBS = {
         model=LLAMA, target=Target(gpu="h100-80gb"), software=Software(torch="2.6"), unsure=Uncertainties(logits="more")
     ),
     "served": Job(model=LLAMA, training=Training(mode="inference"), inference=Inference(engine="vllm")),
+    "head only": Job(
+        model=LLAMA, training=Training(trainable=["lm_head", "model.layers.31", "!*bias"], trainable_parameters=4097)
+    ),
+    "with a teacher": Job(
+        model=LLAMA,
+        other_models=[
+            OtherModel(role="teacher", id="meta-llama/Llama-3.1-70B", dtype="bf16", sharded=True, count=2),
+            OtherModel(role="ema", dtype="fp32", on_gpu=False),
+            OtherModel(role="reward", config={"model_type": "llama"}, task="sequence-classification", forward=False),
+        ],
+    ),
     "inline": Job(model=ModelSpec(config={"model_type": "llama", "rope": {"a b": 1.5, "on": True}, "eos": [1, 2]})),
 }
 
@@ -98,3 +110,13 @@ def test_a_file_that_cannot_be_edited_is_rewritten(tmp_path):
     path.write_text('[model]\nid = "gpt2"\n[lora]\nrank = 4\n')
     save_job(Job(model=ModelSpec(id="gpt2")), path, overwrite=True)
     assert load_job(path) == Job(model=ModelSpec(id="gpt2"))
+
+
+def test_other_models_are_replaced_as_a_whole_and_comments_stay(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('[model]\nid = "gpt2"  # small\n\n[[other_models]]\nrole = "teacher"\nid = "gpt2-xl"\n')
+    job = load_job(path)
+    save_job(with_changes(job, {"other_models": [{"role": "ema"}, {"role": "reference"}]}), path, overwrite=True)
+    assert "# small" in path.read_text()
+    assert [model.role for model in load_job(path).other_models] == ["ema", "reference"]
+    assert job_differences(load_job(path), job)["other_models"][0]["id"] == "gpt2-xl"

@@ -1,0 +1,94 @@
+"""Patterns of parameter names that decide which parameters train, and the rules that they make.
+
+A pattern matches a parameter whose dotted name it equals, or of whose name it is a run of whole components
+(``lm_head``, ``model.layers.31``, ``mlp``); with ``*``, ``?`` or ``[`` it is matched against the whole name.
+``!`` in front freezes what matches. The last pattern that matches a parameter decides; a parameter that none matches is
+frozen if the first pattern has no ``!``, and trains otherwise.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+_MAX_PATTERNS = 10_000
+_MAX_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TrainableRules:
+    """Patterns as regular expressions, in their order."""
+
+    rules: tuple[tuple[str, bool], ...]
+    """Regular expressions that are searched in a dotted name, and whether a parameter that matches trains."""
+    otherwise: bool
+    """Whether a parameter that matches none trains."""
+
+    def trains(self, name: str) -> bool:
+        """Return True if a parameter of that dotted name trains."""
+        matching = (trains for rule, trains in reversed(self.rules) if re.search(rule, name))
+        return next(matching, self.otherwise)
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Check patterns as they are written in a job file.
+
+    Raises:
+        ValueError: there are none, or one is empty or far longer than any name.
+    """
+    if not patterns:
+        raise ValueError(
+            'trainable is an empty list; leave it out to train everything, or write ["!*"] to train nothing'
+        )
+    if len(patterns) > _MAX_PATTERNS:
+        raise ValueError(f"trainable has {len(patterns):,} patterns; a few with * do the same")
+    for pattern in patterns:
+        name = pattern.removeprefix("!")
+        if not name.strip(".") or any(character.isspace() for character in name) or len(name) > _MAX_CHARACTERS:
+            raise ValueError(f"trainable has the pattern {pattern[:80]!r}, which no parameter's name can match")
+        try:
+            re.compile(pattern_regex(name))
+        except re.error as error:
+            raise ValueError(f"trainable has the pattern {pattern[:80]!r}, which is none: {error}") from None
+
+
+def trainable_rules(patterns: Sequence[str], *, adapters: bool = False) -> TrainableRules:
+    """Return the rules that patterns make.
+
+    Args:
+        patterns: as in ``training.trainable``.
+        adapters: the job trains adapters, so that whatever no pattern names is frozen.
+    """
+    return _rules(tuple(patterns), adapters)
+
+
+@lru_cache(maxsize=256)
+def _rules(patterns: tuple[str, ...], adapters: bool) -> TrainableRules:
+    return TrainableRules(
+        rules=tuple((pattern_regex(pattern.removeprefix("!")), not pattern.startswith("!")) for pattern in patterns),
+        otherwise=patterns[0].startswith("!") and not adapters,
+    )
+
+
+def pattern_regex(pattern: str) -> str:
+    """Return the regular expression for one pattern without ``!``, in the syntax that Python 3.9 has too."""
+    if not any(character in pattern for character in "*?["):
+        return rf"(?:\A|\.){re.escape(pattern.strip('.'))}(?:\.|\Z)"
+    first, *others = (_fixed_regex(part) for part in re.split(r"\*+", pattern))
+    if not others:
+        return rf"\A{first}\Z"
+    # a lookahead with a reference to what it matched never tries another match: time stays linear in the stars
+    between = "".join(f"(?=(?P<s{at}>.*?{part}))(?P=s{at})" for at, part in enumerate(others[:-1]))
+    return rf"\A{first}{between}.*{others[-1]}\Z"
+
+
+def _fixed_regex(part: str) -> str:
+    """Return the regular expression for the part of a glob between two stars."""
+    found = []
+    for piece in re.findall(r"\[!?\]?[^\]]*\]|.", part):
+        if len(piece) > 1:
+            inside = re.sub(r"([\\\[&~|^])", r"\\\1", piece[1:-1].removeprefix("!"))
+            found.append(f"[{'^' if piece.startswith('[!') else ''}{inside}]")
+        else:
+            found.append("." if piece == "?" else re.escape(piece))
+    return "".join(found)
