@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common import CannotTellError, InputError, note_job_folder
 from vramtop.estimator.job import ModelSpec, names_user_code
 from vramtop.estimator.model import resolve_model
 from vramtop.estimator.readers import read_launch
@@ -60,6 +60,8 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
     versions = installed_versions(program, interpreter, root=root)
     environ = environ_from_here(program.environ or {}, root)
     cwd = path_from_here(root, program.cwd)
+    if cwd is not None:
+        note_job_folder(cwd)
     sample = ProbeReader(run.reporting_process.pid).read()
     reading = read_launch(
         _command_with_script(program),

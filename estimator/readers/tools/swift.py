@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from ..program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
 from ..source import (
     MODEL_STATES,
-    Finding,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -22,7 +21,7 @@ from ..source import (
     default_setting,
     transformers_defaults,
 )
-from ..trainer import PREFERENCE_METHODS, config_dtype, known_config, read_trainer
+from ..trainer import PREFERENCE_METHODS, config_dtype, read_trainer
 from .shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
@@ -31,6 +30,7 @@ from .shared import (
     ToolKeys,
     Translation,
     batch_keys,
+    config_of_model,
     has_any,
     tool_layers,
     uses_deepspeed,
@@ -178,11 +178,7 @@ def _precision(program: Program, settings: LayeredSettings, *, lora: bool) -> di
 
 def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None:
     """Return the dtype that the model's config names; None if it names none or is unknown."""
-    model = settings.find("model")
-    if model is None:
-        return None
-    finding = Finding(key="model.id", value=str(model.value), origin=model.origin, written=True)
-    dtype = config_dtype(known_config(finding, program.environ) or {})
+    dtype = config_dtype(config_of_model(program, settings.find("model")) or {})
     return default_setting(dtype, f"the model's config says {dtype}") if dtype else None
 
 

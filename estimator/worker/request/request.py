@@ -135,6 +135,9 @@ def read_request(message: dict[str, Any]) -> Request:
 
 
 def read_user_code(message: dict[str, Any]) -> UserCode | None:
-    """Return the code that a message allows to run, or None."""
-    code = message.get("code")
-    return UserCode(**code) if code else None
+    """Return the code that a message allows to run, or None; before code can run, the libraries are imported."""
+    if not message.get("code"):
+        return None
+    code = UserCode(**message["code"])
+    code.prepare(("torch", "transformers", *(("peft",) if message.get("lora") else ())))
+    return code
