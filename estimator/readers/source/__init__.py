@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         framework_with_version as framework_with_version,
         is_at_least as is_at_least,
         transformers_defaults as transformers_defaults,
-        trl_defaults as trl_defaults,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -53,6 +52,6 @@ else:
                 "as_bool as_int as_word default_layer default_setting LayeredSettings parse_digits "
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
-            "versions": "framework_with_version is_at_least transformers_defaults trl_defaults",
+            "versions": "framework_with_version is_at_least transformers_defaults",
         },
     )

@@ -1,7 +1,7 @@
 """TRL's training methods: what their trainers hold beside the trained model, by TRL's version.
 
 Lives here: a record per method, the defaults of its configuration, and the readers of what only TRL has (pairs of
-sequences, losses, reference and reward models, generation). ``trainer`` reads what all programs with transformers share.
+sequences, losses, reference and reward models, generation). ``trainer`` reads what all users of transformers share.
 Callers: ``trainer``, ``tools`` and the two entry points of ``readers``; ``program`` for the names of TRL's classes.
 """
 

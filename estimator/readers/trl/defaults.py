@@ -73,7 +73,11 @@ _BY_METHOD: Mapping[str, Mapping[str, _Steps]] = {
         "vllm_mode": _VLLM["vllm_mode"],
         "vllm_gpu_memory_utilization": (((0, 0), 0.9),),
     },
-    "distillation": {"max_length": (((1, 1), 1024), ((1, 10), None)), "max_completion_length": (((0, 0), 512),), **_VLLM},
+    "distillation": {
+        "max_length": (((1, 1), 1024), ((1, 10), None)),
+        "max_completion_length": (((0, 0), 512),),
+        **_VLLM,
+    },
     "minillm": {"max_completion_length": _COMPLETION, "num_generations": (((0, 0), 8),), **_VLLM},
     "ppo": {"response_length": (((0, 0), 53),)},
 }

@@ -6,20 +6,32 @@ from ..source import FindingCollector, LayeredSettings, Setting, as_int, framewo
 from .methods import Method
 
 _COMPLETION_NAMES = ("max_completion_length", "max_new_tokens", "response_length")
-_WHOLE_NAMES = ("max_length", "max_seq_length", "vllm_max_model_length", "vllm_max_model_len")
 _LENGTH = "training.sequence_length"
 
 
 def read_length(
-    method: Method, settings: LayeredSettings, versions: Mapping[str, str], findings: FindingCollector
+    method: Method,
+    settings: LayeredSettings,
+    versions: Mapping[str, str],
+    findings: FindingCollector,
+    *,
+    whole: Setting | None,
 ) -> None:
     """Record the sequences per example, the sequence length, and the tokens whose logits are computed.
 
     A prompt that no setting cuts leaves the length to the dataset: it is asked for.
+
+    Args:
+        method: TRL's method.
+        settings: settings by TRL's names.
+        versions: installed versions by distribution, where known.
+        findings: collects what is read.
+        whole: the longest that a sequence may be; None: nothing says so.
     """
     _read_sequences(method, settings, versions, findings)
-    prompt, completion = settings.find("max_prompt_length"), settings.find(*_COMPLETION_NAMES)
-    whole = settings.find(*_WHOLE_NAMES)
+    prompt = None if settings.is_unset("max_prompt_length") else settings.find("max_prompt_length")
+    completion = None if settings.is_unset(*_COMPLETION_NAMES) else settings.find(*_COMPLETION_NAMES)
+    whole = settings.find("vllm_max_model_length", "vllm_max_model_len") or whole
     parts = _sum(prompt, completion)
     if method.generation == "group" and completion is not None and as_int(completion) is not None:
         findings.record_from(completion, "training.loss_length", as_int(completion))
@@ -58,9 +70,7 @@ def _sum(prompt: Setting | None, completion: Setting | None) -> Setting | None:
     )
 
 
-def _ask(
-    method: Method, completion: Setting | None, versions: Mapping[str, str], findings: FindingCollector
-) -> None:
+def _ask(method: Method, completion: Setting | None, versions: Mapping[str, str], findings: FindingCollector) -> None:
     """Say why the length is missing."""
     trl = framework_with_version("trl", versions)
     number = as_int(completion)

@@ -31,7 +31,13 @@ def read_loss(
     loss, liger = settings.find("loss_type"), _liger(method, settings, versions)
     _read_reference_pass(method, settings, findings)
     trl = framework_with_version("trl", versions)
-    if own_loss and method.tiles_since is not None and is_at_least("trl", method.tiles_since, versions):
+    replaced = liger is not None and not liger.written  # by unsloth's, which asks for it unasked
+    if (
+        own_loss
+        and not replaced
+        and method.tiles_since is not None
+        and is_at_least("trl", method.tiles_since, versions)
+    ):
         findings.record(_LOSS, "chunked", f"{trl} computes the loss of {method.name} without the logits", written=False)
     elif method.scores == "likelihood":
         _read_likelihood(loss, liger, trl, findings)
@@ -40,14 +46,14 @@ def read_loss(
 
 
 def _liger(method: Method, settings: LayeredSettings, versions: Mapping[str, str]) -> Setting | None:
-    """Return the setting that asks for Liger-Kernel's loss; before 0.25 ``use_liger_kernel`` did not, except for SFT."""
+    """Return the setting that asks for Liger-Kernel's loss: before 0.25 ``use_liger_kernel`` did so for SFT only."""
     kernel, loss = settings.find_true("use_liger_kernel", "use_liger"), settings.find_true("use_liger_loss")
     asks = method.scores == "likelihood" or is_at_least("trl", (0, 25), versions)
     return loss or (kernel if asks else None)
 
 
 def _read_reference_pass(method: Method, settings: LayeredSettings, findings: FindingCollector) -> None:
-    """A reference runs after the trained model, be it that model with its adapters off; not if it ran before training."""
+    """Record that a reference runs after the trained model, even if it is the same model with its adapters off."""
     if method.reference_beside and not settings.is_true("precompute_ref_log_probs"):
         origin = f"TRL's {method.name}: the reference runs while the trained model's activations are kept"
         findings.record("training.reference_pass", True, origin, written=False)

@@ -32,6 +32,8 @@ class Method:
     reference_beside: bool = False
     """The reference runs while what the trained model's forward pass saved exists, not before it."""
     generation: Generation = "none"
+    task: str | None = None
+    """The task of the model that it loads; None: that of the config, a language model."""
     tiles_since: tuple[int, int] | None = None
     """TRL's version since which its trainer makes no logits (``add_fused_lm_head``); None: it makes them."""
     liger_since: tuple[int, int] | None = None
@@ -69,8 +71,8 @@ _ROWS = (
     Method(name="bco", classes="BCO", scores="log-probs", reference="kept", reference_beside=True),
     Method(name="cpo", classes="CPO", scores="log-probs", sequences=2),
     Method(name="orpo", classes="ORPO", scores="log-probs", sequences=2),
-    Method(name="reward", classes="Reward", scores="scores", sequences=2),
-    Method(name="prm", classes="PRM", scores="scores"),
+    Method(name="reward", classes="Reward", scores="scores", sequences=2, task="sequence-classification"),
+    Method(name="prm", classes="PRM", scores="scores", task="token-classification"),
     Method(
         name="grpo",
         classes="GRPO",

@@ -54,7 +54,7 @@ def read_other_models(
     """Record ``other_models``, all of them together, and what may be held besides."""
     models, origins = list[dict[str, Any]](), list[str]()
     found = (
-        *_reference(method, settings, versions, findings, setup),
+        *_reference(method, settings, versions, setup),
         *_teacher(method, settings, findings, setup),
         *_scorers(method, settings, findings, setup),
     )
@@ -64,7 +64,9 @@ def read_other_models(
     if models:
         findings.record("other_models", models, "; ".join(dict.fromkeys(origins)), written=False)
     if method.trains_value_model:
-        findings.warn(f"TRL's {method.name} trains a value model besides, whose states and activations are not counted.")
+        findings.warn(
+            f"TRL's {method.name} trains a value model besides, whose states and activations are not counted."
+        )
         findings.add_uncertainty("more", "weights", "gradients", "optimizer", "activations")
 
 
@@ -75,7 +77,6 @@ def _reference(
     method: Method,
     settings: LayeredSettings,
     versions: Mapping[str, str],
-    findings: FindingCollector,
     setup: Setup,
 ) -> _Found:
     """Yield the frozen copy of the model, where the trainer makes or is given one."""

@@ -72,7 +72,9 @@ def _read_own_generation(
         findings.record_from(gather, "rollout.gather_weights", False)
     paged = settings.find_true("use_transformers_continuous_batching", "use_transformers_paged")
     if paged is not None:
-        findings.warn(f"{paged.origin}: its paged cache takes what is free, and it casts the weights; neither is counted.")
+        findings.warn(
+            f"{paged.origin}: its paged cache takes what is free, and it casts the weights; neither is counted."
+        )
         findings.add_uncertainty("more", "activations")
 
 
