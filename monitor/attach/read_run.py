@@ -39,6 +39,7 @@ from .process_environment import (
     path_from_here,
     pid_in_own_namespace,
 )
+from .program_command import readable_command
 
 
 def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None) -> Attachment:
@@ -63,8 +64,9 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
     if cwd is not None:
         note_job_folder(cwd)
     sample = ProbeReader(run.reporting_process.pid).read()
+    command, unknown_notebook = readable_command(program, root)
     reading = read_launch(
-        _command_with_script(program),
+        command,
         environ=environ,
         cwd=cwd or Path(f"/proc/{program.pid}/cwd"),
         root=root,
@@ -91,7 +93,7 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         estimate_environ=estimate_environ(environ),
         inside=container_info(program.pid, program.environ),
         probe=sample,
-        warnings=(*_warnings(run), *reading.warnings),
+        warnings=(*_warnings(run), *([unknown_notebook] if unknown_notebook else []), *reading.warnings),
     )
 
 
@@ -105,20 +107,6 @@ def require_running(pid: int, start_time: float) -> None:
         read_process(pid, start_time=start_time)
     except InputError:
         raise CannotTellError(f"Process {pid} ended while it was read.") from None
-
-
-def _command_with_script(program: ProcessInfo) -> tuple[str, ...]:
-    """Return the command line; for ``python - < train.py`` with the file that is the program's standard input."""
-    if program.launch.script != "-":
-        return program.argv
-    try:
-        file = os.readlink(f"/proc/{program.pid}/fd/0")  # noqa: PTH115 - a pipe's link is not a path
-    except OSError:
-        return program.argv
-    if not file.startswith("/") or file.startswith("/dev/"):
-        return program.argv
-    at = program.argv.index("-")
-    return (*program.argv[:at], file, *program.argv[at + 1 :])
 
 
 def _with_model_config(reading: JobReading, environ: Mapping[str, str]) -> JobReading:

@@ -51,22 +51,25 @@ class ScriptSettings:
         return any(TRAINING_CONFIG.fullmatch(name) or name.endswith("Trainer") for name in self.called)
 
 
-def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str]) -> ScriptSettings:
+def read_script(
+    path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str], text: str | None = None
+) -> ScriptSettings:
     """Return the settings in a script's source.
 
     Args:
         path: the script.
         options: flags on its command line.
         environ: its environment.
+        text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
-        text = read_file(path, _MAX_BYTES)
+        source = read_file(path, _MAX_BYTES) if text is None else text
         with warnings.catch_warnings():  # the script's own syntax warnings would go to the terminal
             warnings.simplefilter("ignore")
-            tree = ast.parse(text, filename=str(path))
+            tree = ast.parse(source, filename=str(path))
         return _read(tree, ScriptEvaluator(tree, script=path.name, options=options, environ=environ))
     except TooLargeError:
         raise InputError(f"{path}: too large to be a script") from None
