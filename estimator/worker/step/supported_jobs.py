@@ -32,7 +32,8 @@ def check_supported(request: Request) -> None:
 
 
 def _unsupported_settings(request: Request) -> Iterator[str]:
-    layers = max((request.config.get(name) for name in _LAYER_NAMES if _is_count(request.config.get(name))), default=1)
+    counts = (request.config.get(name) for name in _LAYER_NAMES)
+    layers = max((count for count in counts if isinstance(count, int)), default=1)
     if layers > _MAX_LAYERS:
         yield f"a model of {layers:,} layers cannot be traced in time, at most {_MAX_LAYERS}"
     yield from _unsupported_training(request)
@@ -84,7 +85,3 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         yield "CPU offload of the optimizer alone cannot be traced"
     if parallel.cpu_offload == "all" and not parallel.sharded:
         yield "CPU offload can be traced under fsdp2 only"
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
