@@ -87,8 +87,12 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Each gradient is applied and freed as it appears."""
     compile: bool = False
     """torch.compile is used."""
-    loss: Literal["full", "chunked", "fused-linear", "log-probs"] = "full"
-    """Implementation of the loss on the logits; ``log-probs``: of the given tokens, from all logits (DPO, GRPO)."""
+    loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
+    """Implementation of the loss on the logits.
+
+    ``log-probs``: log-probabilities of the given tokens, from all logits (DPO, GRPO); ``fused-log-probs``: of one
+    example at a time (Liger-Kernel); ``divergence``: between all logits of student and teacher (GKD).
+    """
     loss_length: Positive | None = None
     """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
     reference_pass: bool = False
@@ -180,12 +184,10 @@ class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     engine: Literal["transformers", "vllm"] = "transformers"
     """``vllm``: vLLM runs in the training process (TRL's ``colocate``) with a share of the GPU of its own."""
-    sequences: Positive | None = None
-    """Sequences that a rank generates at once; absent: those of a micro-batch."""
-    length: Positive | None = None
-    """Tokens of a sequence with its prompt; absent: ``training.sequence_length``."""
+    micro_batches: Positive = 1
+    """Micro-batches whose sequences a rank generates at once (TRL's ``steps_per_generation``)."""
     prompt_length: Positive | None = None
-    """Tokens of a prompt, which run at once; absent: the whole sequence."""
+    """Tokens of a prompt, which run at once; absent: what ``training.loss_length`` leaves of a sequence."""
     gather_weights: bool = True
     """ZeRO 3: the whole weights are gathered while text is generated (TRL's ``ds3_gather_for_generation``)."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.3

@@ -21,10 +21,10 @@ from .source import (
     parse_flags,
     read_table,
     transformers_defaults,
-    trl_defaults,
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer import read_trainer
+from .trl import trl_defaults
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         framework_with_version as framework_with_version,
         is_at_least as is_at_least,
         transformers_defaults as transformers_defaults,
-        trl_defaults as trl_defaults,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -55,6 +54,6 @@ else:
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
             "notebooks": "NotebookCode read_notebook",
-            "versions": "framework_with_version is_at_least transformers_defaults trl_defaults",
+            "versions": "framework_with_version is_at_least transformers_defaults",
         },
     )
