@@ -15,6 +15,9 @@ from .trainable import check_patterns
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
+_DIMENSIONS = ("data_shard", "data_replicate", "tensor", "pipeline", "context", "expert")
+MAX_GPUS = 2**20
+"""The largest clusters that are published have some 100,000 GPUs (Meta 24,576 twice, 2024; xAI 200,000, 2025)."""
 Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
 EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
@@ -231,6 +234,13 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Megatron-FSDP keeps its communication buffers between steps."""
     load_on_rank_zero: bool = False
     """FSDP: only rank 0 of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, which msgspec reports with the key, for more ranks than there are GPUs anywhere."""
+        sizes = {name: getattr(self, name) for name in _DIMENSIONS}
+        if max(self.world_size, self.expert) > MAX_GPUS:
+            product = " x ".join(f"{name} {size:,}" for name, size in sizes.items() if size > 1)
+            raise ValueError(f"{product} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
 
     @property
     def data_ranks(self) -> int:
