@@ -51,6 +51,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
     if job.lora and job.framework.fp32_adapters and not job.deepspeed:
         yield "Adapter weights are fp32, as peft creates them by default."
+    yield from _rollout_assumptions(job, gpu)
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
@@ -89,8 +90,28 @@ def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
 def _loss_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.framework.keeps_fp32_logits and job.training.loss != "fused-linear":
         yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
+    elif job.training.loss == "chunked" and job.framework.chunked_loss == "without-logits":
+        how = "in tiles (TRL 1.15 or newer)" if job.versions.tiles_head else "256 tokens at a time (TRL before 1.15)"
+        yield f"The head runs {how}, so that the logits never exist at once."
     elif job.training.loss == "full" and not job.versions.copies_shifted_logits:
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
+
+
+def _rollout_assumptions(job: ResolvedJob, gpu: Gpu | None) -> Iterator[str]:
+    """Yield assumptions about text that is generated during training."""
+    if job.rollout is not None and job.rollout.engine == "vllm":
+        share = job.rollout.gpu_memory_utilization
+        total = f"the {gpu.label}" if gpu is not None else "a GPU of 80 GiB, since the GPU is not known"
+        asleep = "; it sleeps while training, and its memory is free then" if job.rollout.sleep else ""
+        yield (
+            f"vLLM in the training process takes {share:g} of {total}: its own weights, counted as weights, and its "
+            f"cache, counted as activations{asleep}."
+        )
+    elif job.generated_sequences:
+        yield (
+            f"Text is generated for {job.generated_sequences} sequences at once, each to its full length of "
+            f"{job.local_length} tokens; their cache is counted as activations."
+        )
 
 
 def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:

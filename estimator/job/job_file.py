@@ -10,7 +10,7 @@ from typing import Any, get_origin
 
 import msgspec
 
-from ..common import InputError, is_file, parse_toml, read_file
+from ..common import InputError, is_file, note_job_folder, parse_toml, read_file
 from .config_fields import format_value
 from .job import Job, Run, Software, Uncertainties
 
@@ -31,6 +31,7 @@ def load_job(path: Path) -> Job:
     Raises:
         InputError: the file cannot be read, is not TOML, or is not a job.
     """
+    note_job_folder(path.parent)
     data = _read(path)
     job = job_from_mapping(data, where=str(path))
     if job.model.id is None and job.model.config is None:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping
 
 from ...job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class, optimizer_class_names
 from ..source import UNKNOWN_TABLE, Setting, default_setting
+from ..trl import TRAINER_NAMES
 from .script_values import Call, ScriptEvaluator
 
-TRAINING_CONFIG = re.compile(
-    r"(Seq2Seq|Unsloth)?TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)Config|ModelConfig"
-)
+TRAINING_CONFIG = re.compile(rf"(Seq2Seq|Unsloth)?TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
 LENGTH_ARGUMENTS = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
 )
+_LIMITS = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
+"""Arguments whose None means that there is no limit, whatever the default is."""
 _DECISIVE_ARGUMENTS = {
     *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16", "dtype", "torch_dtype"),
     *("activation_checkpointing", "gradient_checkpointing", "max_length", "max_seq_length", "fsdp", "deepspeed"),
@@ -134,7 +135,7 @@ class CallReader:
                 continue
             text = f"{label}({keyword.arg}={_short(keyword.value)})"
             setting = self._evaluator.setting(keyword.value, text)
-            if setting is not None and setting.value is not None:
+            if setting is not None and (setting.value is not None or keyword.arg in _LIMITS):
                 into.setdefault((renamed or {}).get(keyword.arg, keyword.arg), setting)
             elif setting is None and keyword.arg in _DECISIVE_ARGUMENTS and into is self.written:
                 counted = "." if keyword.arg in SIZE_ARGUMENTS else "; its default is counted."

@@ -10,9 +10,8 @@ from typing import Any
 
 from ....common import InputError
 from ...program import Program
-from ...source import Finding, LayeredSettings, Setting, read_table
-from ...trainer import known_config
-from ..shared import folder_id
+from ...source import LayeredSettings, Setting, read_table
+from ..shared import config_of_model, folder_id
 
 _CONFIG_FILE = "model_config.yaml"
 _PREFIX = "model_config."
@@ -69,7 +68,7 @@ def read_litgpt_model(program: Program, settings: LayeredSettings, *, positional
     else:
         name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
     program.findings.record_from(setting, "model.id", name)
-    _untie(program, settings, name, setting)
+    _untie(program, settings, setting.with_value(name))
 
 
 def _own_config(settings: LayeredSettings) -> Setting | None:
@@ -107,15 +106,14 @@ def _stored_config(path: Path, program: Program) -> Mapping[str, Any]:
         return {}
 
 
-def _untie(program: Program, settings: LayeredSettings, name: str, setting: Setting) -> None:
+def _untie(program: Program, settings: LayeredSettings, model: Setting) -> None:
     """Record a config without a tied head: LitGPT's ``GPT`` has a head of its own, whatever the checkpoint ties."""
     if settings.is_true("train.tie_embeddings"):
         return
-    finding = Finding(key="model.id", value=name, origin=setting.origin, written=True)
-    config = known_config(finding, program.environ, folders=program.pid is None)
+    config = config_of_model(program, model)
     if config is not None and config.get("tie_word_embeddings"):
         untied = {**config, "tie_word_embeddings": False}
-        program.findings.record("model.config", untied, f"{setting.origin}; LitGPT unties the head", written=False)
+        program.findings.record("model.config", untied, f"{model.origin}; LitGPT unties the head", written=False)
 
 
 def _record_converted(program: Program, own: Mapping[str, Any], origin: str) -> None:
