@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         match_nvml_name as match_nvml_name,
     )
     from .job import (
+        MAX_GPUS as MAX_GPUS,
         Inference as Inference,
         Job as Job,
         Lora as Lora,
@@ -56,7 +57,7 @@ else:
             "config_fields": "ConfigFields MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Training "
+                "Inference Job Lora MAX_GPUS ModelSpec OptimizerName Parallel Software StrategyName Target Training "
                 "Uncertainties UncertaintyDirection"
             ),
             "job_file": (
