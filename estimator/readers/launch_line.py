@@ -3,11 +3,14 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..common import InputError
 from ..job import Software
-from .program import SIZE_ARGUMENTS, Program, ScriptSettings, accelerate_layers, read_script
+from .program import Program, accelerate_layers
+from .script import SIZE_ARGUMENTS, ScriptSettings, read_script
 from .source import (
     UNKNOWN_TABLE,
     FilesystemView,
@@ -15,6 +18,7 @@ from .source import (
     JobReading,
     Setting,
     SettingsLayer,
+    default_setting,
     layer_from_table,
     parse_flags,
     read_table,
@@ -22,7 +26,7 @@ from .source import (
     trl_defaults,
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer import read_trainer
+from .trainer import known_config, read_trainer
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
@@ -119,7 +123,10 @@ def _read_own_script(program: Program) -> JobReading:
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
     accelerate = [*accelerate_layers(program, files), script.accelerate]
-    layers = [flags, files, script.written, script.hints, *defaults]
+    layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
+    for doubt in script.doubts:
+        program.findings.warn(doubt.sentence)
+        program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
     return read_trainer(program, layers, accelerate, method=method, unresolved=unresolved)
 
 
@@ -146,10 +153,24 @@ def _read_script(program: Program, options: SettingsLayer) -> ScriptSettings:
         program.findings.warn("The script came through standard input and is not counted.")
         return ScriptSettings()
     try:
-        return read_script(program.filesystem.resolve(script), options=options, environ=program.environ)
+        return read_script(
+            program.filesystem.resolve(script),
+            options=options,
+            environ=program.environ,
+            arguments=program.launch.arguments,
+            find_config=partial(_find_config, program),
+        )
     except InputError as error:
         program.findings.warn(f"The script is not counted: {error.message}")
         return ScriptSettings()
+
+
+def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
+    """Return the config of a model that the script names; a folder is one as the program sees it."""
+    folder = program.filesystem.resolve(name)
+    is_folder = os.access(folder / "config.json", os.F_OK)
+    model = default_setting(str(folder) if is_folder else name, "the script")
+    return known_config(model, program.environ, folders=is_folder)
 
 
 def _defaults(
