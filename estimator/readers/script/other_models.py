@@ -43,7 +43,7 @@ def describe_others(notes: Notes, trained: Model | None, doubts: list[Doubt]) ->
             doubts.append(Doubt(sentence=sentence, direction="less", components=("weights",)))
     for trainer in notes.trainers:
         for role, setting in trainer.others:
-            entries.append({"role": role, "id": setting.value})
+            entries.append({"role": role, "id": setting.value, "dtype": "auto"})
             places.append(setting.origin)
     return Setting(value=entries, origin="; ".join(places)) if entries else None
 
@@ -81,6 +81,8 @@ def _entry(model: Model, trained: Model | None) -> dict[str, Any] | None:
     word = _DTYPES.get(str(dtype.value).rpartition(".")[2]) if dtype is not None else None
     if word is not None:
         entry["dtype"] = word
+    elif model.copy_of is None and model.name is not None:
+        entry["dtype"] = "auto"
     if "load_in_4bit" in model.settings and model.settings["load_in_4bit"].value is True:
         double = model.settings.get("bnb_4bit_use_double_quant")
         entry["quantization"] = "nf4-double" if double is not None and double.value is True else "nf4"

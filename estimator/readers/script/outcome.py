@@ -3,11 +3,9 @@
 from dataclasses import dataclass, field
 
 from ..source import MODEL_STATES, Setting
-from .library import Doubt, Model, Notes, models_in
-from .library.optimizers import Optimizer
-from .library.parameters import ParameterOwner, elements
-from .library.patterns import trainable_patterns
+from .library import Doubt, Model, Notes, ParameterOwner, elements, models_in
 from .other_models import describe_others
+from .patterns import trainable_patterns
 
 _SMALL = 0.01
 """Share of the parameters below which a difference is no matter."""
@@ -25,7 +23,9 @@ class Outcome:
     called: set[str] = field(default_factory=set)
     loads_model: bool = False
     trains: bool = False
-    """Something is trained: there is a trainer, an optimizer, or a model at least."""
+    """There is something to train: a trainer, an optimizer, or a model at least."""
+    has_optimizer: bool = False
+    """The script makes an optimizer or a trainer."""
     unresolved: dict[str, str] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
 
@@ -52,6 +52,7 @@ def read_outcome(notes: Notes) -> Outcome:
     found.unresolved = dict(notes.unresolved)
     found.doubts = list(notes.doubts.values())
     found.trains = bool(notes.trainers or notes.optimizers or notes.models)
+    found.has_optimizer = bool(notes.trainers or notes.optimizers)
     _read_arguments(notes, found)
     found.written = {**notes.written, **found.written}
     found.accelerate = {**({} if notes.trainers else notes.own_loop), **notes.accelerate}
@@ -59,7 +60,6 @@ def read_outcome(notes: Notes) -> Outcome:
     optimizer = optimizer or next(iter(notes.optimizers), None)
     if optimizer is not None:
         found.hints.setdefault("optim", optimizer.setting)
-        _read_optimizer(optimizer, found)
     if trained.name is not None:
         found.written["model_name_or_path"] = trained.name
     if trained.unknown is not None:
@@ -73,13 +73,6 @@ def read_outcome(notes: Notes) -> Outcome:
     if others is not None:
         found.written["script_other_models"] = others
     return found
-
-
-def _read_optimizer(optimizer: Optimizer, found: Outcome) -> None:
-    momentum = optimizer.arguments.get("momentum")
-    if momentum:
-        origin = f"{optimizer.where}: {optimizer.name}(momentum={momentum})"
-        found.hints.setdefault("optim_args", Setting(value=f"momentum={momentum}", origin=origin))
 
 
 def _read_arguments(notes: Notes, found: Outcome) -> None:
@@ -147,9 +140,24 @@ def _choose(owners: list[ParameterOwner], notes: Notes, *, certain: bool) -> _Tr
             direction="more",
         )
     if model is None and owners:
+        model = _beside(owners, notes)
+    if model is None and owners:
         sentence = f"{owners[0].where}: the trained model is made of layers of the script's own and is not read."
         return _Trained(owners=owners, unknown=sentence)
     return _Trained(model=model, owners=owners, certain=certain)
+
+
+def _beside(owners: list[ParameterOwner], notes: Notes) -> Model | None:
+    """Return the model that a module of the script holds together with layers."""
+    for module in notes.modules:
+        inside = list(models_in(module))
+        model = next((each for each in inside if isinstance(each, Model)), None)
+        if model is not None and any(owner in inside for owner in owners):
+            return model
+    for model in notes.models:
+        if any(owner in models_in(list(model.replaced.values())) for owner in owners):
+            return model if isinstance(model, Model) else None
+    return None
 
 
 def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:

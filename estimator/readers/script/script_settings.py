@@ -111,9 +111,8 @@ def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Call
 
 def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) -> ScriptSettings:
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    has_trainer = any(TRL_CLASS.fullmatch(each) for each in found.called)
-    names = {each for each in imported if TRAINING_CONFIG.fullmatch(each)}
-    names |= set() if has_trainer else {each for each in imported if TRL_CLASS.fullmatch(each)}
+    names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or TRL_CLASS.fullmatch(each)}
+    names = set() if found.has_optimizer else names
     return ScriptSettings(
         assigned=found.assigned,
         written=found.written,

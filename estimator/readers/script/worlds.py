@@ -3,11 +3,13 @@
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ...job import UncertaintyDirection
 from ..source import MODEL_STATES, Component, Setting, SettingsLayer, as_bool, as_int
+from .command_line import Options
 from .library import LENGTH_ARGUMENTS, Doubt, Notes, ScriptLibrary
 from .outcome import Outcome, read_outcome
 from .python import (
@@ -18,7 +20,6 @@ from .python import (
     Function,
     Imports,
     Interpreter,
-    Options,
     ScriptEndsError,
     ScriptModule,
     Undecided,
@@ -26,7 +27,7 @@ from .python import (
 
 _MAX_STEPS = 120_000
 """Statements and expressions followed in one reading."""
-_MAX_ALL_STEPS = 360_000
+_MAX_ALL_STEPS = 240_000
 """The same in all readings of a script."""
 _MAX_WORLDS = 24
 
@@ -48,9 +49,7 @@ _EFFECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...], str | 
         ("activation_checkpointing", "gradient_checkpointing", "activation_offloading"),
         ("less", ("activations",), "training.activation_checkpointing"),
     ),
-    **dict.fromkeys(
-        ("per_device_train_batch_size",), ("less", ("activations", "logits"), "training.micro_batch")
-    ),
+    **dict.fromkeys(("per_device_train_batch_size",), ("less", ("activations", "logits"), "training.micro_batch")),
     **dict.fromkeys(("max_length", "max_seq_length"), ("less", ("activations", "logits"), "training.sequence_length")),
     **dict.fromkeys(("optim", "optim_args"), ("either", ("optimizer",), "training.optimizer")),
     **dict.fromkeys(("use_fsdp", "fsdp", "deepspeed"), ("less", MODEL_STATES, "parallel.strategy")),
@@ -68,7 +67,7 @@ class _World:
     decisions: Decisions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # not slotted: its lengths are cached
 class Script:
     """A script to read, and where it runs."""
 
@@ -80,6 +79,17 @@ class Script:
     find_config: Callable[[str], Mapping[str, Any] | None]
     overrides: SettingsLayer
     """Values of module-level names that a file which the script executes gives."""
+
+    @cached_property
+    def lengths(self) -> dict[str, ast.Assign | ast.AnnAssign]:
+        """The statements that assign to names of lengths, by name."""
+        found: dict[str, ast.Assign | ast.AnnAssign] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if isinstance(target, ast.Name) and target.id.lower() in LENGTH_ARGUMENTS:
+                    found[target.id] = node
+        return found
 
 
 def read_worlds(script: Script) -> Outcome:
@@ -97,7 +107,7 @@ def read_worlds(script: Script) -> Outcome:
         if frozenset(given.items()) in seen:
             continue
         seen.add(frozenset(given.items()))
-        world, used = _follow(script, Decisions(given), imports.again())
+        world, used = _follow(script, Decisions(given, texts=first.decisions.texts), imports.again())
         steps -= used
         if first.outcome.trains and not world.outcome.trains:
             continue
@@ -127,7 +137,7 @@ def _follow(script: Script, decisions: Decisions, imports: Imports) -> tuple[_Wo
         _follow_rest(run, notes, options)
     except ScriptEndsError:
         pass
-    except (BudgetSpentError, RecursionError):
+    except (BudgetSpentError, RecursionError, MemoryError):
         sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
         notes.doubt(sentence, *_ALL)
     notes.hints = {**_lengths(script, module), **notes.hints}
@@ -138,17 +148,12 @@ def _follow(script: Script, decisions: Decisions, imports: Imports) -> tuple[_Wo
 def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
     """Return numbers that the script assigns to names of lengths, in any case: ``MAX_LENGTH = 2048``."""
     found: dict[str, Setting] = {}
-    for node in ast.walk(script.tree):
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-            continue
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-        name = target.id if isinstance(target, ast.Name) else ""
-        if name.lower() in LENGTH_ARGUMENTS:
-            literal = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
-            value = module.scope.names.get(name, literal)
-            if type(value) is int:
-                origin = f"{script.path.name} line {node.lineno}: {name}"
-                found[name.lower()] = Setting(value=value, origin=origin)
+    for name, node in script.lengths.items():
+        literal = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
+        value = module.scope.names.get(name, literal)
+        if type(value) is int:
+            origin = f"{script.path.name} line {node.lineno}: {name}"
+            found[name.lower()] = Setting(value=value, origin=origin)
     return found
 
 
@@ -239,7 +244,9 @@ def _difference(best: _World, other: _World) -> Undecided:
 
 def _doubts(asked: Undecided, names: list[str], counted: Mapping[str, Any], other: Mapping[str, Any]) -> list[Doubt]:
     """Return a sentence on what a condition decides, and the components that it concerns."""
-    shown = [f"{_LABELS.get(name, name)} {_shown(counted.get(name))} or {_shown(other.get(name))}" for name in names[:3]]
+    shown = [
+        f"{_LABELS.get(name, name)} {_shown(counted.get(name))} or {_shown(other.get(name))}" for name in names[:3]
+    ]
     sentence = (
         f"{asked.where}: whether {asked.text} holds is only known when the script runs; it decides about "
         f"{', '.join(shown)}. The first is counted."

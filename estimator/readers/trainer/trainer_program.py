@@ -11,6 +11,7 @@ from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, known_config, stored_dtype
 from .precision import read_precision
 from .run_arguments import read_run
+from .script_facts import config_of_script, read_other_models, read_trainable
 from .sharding import deepspeed_settings, fsdp_settings, read_parallel
 from .step_arguments import read_step
 from .trainer_inputs import TrainerInputs
@@ -43,6 +44,8 @@ def read_trainer(
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, stored=stored_dtype(config), findings=findings)
     read_parallel(inputs, findings)
+    read_trainable(inputs.settings, findings)
+    read_other_models(inputs.settings, program)
     warn_of_unread(inputs.settings, findings)
     return findings.build()
 
@@ -89,7 +92,7 @@ def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, A
     config = known_config(findings.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
     if running is None or not isinstance(running.value, Mapping):
-        return config
+        return config_of_script(settings, findings) or config
     if config is not None and not _differs(running.value, config):
         return config
     findings.record("model.config", running.value, running.origin.removesuffix(": running_model_config"))

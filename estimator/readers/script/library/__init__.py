@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from .model import Model as Model, models_in as models_in
     from .notes import Doubt as Doubt, Notes as Notes
+    from .parameters import ParameterOwner as ParameterOwner, elements as elements
     from .script_library import ScriptLibrary as ScriptLibrary
     from .trainers import TRL_CLASS as TRL_CLASS
 else:
@@ -25,6 +26,7 @@ else:
             "configs": "LENGTH_ARGUMENTS SIZE_ARGUMENTS TRAINING_CONFIG",
             "model": "Model models_in",
             "notes": "Doubt Notes",
+            "parameters": "elements ParameterOwner",
             "script_library": "ScriptLibrary",
             "trainers": "TRL_CLASS",
         },

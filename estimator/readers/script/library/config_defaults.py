@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 
-def _decoder(hidden: int, mlp: int, layers: int, heads: int, vocabulary: int, positions: int, **more: Any) -> Any:
+def _decoder(*sizes: int, **more: Any) -> Mapping[str, Any]:
+    hidden, mlp, layers, heads, vocabulary, positions = sizes
     table = {
         "hidden_size": hidden,
         "intermediate_size": mlp,

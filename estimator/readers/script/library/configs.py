@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...source import UNKNOWN_TABLE, Setting
+from ..command_line import Parsed
 from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, plain, short_text
 from .config_defaults import CONFIG_DEFAULTS, SHAPE_FIELDS, general_name
 from .notes import Notes
@@ -45,7 +46,7 @@ class ModelConfig(Thing):
         """Return the config without the script's changes; None: unknown."""
         if self.source is not None:
             return self._notes.find_config(str(self.source.value))
-        if self.kind in CONFIG_DEFAULTS:
+        if self.kind is not None and self.kind in CONFIG_DEFAULTS:
             name, table = CONFIG_DEFAULTS[self.kind]
             return {"model_type": name, **table}
         return None
@@ -190,3 +191,42 @@ class Arguments(Thing):
     def has(self, name: str) -> Any:
         """Return whether it has an argument."""
         return True if name in self.values else UNKNOWN
+
+
+class ParsedArguments(Thing):
+    """Trainers' arguments that a parser makes of the command line; what the script assigns afterwards wins over it."""
+
+    def __init__(self, parsed: Parsed, arguments: Arguments, notes: Notes) -> None:
+        self._parsed, self._arguments, self._notes = parsed, arguments, notes
+
+    def option(self, name: str) -> Setting | None:
+        """Return an option of the command line."""
+        return self._parsed.option(name) if name not in self._arguments.values else None
+
+    def attribute(self, name: str) -> Any:
+        """Return an argument's value."""
+        if name in self._arguments.values:
+            return self._arguments.values[name]
+        found = self._parsed.attribute(name)
+        return found if found is not UNKNOWN or name not in _OFF_BY_DEFAULT else False
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment, which wins over the command line."""
+        self._arguments.set_attribute(name, value, call)
+        self._notes.assigned.pop(name, None)
+        if name in self._arguments.fields:
+            self._notes.assigned[name] = self._arguments.fields[name]
+        elif name in self._arguments.unresolved:
+            self._notes.unresolved[name] = self._arguments.unresolved[name]
+
+    def method(self, call: Call) -> Any:
+        """Return the result of a method."""
+        return self._parsed.method(call)
+
+    def has(self, name: str) -> Any:
+        """Return whether there is an option of a name."""
+        return self._parsed.has(name) or UNKNOWN
+
+
+_OFF_BY_DEFAULT = ("do_train", "do_eval", "do_predict", "fp16", "bf16", "gradient_checkpointing", "use_peft")
+"""Arguments that are false unless the command line has them."""

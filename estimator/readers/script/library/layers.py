@@ -1,13 +1,18 @@
 """Layers of torch that a script makes itself, and the modules that hold models and layers."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..python import UNKNOWN, Attribute, Call, External, Instance, Thing
-from .model import Model, Part
+from ..python import UNKNOWN, Attribute, Call, External, Instance, Scope, Thing, short_text
+from .model import Model, Part, models_in
 from .parameters import Parameter, ParameterList, ParameterOwner, Shape, elements
 
+if TYPE_CHECKING:
+    from ....job import UncertaintyDirection
+
 _MAX_DEPTH = 6
+_SMALL_PART = 0.01
+"""Share of a model's parameters below which a new part needs no mention."""
 _ACTIVATIONS = {
     *("ReLU", "GELU", "SiLU", "Tanh", "Sigmoid", "Dropout", "Identity", "Softmax", "LeakyReLU", "Flatten", "ELU"),
     *("MaxPool1d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss"),
@@ -77,7 +82,7 @@ class Container(Thing):
         """Return what it holds by a name, or a method."""
         return self.items.get(name, Attribute(self, name))
 
-    def set_attribute(self, name: str, value: Any, call: Call) -> None:  # noqa: ARG002
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Hold another thing."""
         if isinstance(value, Thing):
             self.items[name] = value
@@ -87,14 +92,16 @@ class Container(Thing):
         try:
             if isinstance(key, int | slice):
                 found = list(self.items.values())[key]
-                return Container({str(at): each for at, each in enumerate(found)}, self.where) if isinstance(
-                    found, list
-                ) else found
+                return (
+                    Container({str(at): each for at, each in enumerate(found)}, self.where)
+                    if isinstance(found, list)
+                    else found
+                )
         except IndexError:
             return UNKNOWN
         return self.items.get(str(key), UNKNOWN)
 
-    def set_item(self, key: Any, value: Any, call: Call) -> None:  # noqa: ARG002
+    def set_item(self, key: Any, value: Any, call: Call) -> None:
         """Replace what it holds at an index or name."""
         self.items[str(key)] = value
 
@@ -113,7 +120,9 @@ def module_method(module: Any, call: Call) -> Any:
     """Return the result of a method of ``nn.Module`` on an object that holds models and layers."""
     held = list(_owners(module, "", 0))
     if call.name in ("parameters", "named_parameters"):
-        return ParameterList([(owner, prefixes, before) for owner, prefixes, before in held], named="named" in call.name)
+        return ParameterList(
+            [(owner, prefixes, before) for owner, prefixes, before in held], named="named" in call.name
+        )
     if call.name in ("children", "named_children", "modules", "named_modules"):
         named = _named(module)
         return named if call.name.startswith("named") else [value for _, value in named]
@@ -193,3 +202,64 @@ def _matrix(shape: tuple[Any, ...], *, bias: bool) -> dict[str, Shape] | None:
     if not all(isinstance(size, int) and 0 < size < 2**31 for size in shape):
         return None
     return {"weight": shape, **({"bias": shape[:1]} if bias else {})}
+
+
+def reachable_models(run: Any, call: Call) -> list[Model]:
+    """Return the models that the variables of all calls that are being followed refer to."""
+    roots: list[Any] = [call.receiver, *call.args, *call.kwargs.values()]
+    scopes: list[Scope] = []
+    for scope in run.scopes:
+        inner: Scope | None = scope
+        while inner is not None and inner not in scopes:
+            scopes.append(inner)
+            inner = inner.outer
+    for scope in scopes:
+        for name, value in scope.names.items():
+            if isinstance(value, Model):
+                value.names.add(name)
+            if isinstance(value, Thing | list | tuple | dict):
+                roots.append(value)
+    return [model for root in roots for model in models_in(root) if isinstance(model, Model)]
+
+
+def replace_part(owner: Model, name: str, value: Thing, call: Call) -> None:
+    """Take a module that the script puts in a model: a new head, fewer layers, a part of its own."""
+    inner = value.elements() if not isinstance(value, ParameterOwner) else None
+    same = [part for part in inner or [] if isinstance(part, Part) and part.owner is owner]
+    if same and len(same) == len(inner or []):
+        _keep_layers(owner, name, same, call)
+        return
+    if isinstance(value, Part) and value.owner is owner:
+        return
+    owner.replaced[name] = value
+    before = owner.size_of((name,), absolute=True)
+    found = parameters_of(value)
+    counts = [_size(part) for part, _, _ in found.groups] if found is not None else [None]
+    after = None if None in counts else sum(count or 0 for count in counts)
+    if owner.has_part(name):
+        owner.train([name], value=after != 0, call=call)
+    total = owner.size_of(("",), absolute=True)
+    small = _SMALL_PART * (total or 10**9)
+    if after is None or abs(after - (before or 0)) > small:
+        direction: UncertaintyDirection = "either" if after is None else "more" if after > (before or 0) else "less"
+        owner.notes.doubt(
+            f"{call.where}: {short_text(call.node)} puts a part of another size in the model; the original is counted.",
+            *("weights", "gradients", "optimizer", "logits"),
+            direction=direction,
+        )
+
+
+def _keep_layers(owner: Model, name: str, kept: list[Part], call: Call) -> None:
+    """Take a list of layers that is a part of the one before: the model becomes shallower."""
+    children = Part(owner, (name,)).children()
+    if owner.config is not None and children is not None and len(kept) != len(children):
+        owner.config.set_field(
+            "num_hidden_layers", len(kept), call.where, f"{len(kept)} of {len(children)} layers kept"
+        )
+        owner.forget_shapes()
+        owner.requires = None
+
+
+def _size(owner: ParameterOwner) -> int | None:
+    shapes = owner.shapes()
+    return None if shapes is None else sum(map(elements, shapes.values()))

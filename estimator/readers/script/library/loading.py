@@ -47,7 +47,9 @@ def task_of(name: str) -> str | None:
 def is_model_class(name: str) -> bool:
     """Return True for a name of transformers' models: ``LlamaForCausalLM``, ``AutoModel``."""
     stem = name.removesuffix("Model")
-    return task_of(name) is not None or (stem != name and (stem in CONFIG_DEFAULTS or stem in ("Auto", *UNSLOTH_CLASSES)))
+    return task_of(name) is not None or (
+        stem != name and (stem in CONFIG_DEFAULTS or stem in ("Auto", *UNSLOTH_CLASSES))
+    )
 
 
 def from_pretrained(call: Call, notes: Notes) -> Any:
@@ -108,7 +110,10 @@ def config_class(call: Call, notes: Notes) -> Any:
 
 def _load_config(call: Call, notes: Notes) -> Any:
     _note_name(call, notes, 1)
-    if call.owner not in ("AutoConfig", "PretrainedConfig") and call.owner.removesuffix("Config") not in CONFIG_DEFAULTS:
+    if (
+        call.owner not in ("AutoConfig", "PretrainedConfig")
+        and call.owner.removesuffix("Config") not in CONFIG_DEFAULTS
+    ):
         return UNKNOWN
     name = call.setting(0) if call.args else None
     if call.name == "for_model" or name is None or not isinstance(name.value, str):

@@ -1,15 +1,17 @@
 """Models of a script and their parts: which weights they hold, what was changed, frozen and wrapped."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ....job import Task
-from ....model.read_architecture import usual_task
+from ....model import usual_task
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Instance, Thing, short_text
 from .configs import ModelConfig
 from .notes import Notes
 from .parameters import Parameter, ParameterList, ParameterOwner, Shape, elements, shapes_of
+
+if TYPE_CHECKING:
+    from ....job import Task
 
 _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "encoder", "base_model")
 _TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "pretrained_model")
@@ -115,7 +117,7 @@ class Model(ParameterOwner):
         """Return the result of one of the model's methods."""
         return Part(self, ("",)).method(call)
 
-    def called(self, call: Call) -> Any:  # noqa: ARG002
+    def called(self, call: Call) -> Any:
         """Return the result of a forward pass."""
         return UNKNOWN
 
@@ -179,7 +181,7 @@ class Adapter(Thing):
         """Return whether they train, or a method."""
         return self.owner.adapters_train if name == "requires_grad" else Attribute(self, name)
 
-    def set_attribute(self, name: str, value: Any, call: Call) -> None:  # noqa: ARG002
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to ``requires_grad``."""
         if name == "requires_grad":
             self.owner.adapters_train = bool(value) if isinstance(value, bool) else True
@@ -217,9 +219,8 @@ class Part(Thing):
         if name in ("device", "dtype", "training", "name_or_path", "is_quantized", "hf_device_map"):
             return UNKNOWN
         prefix = self.prefixes[0]
-        if self.itself and isinstance(self.owner, Model):
-            if self.owner.has_part(f"{prefix}.{name}") is False and self.owner.has_part(name):
-                prefix = ""
+        if self.itself and isinstance(self.owner, Model) and not self.owner.has_part(f"{prefix}.{name}"):
+            prefix = "" if self.owner.has_part(name) else prefix
         full = f"{prefix}.{name}" if prefix else name
         replaced = self.owner.replaced.get(full) if isinstance(self.owner, Model) else None
         if replaced is not None:
@@ -230,7 +231,7 @@ class Part(Thing):
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment: a module replaces a part of the model."""
-        from .module_methods import replace_part
+        from .layers import replace_part
 
         prefix = self.prefixes[0]
         if isinstance(value, Thing) and isinstance(self.owner, Model) and not isinstance(value, ModelConfig):
@@ -245,7 +246,7 @@ class Part(Thing):
             return method(self, call)
         return self.owner if call.name.startswith(("enable_", "disable_")) else UNKNOWN
 
-    def called(self, call: Call) -> Any:  # noqa: ARG002
+    def called(self, call: Call) -> Any:
         """Return the result of a forward pass."""
         return UNKNOWN
 

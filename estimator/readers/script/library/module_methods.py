@@ -5,7 +5,7 @@ from typing import Any
 
 from ..python import UNKNOWN, Call, External, Thing, as_number, plain, short_text
 from .model import Model, Part
-from .parameters import Parameter, ParameterList, ParameterOwner, elements
+from .parameters import Parameter, ParameterList
 
 _DTYPES = {
     **dict.fromkeys(("bfloat16", "bf16"), "bfloat16"),
@@ -46,7 +46,9 @@ def convert(part: Part, dtype: Any, call: Call) -> None:
     elif not _is_whole(part):
         owner.uncertain_type(call, "only a part of the model is converted; the estimate counts one type")
     else:
-        owner.unresolved["dtype"] = f"{call.where}: .{call.name}({_arguments(call)}) is only known when the script runs."
+        owner.unresolved["dtype"] = (
+            f"{call.where}: .{call.name}({_arguments(call)}) is only known when the script runs."
+        )
 
 
 def _arguments(call: Call) -> str:
@@ -85,8 +87,8 @@ def _type(part: Part, call: Call) -> Any:
     return _itself(part)
 
 
-def _move(on_gpu: bool) -> Callable[[Part, Call], Any]:  # noqa: FBT001
-    def apply(part: Part, call: Call) -> Any:  # noqa: ARG001
+def _move(on_gpu: bool) -> Callable[[Part, Call], Any]:
+    def apply(part: Part, call: Call) -> Any:
         if isinstance(part.owner, Model) and _is_whole(part):
             part.owner.on_gpu = on_gpu
         return _itself(part)
@@ -164,7 +166,7 @@ def _apply(part: Part, call: Call) -> Any:
     return _itself(part)
 
 
-def _checkpoint(on: bool) -> Callable[[Part, Call], Any]:  # noqa: FBT001
+def _checkpoint(on: bool) -> Callable[[Part, Call], Any]:
     def apply(part: Part, call: Call) -> Any:
         if isinstance(part.owner, Model):
             part.owner.put("activation_checkpointing", on, call.where, f"{call.name}()")
@@ -220,7 +222,9 @@ def _submodule(part: Part, call: Call) -> Any:
     if not isinstance(name, str):
         return Part(part.owner, part.prefixes, unknown=True)
     full = f"{part.prefixes[0]}.{name}" if part.prefixes[0] else name
-    return Parameter(part.owner, part.owner.full_name(full)) if call.name == "get_parameter" else Part(part.owner, (full,))
+    return (
+        Parameter(part.owner, part.owner.full_name(full)) if call.name == "get_parameter" else Part(part.owner, (full,))
+    )
 
 
 def _add_adapter(part: Part, call: Call) -> Any:
@@ -239,7 +243,7 @@ def _load_adapter(part: Part, call: Call) -> Any:
     return None
 
 
-def _merge(part: Part, call: Call) -> Any:  # noqa: ARG001
+def _merge(part: Part, call: Call) -> Any:
     if isinstance(part.owner, Model):
         part.owner.has_adapters = False
         part.owner.settings = {
@@ -259,6 +263,8 @@ def _compile(part: Part, call: Call) -> Any:
 def _set_embeddings(part: Part, call: Call) -> Any:
     value = call.value(0)
     if isinstance(part.owner, Model) and isinstance(value, Thing):
+        from .layers import replace_part
+
         replace_part(part.owner, "lm_head" if "output" in call.name else "embed_tokens", value, call)
     return None
 
@@ -270,59 +276,21 @@ def _add_module(part: Part, call: Call) -> Any:
     return None
 
 
-def _share(part: Part, call: Call) -> Any:  # noqa: ARG001
+def _share(part: Part, call: Call) -> Any:
     return _itself(part)
-
-
-def replace_part(owner: Model, name: str, value: Thing, call: Call) -> None:
-    """Take a module that the script puts in a model: a new head, fewer layers, a part of its own."""
-    inner = value.elements() if not isinstance(value, ParameterOwner) else None
-    same = [part for part in inner or [] if isinstance(part, Part) and part.owner is owner]
-    if same and len(same) == len(inner or []):
-        _keep_layers(owner, name, same, call)
-        return
-    if isinstance(value, Part) and value.owner is owner:
-        return
-    from .layers import parameters_of
-
-    owner.replaced[name] = value
-    before = owner.size_of((name,), absolute=True)
-    found = parameters_of(value)
-    counts = [_size(part) for part, _, _ in found.groups] if found is not None else [None]
-    after = None if None in counts else sum(count or 0 for count in counts)
-    if owner.has_part(name):
-        owner.train([name], value=after != 0, call=call)
-    total = owner.size_of(("",), absolute=True)
-    small = _SMALL_PART * (total or 10**9)
-    if after is None or abs(after - (before or 0)) > small:
-        direction = "either" if after is None else "more" if after > (before or 0) else "less"
-        owner.notes.doubt(
-            f"{call.where}: {_shown(call)} puts a module of another size in the model; the original is counted.",
-            *("weights", "gradients", "optimizer", "logits"),
-            direction=direction,
-        )
-
-
-def _keep_layers(owner: Model, name: str, kept: list[Part], call: Call) -> None:
-    """Take a list of layers that is a part of the one before: the model becomes shallower."""
-    children = Part(owner, (name,)).children()
-    if owner.config is not None and children is not None and len(kept) != len(children):
-        owner.config.set_field("num_hidden_layers", len(kept), call.where, f"{len(kept)} of {len(children)} layers kept")
-        owner.forget_shapes()
-        owner.requires = None
-
-
-def _size(owner: ParameterOwner) -> int | None:
-    shapes = owner.shapes()
-    return None if shapes is None else sum(map(elements, shapes.values()))
 
 
 MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     **dict.fromkeys(("parameters", "named_parameters"), _parameters),
     **dict.fromkeys(("modules", "named_modules"), _modules),
     **dict.fromkeys(("children", "named_children"), _children),
-    **{"to": _to, "type": _type, "cuda": _move(on_gpu=True), "cpu": _move(on_gpu=False)},
-    **{"half": _converter("float16"), "bfloat16": _converter("bfloat16"), "float": _converter("float32")},
+    "to": _to,
+    "type": _type,
+    "cuda": _move(on_gpu=True),
+    "cpu": _move(on_gpu=False),
+    "half": _converter("float16"),
+    "bfloat16": _converter("bfloat16"),
+    "float": _converter("float32"),
     "requires_grad_": _requires_grad,
     **dict.fromkeys(("freeze", "freeze_parameters"), lambda part, call: _require(part, value=False, call=call)),
     **dict.fromkeys(("unfreeze", "unfreeze_parameters"), lambda part, call: _require(part, value=True, call=call)),
@@ -335,7 +303,10 @@ MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     **dict.fromkeys(("set_input_embeddings", "set_output_embeddings"), _set_embeddings),
     **dict.fromkeys(("get_encoder", "get_decoder"), _stack),
     **dict.fromkeys(("get_submodule", "get_parameter"), _submodule),
-    **{"add_adapter": _add_adapter, "load_adapter": _load_adapter, "apply": _apply, "compile": _compile},
+    "add_adapter": _add_adapter,
+    "load_adapter": _load_adapter,
+    "apply": _apply,
+    "compile": _compile,
     **dict.fromkeys(("add_module", "register_module"), _add_module),
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
     **dict.fromkeys(("train", "eval", "get_base_model", "share_memory", "unwrap", "to_bettertransformer"), _share),

@@ -29,6 +29,8 @@ class Notes:
     """The flags of the command line."""
     models: list[Any] = field(default_factory=list)
     """Every model that the script makes, in order."""
+    modules: list[Any] = field(default_factory=list)
+    """Objects of the script's classes, which may hold models and layers."""
     optimizers: list[Any] = field(default_factory=list)
     trainers: list[Any] = field(default_factory=list)
     arguments: list[Any] = field(default_factory=list)
@@ -64,6 +66,4 @@ class Notes:
         key: str | None = None,
     ) -> None:
         """Note something that was not understood, and the components of memory that it concerns."""
-        self.doubts.setdefault(
-            sentence, Doubt(sentence=sentence, direction=direction, components=components, key=key)
-        )
+        self.doubts.setdefault(sentence, Doubt(sentence=sentence, direction=direction, components=components, key=key))

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from ....job.rules import OPTIMIZERS
+from ....job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Instance, Thing, plain
 from .layers import Container, parameters_of
@@ -11,7 +11,6 @@ from .model import Adapter, Model
 from .notes import Notes
 from .parameters import Parameter, ParameterList, ParameterOwner
 
-KNOWN_CLASSES = {name: row.trainer_names[0] for row in OPTIMIZERS.values() for name in row.class_names}
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
 
@@ -26,7 +25,7 @@ class Optimizer(Thing):
     """
 
     def __init__(self, call: Call, name: str, notes: Notes) -> None:
-        self.name, self.where, self._notes = name, call.where, notes
+        self.name, self.path, self.where, self._notes = name, call.path, call.where, notes
         self.arguments = {key: plain(value) for key, value in call.kwargs.items() if key not in ("params", "model")}
         """Keyword arguments; UNKNOWN for those only known at run time."""
         self.values: list[Any] = []
@@ -35,8 +34,10 @@ class Optimizer(Thing):
 
     @property
     def setting(self) -> Setting:
-        """Its name as transformers names optimizers, or the class's own."""
-        return Setting(value=KNOWN_CLASSES.get(self.name, self.name), origin=f"{self.where}: {self.name}(...)")
+        """Its row: an ``OptimizerChoice``."""
+        known = {name: value for name, value in self.arguments.items() if name in optimizer_arguments()}
+        given = {name: NOT_KNOWN if value is UNKNOWN else value for name, value in known.items()}
+        return Setting(value=optimizer_by_class(self.path, given), origin=f"{self.where}: {self.name}(...)")
 
     def take(self, value: Any) -> None:
         """Take more parameters to train: a list, or groups with ``params``."""

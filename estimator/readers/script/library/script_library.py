@@ -1,43 +1,36 @@
-"""What the functions of torch, transformers, peft, accelerate and TRL do in a script, as far as memory depends on it."""
+"""What functions of torch, transformers, peft, accelerate and TRL do in a script, as far as memory depends on it."""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...source import Setting, SettingsLayer
+from ....job.rules import optimizer_class_names
+from ...source import Component, Setting, SettingsLayer
+from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..python import (
     BUILTINS,
     STANDARD_LIBRARY,
     UNKNOWN,
-    Attribute,
     Call,
     External,
     Function,
     Instance,
     Method,
-    Options,
-    Parsed,
-    Parser,
-    Scope,
     ScriptClass,
     ScriptEndsError,
     Thing,
-    instance_of,
-    parse_class,
-    plain,
     short_text,
 )
 from .adapters import AdapterConfig, QuantizationConfig, get_peft_model
 from .config_defaults import CONFIG_DEFAULTS
-from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments
-from .layers import Container, make_layer, module_method, parameters_of
+from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
+from .layers import Container, make_layer, module_method, parameters_of, reachable_models
 from .loading import config_class, from_class, from_pretrained, is_model_class
-from .model import Model, Part, models_in
+from .model import Model, models_in
 from .notes import Notes
-from .optimizers import KNOWN_CLASSES, UnknownParameters, is_average, is_parameters, make_average, make_optimizer
+from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer
 from .trainers import (
     MODEL_FUNCTIONS,
-    TRL_CLASS,
     TrainerObject,
     compile_model,
     initialize_deepspeed,
@@ -47,8 +40,12 @@ from .trainers import (
 
 _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
 """Functions that return True on every GPU since 2020."""
-_OTHER_DEVICES = re.compile(r"torch\.(backends\.mps|xpu|mps|npu|hpu)\.is_available|is_torch_(xla|npu|xpu|tpu)_available")
-_ADAPTER_CONFIG = re.compile(r"[A-Z]\w*(Lora|LoRA|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|BOFT|PEncoder)\w*Config|LoraConfig")
+_OTHER_DEVICES = re.compile(
+    r"torch\.(backends\.mps|xpu|mps|npu|hpu)\.is_available|is_torch_(xla|npu|xpu|tpu)_available"
+)
+_ADAPTER_CONFIG = re.compile(
+    r"[A-Z]\w*(Lora|LoRA|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|BOFT|PEncoder)\w*Config|LoraConfig"
+)
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 _RUNS_A_FUNCTION = ("Fire", "notebook_launcher", "spawn", "Process", "Thread", "start_processes", "debug_launcher")
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
@@ -90,8 +87,9 @@ class ScriptLibrary:
     def call(self, call: Call) -> Any:
         """Return the result of a library's function, and note what it does to models, optimizers and settings."""
         self.notes.called.add(call.name)
-        if call.path.startswith("@"):
-            return self._decorator(call)
+        declared = OPTION_PATHS.get(call.path)
+        if declared is not None or call.path.startswith("@"):
+            return declared(self.options, call) if declared is not None else UNKNOWN
         function = STANDARD_LIBRARY.get(call.path) or (BUILTINS.get(call.path) if call.receiver is None else None)
         if call.receiver is UNKNOWN and function is None and call.path in BUILTINS:
             function = BUILTINS[call.path]
@@ -103,6 +101,9 @@ class ScriptLibrary:
         by_name = _BY_NAME.get(call.name)
         if by_name is not None:
             return by_name(self, call)
+        declared = OPTION_FUNCTIONS.get(call.name)
+        if declared is not None:
+            return declared(self.options, call)
         found = MODEL_FUNCTIONS.get(call.name)
         if found is not None:
             return found(call, self.notes)
@@ -115,7 +116,7 @@ class ScriptLibrary:
             return make_arguments(call, self.notes)
         if name.endswith("Trainer"):
             return make_trainer(call, self.notes)
-        if name in KNOWN_CLASSES:
+        if name in optimizer_class_names():
             return make_optimizer(call, self.notes)
         if _ADAPTER_CONFIG.fullmatch(name):
             return AdapterConfig(call)
@@ -126,7 +127,9 @@ class ScriptLibrary:
         if is_model_class(name):
             return from_class(call, self.notes)
         if path.startswith(("torch.nn.", "nn.")) and name[:1].isupper():
-            return make_layer(call)
+            layer = make_layer(call)
+            self.notes.modules += [layer] if isinstance(layer, Container) else []
+            return layer
         if name in _TRUE_ON_A_GPU or path == "torch.cuda.is_available":
             return True
         if _OTHER_DEVICES.fullmatch(path) or _OTHER_DEVICES.fullmatch(name):
@@ -183,6 +186,7 @@ class ScriptLibrary:
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
         bases = [path.rpartition(".")[2] for path in found.kind.external_bases()]
+        self.notes.modules.append(found)
         for base in bases:
             if base.endswith("Trainer"):
                 self.notes.called.add(base)
@@ -192,8 +196,8 @@ class ScriptLibrary:
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
-            elif base in ("Optimizer", *KNOWN_CLASSES):
-                call.path = base if base in KNOWN_CLASSES else found.kind.name
+            elif base == "Optimizer" or base in optimizer_class_names():
+                call.path = base if base in optimizer_class_names() else found.kind.name
                 found.values["_optimizer"] = make_optimizer(call, self.notes)
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
                 call.path = base
@@ -201,7 +205,7 @@ class ScriptLibrary:
 
     def train_step(self, call: Call) -> None:
         """Note which models something refers to while the script trains."""
-        living = {id(model) for model in _reachable(call.run, call)}
+        living = {id(model) for model in reachable_models(call.run, call)}
         self.notes.living = living | (self.notes.living or set())
 
     def parsed(self, parsed: Parsed, kind: Any, call: Call) -> Any:
@@ -212,92 +216,10 @@ class ScriptLibrary:
         for name in names:
             if TRAINING_CONFIG.fullmatch(name):
                 self.notes.called.add(name)
-                return _ParsedArguments(parsed, Arguments(self.notes, name), self.notes)
+                return ParsedArguments(parsed, Arguments(self.notes, name), self.notes)
         return parsed
 
     # --- calls by name
-
-    def _decorator(self, call: Call) -> Any:
-        """Follow a decorator: options of click and typer become a function's parameters."""
-        name, target = call.path[1:], call.value(0)
-        if name in ("option", "argument") and isinstance(target, Function):
-            self.options.click_option(call)
-        elif name == "command" and isinstance(target, Function):
-            target.options = target.options or self.options.of_function(target, call.run)
-        return UNKNOWN
-
-    def _run_function(self, call: Call) -> Any:
-        """Follow the function that ``fire.Fire`` and the like are given."""
-        function = call.value(0, "fn", "target", "function", "component")
-        if isinstance(function, Function):
-            given = call.value(1, "args", default=())
-            args = list(given) if isinstance(given, list | tuple) else []
-            args = [0, *args] if call.name == "spawn" else args
-            if call.name == "Fire":
-                function.options = self.options.of_function(function, call.run)
-            return call.run.call_function(function, args, dict(call.kwargs.get("kwargs") or {}))
-        return UNKNOWN
-
-    def _run_app(self, call: Call) -> Any:
-        """Follow ``app.run(main)`` and ``typer.run(main)``."""
-        function = call.value(0)
-        if isinstance(function, Function):
-            function.options = function.options or self.options.of_function(function, call.run)
-            return call.run.call_function(function, [UNKNOWN] if "app" in call.path else [], {})
-        return self.unknown(call)
-
-    def _from_class(self, call: Call) -> Any:
-        """Follow ``tyro.cli(Config)`` and simple-parsing's ``parse(Config)``."""
-        kind = call.value(0, "config_class")
-        if isinstance(kind, ScriptClass):
-            return instance_of(kind, self.options, call)
-        if isinstance(kind, Function) and call.name == "cli":
-            return self._run_app(call)
-        return parse_class(self.options, kind, call) if isinstance(kind, External) else self.unknown(call)
-
-    def _parser(self, call: Call) -> Any:
-        kinds = call.value(0, "dataclass_types", default=[])
-        return Parser(self.options, list(kinds) if isinstance(kinds, list | tuple) else [kinds])
-
-    def _add_argument(self, call: Call) -> Any:
-        self.options.add_argument(call)
-        return UNKNOWN
-
-    def _parse_args(self, call: Call) -> Any:
-        parsed = Parsed(self.options)
-        return (parsed, UNKNOWN) if call.name == "parse_known_args" else parsed
-
-    def _define_flag(self, call: Call) -> Any:
-        name = call.value(0, "name")
-        if isinstance(name, str):
-            call.args = [f"--{name}"]
-            kind = call.name.removeprefix("DEFINE_")
-            word = {"integer": "int", "bool": "flag", "boolean": "flag"}.get(kind, kind)
-            default = call.nodes.get(1)
-            value = call.run.evaluate(default, call.scope) if default is not None else call.kwargs.get("default")
-            call.kwargs = {"default": value, "type": External(word)}
-            self.options.add_argument(call)
-        return UNKNOWN
-
-    def _field(self, call: Call) -> Any:
-        """Return the default of a dataclass's field."""
-        if "default" in call.kwargs:
-            return call.kwargs["default"]
-        factory = call.kwargs.get("default_factory")
-        if isinstance(factory, External) and factory.path in ("list", "dict"):
-            return [] if factory.path == "list" else {}
-        if factory is None:
-            return call.value(0, default=UNKNOWN)
-        return call.run.call(factory, Call(call.run, call.node, "", None, scope=call.scope))
-
-    def _first(self, call: Call) -> Any:
-        return call.value(0, "default", default=UNKNOWN)
-
-    def _variables(self, call: Call) -> Any:
-        value = call.value(0)
-        if isinstance(value, Instance):
-            return value.values
-        return value if isinstance(value, Thing | dict) else UNKNOWN
 
     def _assign_attribute(self, call: Call) -> Any:
         value, name = call.value(0), call.value(1)
@@ -330,11 +252,6 @@ class ScriptLibrary:
             sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
             self.notes.doubt(sentence, "weights", "gradients", "optimizer", key="training.precision")
         return None
-
-    def _namespace(self, call: Call) -> Any:
-        found = Instance(ScriptClass("SimpleNamespace", _NO_CLASS, (), call.run.module))
-        found.values = {**(call.value(0) if isinstance(call.value(0), dict) else {}), **call.kwargs}
-        return found
 
     def _parameters(self, call: Call) -> Any:
         """Return parameters of a model that is not known, or of an object that holds some."""
@@ -387,85 +304,27 @@ class ScriptLibrary:
             call.run.call(value, Call(call.run, call.node, "", None, scope=call.scope))
 
 
-_ALL = ("weights", "gradients", "optimizer", "activations", "logits")
+_ALL: tuple[Component, ...] = ("weights", "gradients", "optimizer", "activations", "logits")
 _NO_CLASS: Any = None
-
-
-class _ParsedArguments(Thing):
-    """Trainers' arguments that a parser makes of the command line; what the script assigns afterwards wins over it."""
-
-    def __init__(self, parsed: Parsed, arguments: Arguments, notes: Notes) -> None:
-        self._parsed, self._arguments, self._notes = parsed, arguments, notes
-
-    def option(self, name: str) -> Setting | None:
-        return self._parsed.option(name) if name not in self._arguments.values else None
-
-    def attribute(self, name: str) -> Any:
-        if name in self._arguments.values:
-            return self._arguments.values[name]
-        found = self._parsed.attribute(name)
-        return found if found is not UNKNOWN or name not in _OFF_BY_DEFAULT else False
-
-    def set_attribute(self, name: str, value: Any, call: Call) -> None:
-        self._arguments.set_attribute(name, value, call)
-        self._notes.assigned.pop(name, None)
-        if name in self._arguments.fields:
-            self._notes.assigned[name] = self._arguments.fields[name]
-        elif name in self._arguments.unresolved:
-            self._notes.unresolved[name] = self._arguments.unresolved[name]
-
-    def method(self, call: Call) -> Any:
-        return self._parsed.method(call)
-
-    def has(self, name: str) -> Any:
-        return self._parsed.has(name) or UNKNOWN
-
-
-_OFF_BY_DEFAULT = ("do_train", "do_eval", "do_predict", "fp16", "bf16", "gradient_checkpointing", "use_peft")
-"""Arguments that are false unless the command line has them."""
-
-
-def _reachable(run: Any, call: Call) -> list[Model]:
-    """Return the models that the variables of all calls that are being followed refer to."""
-    roots: list[Any] = [call.receiver, *call.args, *call.kwargs.values()]
-    scopes: list[Scope] = []
-    for scope in run.scopes:
-        inner: Scope | None = scope
-        while inner is not None and inner not in scopes:
-            scopes.append(inner)
-            inner = inner.outer
-    for scope in scopes:
-        for name, value in scope.names.items():
-            if isinstance(value, Model):
-                value.names.add(name)
-            if isinstance(value, Thing | list | tuple | dict):
-                roots.append(value)
-    return [model for root in roots for model in models_in(root) if isinstance(model, Model)]
 
 
 _Handler = Callable[[ScriptLibrary, Call], Any]
 _BY_PATH: Mapping[str, _Handler] = {
-    **dict.fromkeys(_ENDS, ScriptLibrary._end),
+    **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
     **dict.fromkeys(("exec", "eval"), ScriptLibrary._execute),
-    **dict.fromkeys(("vars", "asdict", "dataclasses.asdict", "copy.copy"), ScriptLibrary._variables),
-    **{"setattr": ScriptLibrary._assign_attribute, "torch.compile": ScriptLibrary._compile},
-    **{"deepspeed.initialize": ScriptLibrary._deepspeed, "torch.device": ScriptLibrary._device},
-    **dict.fromkeys(("typer.run", "app.run", "absl.app.run"), ScriptLibrary._run_app),
-    **dict.fromkeys(("typer.Option", "typer.Argument", "Option", "Argument"), ScriptLibrary._first),
-    **{"os.environ.__setitem__": ScriptLibrary._set_environment, "compile": ScriptLibrary._compile},
+    "setattr": ScriptLibrary._assign_attribute,
+    "torch.compile": ScriptLibrary._compile,
+    "deepspeed.initialize": ScriptLibrary._deepspeed,
+    "torch.device": ScriptLibrary._device,
+    "os.environ.__setitem__": ScriptLibrary._set_environment,
+    "compile": ScriptLibrary._compile,
 }
 _BY_NAME: Mapping[str, _Handler] = {
     **dict.fromkeys(("from_pretrained", "from_config", "for_model"), ScriptLibrary._load),
-    **dict.fromkeys(("BitsAndBytesConfig",), ScriptLibrary._quantize),
-    **dict.fromkeys(_RUNS_A_FUNCTION, ScriptLibrary._run_function),
-    **dict.fromkeys(("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser"), ScriptLibrary._parser),
-    **dict.fromkeys(("parse_args", "parse_known_args", "parse_args_into_dataclasses"), ScriptLibrary._parse_args),
-    **dict.fromkeys(("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_bool"), ScriptLibrary._define_flag),
-    **dict.fromkeys(("DEFINE_boolean", "DEFINE_enum"), ScriptLibrary._define_flag),
     **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
-    **dict.fromkeys(("SimpleNamespace", "EasyDict", "AttrDict", "DotMap"), ScriptLibrary._namespace),
-    **{"get_peft_model": ScriptLibrary._adapt, "add_argument": ScriptLibrary._add_argument},
-    **{"field": ScriptLibrary._field, "Field": ScriptLibrary._first, "cli": ScriptLibrary._from_class},
-    **{"set_default_dtype": ScriptLibrary._set_default_dtype, "backward": ScriptLibrary._backward},
-    **{"parse": ScriptLibrary._from_class, "gradient_checkpointing_enable": ScriptLibrary._loop_method},
+    "BitsAndBytesConfig": ScriptLibrary._quantize,
+    "get_peft_model": ScriptLibrary._adapt,
+    "set_default_dtype": ScriptLibrary._set_default_dtype,
+    "backward": ScriptLibrary._backward,
+    "gradient_checkpointing_enable": ScriptLibrary._loop_method,
 }

@@ -102,7 +102,7 @@ class TrainerObject(Thing):
         known = {"model": self.model, "args": self.arguments}
         return known[name] if known.get(name) is not None else Attribute(self, name)
 
-    def set_attribute(self, name: str, value: Any, call: Call) -> None:  # noqa: ARG002
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take another model."""
         if name == "model":
             self.model = value
@@ -179,7 +179,7 @@ def make_accelerator(call: Call, notes: Notes) -> Any:
             shown = f"Accelerator({name}={short_text(call.nodes.get(name))})"
             sentence = f"{call.where}: {shown} is only known when the script runs."
             components = ("weights", "gradients", "activations") if name == "mixed_precision" else ("gradients",)
-            notes.doubt(sentence, *components, key=key)  # type: ignore[arg-type]
+            notes.doubt(sentence, *components, key=key)
     return AcceleratorObject(notes)
 
 
@@ -219,7 +219,7 @@ def shard(call: Call, notes: Notes) -> Any:
     return model
 
 
-def replicate(call: Call, notes: Notes) -> Any:  # noqa: ARG001
+def replicate(call: Call, notes: Notes) -> Any:
     """Follow ``DDP(model)``."""
     model = call.value(0, "module", default=UNKNOWN)
     for each in models_in(model):
@@ -246,7 +246,7 @@ def mixed_precision(call: Call, notes: Notes) -> Any:
     return UNKNOWN
 
 
-def compile_model(call: Call, notes: Notes) -> Any:  # noqa: ARG001
+def compile_model(call: Call, notes: Notes) -> Any:
     """Follow ``torch.compile(model)``."""
     value = call.value(0, "model", default=UNKNOWN)
     for model in models_in(value):
@@ -264,12 +264,14 @@ def initialize_deepspeed(call: Call, notes: Notes) -> Any:
         if isinstance(value, str | dict):
             notes.written.setdefault("deepspeed", Setting(value=value, origin=f"{call.where}: {call.name}({name}=...)"))
         elif name in call.kwargs:
-            sentence = f"{call.where}: {call.name}({name}={short_text(call.nodes.get(name))}) is only known when it runs."
+            sentence = (
+                f"{call.where}: {call.name}({name}={short_text(call.nodes.get(name))}) is only known when it runs."
+            )
             notes.doubt(sentence, "weights", "gradients", "optimizer", direction="less", key="parallel.strategy")
     return (model, optimizer, UNKNOWN, UNKNOWN)
 
 
-def checkpoint_layers(call: Call, notes: Notes) -> Any:  # noqa: ARG001
+def checkpoint_layers(call: Call, notes: Notes) -> Any:
     """Follow ``apply_activation_checkpointing(model)``."""
     model = call.value(0, "model")
     if isinstance(model, Model):
@@ -277,7 +279,7 @@ def checkpoint_layers(call: Call, notes: Notes) -> Any:  # noqa: ARG001
     return model if call.name == "checkpoint_wrapper" else None
 
 
-def prepare_for_kbit(call: Call, notes: Notes) -> Any:  # noqa: ARG001
+def prepare_for_kbit(call: Call, notes: Notes) -> Any:
     """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to."""
     model = call.value(0, "model", default=UNKNOWN)
     if isinstance(model, Model):
@@ -287,7 +289,7 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:  # noqa: ARG001
     return model
 
 
-def copy_value(call: Call, notes: Notes) -> Any:  # noqa: ARG001
+def copy_value(call: Call, notes: Notes) -> Any:
     """Follow ``deepcopy(x)``."""
     value = call.value(0, default=UNKNOWN)
     if isinstance(value, Model):
@@ -321,7 +323,8 @@ MODEL_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), checkpoint_layers),
     **dict.fromkeys(("deepcopy", "copy.copy"), copy_value),
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), prepare_for_kbit),
-    **{"create_reference_model": reference_model, "DataLoader": make_loader, "Accelerator": make_accelerator},
+    "create_reference_model": reference_model,
+    "DataLoader": make_loader,
+    "Accelerator": make_accelerator,
 }
 """Functions and classes by the last part of their names."""
-

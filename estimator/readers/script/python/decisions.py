@@ -3,7 +3,7 @@
 import ast
 from dataclasses import dataclass, field
 
-from .values import short_text
+from .plain_values import short_text
 
 _QUIET_CALLS = {
     *("print", "log", "info", "debug", "warning", "warn", "error", "write", "set_description", "set_postfix"),
@@ -36,6 +36,8 @@ class Decisions:
 
     given: dict[str, bool] = field(default_factory=dict)
     asked: dict[str, Undecided] = field(default_factory=dict)
+    texts: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Key and text of each condition by the identity of its node; shared by the readings of one script."""
 
     def decide(self, test: ast.expr, where: str, *, usual: bool) -> bool:
         """Return the answer for a condition that cannot be decided.
@@ -48,8 +50,10 @@ class Decisions:
         inverted = False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, inverted = test.operand, not inverted
-        text = short_text(test)
-        key = text if len(text) < 40 else f"{text}{hash(ast.dump(test))}"
+        if id(test) not in self.texts:
+            text = short_text(test)
+            self.texts[id(test)] = text if len(text) < 40 else f"{text}{hash(ast.dump(test))}", text
+        key, text = self.texts[id(test)]
         return self._answer(key, where, text, usual=usual is not inverted) is not inverted
 
     def fails(self, handler: ast.ExceptHandler, where: str) -> bool:
@@ -66,7 +70,7 @@ class Decisions:
 
 def is_quiet(body: list[ast.stmt]) -> bool:
     """Return True if nothing that memory depends on can follow from statements: they print, log and save."""
-    return all(_is_quiet_statement(statement) for statement in body)
+    return all(map(_is_quiet_statement, body))
 
 
 def ends(body: list[ast.stmt]) -> bool:

@@ -4,13 +4,14 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from .call import Call
 from .decisions import Decisions, ends, is_quiet, raises
-from .expressions import Expressions, Library
+from .definitions import Definitions
+from .evaluation import Library
 from .imports import Imports
 from .operators import binary, truth
 from .values import (
     UNKNOWN,
-    Call,
     External,
     Function,
     Instance,
@@ -26,6 +27,8 @@ _MAX_ROUNDS = 160
 """Rounds of a loop over numbers that are followed one by one: more than any model has layers."""
 _MAX_ITEMS = 30_000
 """Items of a list of parameters that are followed one by one."""
+_STEPS_OF_A_DECISION = 30
+"""What following a condition that cannot be decided costs, beside its expression."""
 End = Literal["return", "break", "continue"] | None
 """Why a block ended early."""
 
@@ -34,7 +37,7 @@ class ScriptEndsError(Exception):
     """The script raises an exception or exits."""
 
 
-class Interpreter(Expressions):
+class Interpreter(Definitions):
     """Follows a script.
 
     Args:
@@ -92,8 +95,9 @@ class Interpreter(Expressions):
                 return end
         return None
 
-    def decide(self, test: ast.expr, scope: Scope, *, usual: bool) -> bool:  # noqa: ARG002
+    def decide(self, test: ast.expr, scope: Scope, *, usual: bool) -> bool:
         """Return the answer that this reading takes for granted."""
+        self.steps_left -= _STEPS_OF_A_DECISION
         return self.decisions.decide(test, self.location(test), usual=usual)
 
     def call_function(self, function: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -117,27 +121,6 @@ class Interpreter(Expressions):
             self.scopes.pop()
             self._active.pop()
             self.module, self._result, self.yielded = before
-
-    def bind(self, function: Function, args: list[Any], kwargs: dict[str, Any], scope: Scope) -> None:
-        """Give a function's parameters their values: the call's, options', defaults, or unknown."""
-        arguments = function.node.args
-        named = [parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args)]
-        values = dict(zip(named, args, strict=False))
-        for name in (*named, *(parameter.arg for parameter in arguments.kwonlyargs)):
-            if name in values:
-                scope.names[name] = values[name]
-            elif name in kwargs:
-                scope.names[name] = kwargs[name]
-            elif function.options is not None and name in function.options:
-                scope.names[name] = function.options[name].value
-                scope.origins[name] = function.options[name]
-            else:
-                scope.names[name] = function.defaults.get(name, UNKNOWN)
-        if arguments.vararg is not None:
-            scope.names[arguments.vararg.arg] = tuple(args[len(named) :])
-        if arguments.kwarg is not None:
-            known = {*named, *(parameter.arg for parameter in arguments.kwonlyargs)}
-            scope.names[arguments.kwarg.arg] = {key: value for key, value in kwargs.items() if key not in known}
 
     def make_instance(self, kind: ScriptClass, call: Call) -> Any:
         """Return a new object; its ``__init__`` is followed."""
@@ -181,10 +164,8 @@ class Interpreter(Expressions):
             elif isinstance(owner, External):
                 call.path, call.receiver = f"{owner.path}.__setitem__", None
                 self.library.call(call)
-            elif isinstance(owner, dict) and isinstance(key, str | int | float | bool):
-                owner[key] = value
-            elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
-                owner[key] = value
+            else:
+                _set_item(owner, key, value)
 
     def _unpack(self, targets: list[ast.expr], value: Any, scope: Scope) -> None:
         items = self.iterate(value)
@@ -303,76 +284,10 @@ class Interpreter(Expressions):
             outer = scope.outer.find(name) if isinstance(node, ast.Nonlocal) and scope.outer is not None else None
             scope.elsewhere[name] = outer or scope.outermost()
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
-        function = Function(node, scope, self.module, self.defaults(node.args, scope), node.name)
-        if scope is self.module.scope:
-            self.functions.append(function)
-        scope.assign(node.name, function)
-        for decorator in reversed(node.decorator_list):
-            self._decorate(function, decorator, scope)
-
-    def _decorate(self, function: Function, decorator: ast.expr, scope: Scope) -> None:
-        """Apply a decorator: those of libraries leave the function a function of the script."""
-        value = self.evaluate(decorator.func if isinstance(decorator, ast.Call) else decorator, scope)
-        name = value.name if isinstance(value, External) else getattr(value, "name", "")
-        function.is_property = function.is_property or name in ("property", "cached_property")
-        function.is_static = function.is_static or name == "staticmethod"
-        function.is_class_method = function.is_class_method or name == "classmethod"
-        call = Call(self, decorator, name, None, [function], scope=scope)
-        if isinstance(decorator, ast.Call):
-            call.args += [self.evaluate(each, scope) for each in decorator.args]
-            call.kwargs = {each.arg: self.evaluate(each.value, scope) for each in decorator.keywords if each.arg}
-        call.path = f"@{name}"
-        self.library.call(call)
-
-    def _class(self, node: ast.ClassDef, scope: Scope) -> None:
-        bases = tuple(self.evaluate(base, scope) for base in node.bases)
-        kind = ScriptClass(node.name, node, bases, self.module)
-        for base in bases:
-            if isinstance(base, ScriptClass):
-                kind.fields.update(base.fields)
-                kind.is_dataclass = kind.is_dataclass or base.is_dataclass
-        inner = Scope(scope)
-        self.block(node.body, inner)
-        kind.members = inner.names
-        kind.fields.update(
-            {
-                each.target.id: each
-                for each in node.body
-                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-            }
-        )
-        for member in kind.members.values():
-            if isinstance(member, Function):
-                member.owner = kind
-                member.scope = scope
-        kind.is_dataclass = kind.is_dataclass or any("dataclass" in ast.dump(each) for each in node.decorator_list)
-        scope.assign(node.name, kind)
-        self.library.call(Call(self, node, "@class", None, [kind], scope=scope))
-
-    def _import(self, node: ast.Import, scope: Scope) -> None:
-        for alias in node.names:
-            first = alias.name.partition(".")[0]
-            module = self.imports.load(self, alias.name if alias.asname else first)
-            scope.assign(alias.asname or first, module or External(alias.name if alias.asname else first))
-
-    def _import_from(self, node: ast.ImportFrom, scope: Scope) -> None:
-        name = node.module or ""
-        module = self.imports.load(self, name, level=node.level)
-        for alias in node.names:
-            if alias.name == "*":
-                for key, value in module.scope.names.items() if module is not None else ():
-                    scope.assign(key, value)
-                continue
-            value = module.scope.names.get(alias.name) if module is not None else None
-            if value is None and (module is not None or node.level):
-                value = self.imports.load(self, f"{name}.{alias.name}".strip("."), level=node.level)
-            scope.assign(alias.asname or alias.name, value or External(f"{name}.{alias.name}".strip(".")))
-
     def _match(self, node: ast.Match, scope: Scope) -> End:
         subject = self.evaluate(node.subject, scope)
         for case in node.cases:
-            fits = self._fits(case.pattern, subject, scope)
+            fits = self.fits(case.pattern, subject, scope)
             if fits is None:
                 text = ast.copy_location(ast.Constant(f"case {ast.unparse(case.pattern)}"), case.pattern)
                 fits = self.decide(text, scope, usual=False)
@@ -380,20 +295,13 @@ class Interpreter(Expressions):
                 return self.block(case.body, scope)
         return None
 
-    def _fits(self, pattern: ast.pattern, subject: Any, scope: Scope) -> bool | None:
-        if isinstance(pattern, ast.MatchValue):
-            value = self.evaluate(pattern.value, scope)
-            return None if UNKNOWN in (value, subject) else value == subject
-        if isinstance(pattern, ast.MatchSingleton):
-            return None if subject is UNKNOWN else pattern.value is subject
-        if isinstance(pattern, ast.MatchOr):
-            fits = [self._fits(each, subject, scope) for each in pattern.patterns]
-            return True if True in fits else None if None in fits else False
-        if isinstance(pattern, ast.MatchAs):
-            if pattern.name:
-                scope.assign(pattern.name, subject)
-            return True if pattern.pattern is None else self._fits(pattern.pattern, subject, scope)
-        return None
+
+def _set_item(owner: Any, key: Any, value: Any) -> None:
+    if isinstance(owner, dict):
+        if isinstance(key, str | int | float | bool):
+            owner[key] = value
+    elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
+        owner[key] = value
 
 
 def _is_interruption(handler: ast.ExceptHandler) -> bool:
@@ -419,11 +327,11 @@ _HANDLERS: Mapping[type[ast.stmt], Callable[[Interpreter, Any, Scope], End]] = {
     ast.Delete: Interpreter._delete,
     ast.Global: Interpreter._declare,
     ast.Nonlocal: Interpreter._declare,
-    ast.FunctionDef: Interpreter._function,
-    ast.AsyncFunctionDef: Interpreter._function,
-    ast.ClassDef: Interpreter._class,
-    ast.Import: Interpreter._import,
-    ast.ImportFrom: Interpreter._import_from,
+    ast.FunctionDef: Interpreter.define_function,
+    ast.AsyncFunctionDef: Interpreter.define_function,
+    ast.ClassDef: Interpreter.define_class,
+    ast.Import: Interpreter.import_modules,
+    ast.ImportFrom: Interpreter.import_names,
     ast.Match: Interpreter._match,
     ast.Break: lambda _, __, ___: "break",
     ast.Continue: lambda _, __, ___: "continue",

@@ -40,7 +40,7 @@ def truth(value: Any) -> bool | None:
     """Return whether a value counts as true; None: unknown."""
     if isinstance(value, Unknown):
         return None
-    if isinstance(value, PLAIN) or isinstance(value, _CONTAINERS):
+    if isinstance(value, (*PLAIN, *_CONTAINERS)):
         return bool(value)
     if isinstance(value, External | Attribute):
         return None

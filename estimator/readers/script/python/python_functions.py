@@ -2,16 +2,16 @@
 
 import ast
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .call import Call
 from .operators import MAX_LENGTH, as_number, compare, truth
+from .python_methods import compile_pattern, match_pattern
 from .values import (
     PLAIN,
     UNKNOWN,
     Attribute,
-    Call,
     External,
     Function,
     Instance,
@@ -22,8 +22,6 @@ from .values import (
 )
 
 _MAX_RANGE = 4096
-_GROUP_REPEATED = re.compile(r"\([^()]*[*+{|][^()]*\)[*+{]|\)\)+[*+{]|[*+}][*+{]")
-"""A repeated group with choices or repeats in it, whose matching could take forever."""
 
 
 def _convert(kind: type) -> Callable[[Call], Any]:
@@ -156,7 +154,7 @@ def _sum(call: Call) -> Any:
 def _number(function: Callable[[Any], Any]) -> Callable[[Call], Any]:
     def apply(call: Call) -> Any:
         value = as_number(call.value(0))
-        known = isinstance(value, int | float) and abs(value) < 1e30 and value == value  # noqa: PLR0124
+        known = isinstance(value, int | float) and abs(value) < 1e30
         return function(value) if known and len(call.args) == 1 else UNKNOWN
 
     return apply
@@ -188,7 +186,11 @@ def _hasattr(call: Call) -> Any:
 
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
-    **{"str": str, "int": int, "float": float, "bool": bool, "dict": dict},
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "dict": dict,
     **dict.fromkeys(("list", "set"), list),
     "tuple": tuple,
 }
@@ -227,61 +229,6 @@ def _environ(call: Call) -> Any:
     return call.run.environ.get(name, call.value(1, "default")) if isinstance(name, str) else UNKNOWN
 
 
-def _pattern(call: Call) -> Any:
-    pattern, text = call.value(0), call.value(1)
-    if not isinstance(pattern, str) or not isinstance(text, str) or len(text) > 200 or len(pattern) > 500:
-        return UNKNOWN
-    repeats = len(re.findall(r"(?<!\\)[*+{]", pattern))
-    if _GROUP_REPEATED.search(pattern) or repeats > 4:
-        return UNKNOWN
-    call.run.steps_left -= 10
-    try:
-        found = getattr(re, call.name)(pattern, text)
-    except (re.error, RecursionError, OverflowError):
-        return UNKNOWN
-    return None if found is None else _Match(found)
-
-
-class _Match(Thing):
-    """A match of a regular expression."""
-
-    def __init__(self, found: re.Match[str]) -> None:
-        self._found = found
-
-    def attribute(self, name: str) -> Any:
-        return Attribute(self, name)
-
-    def method(self, call: Call) -> Any:
-        if call.name == "group":
-            return self.item(call.value(0, default=0))
-        return list(self._found.groups()) if call.name == "groups" else UNKNOWN
-
-    def item(self, key: Any) -> Any:
-        try:
-            return self._found[key]
-        except (IndexError, TypeError):
-            return UNKNOWN
-
-
-class _Pattern(Thing):
-    """A compiled regular expression."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def attribute(self, name: str) -> Any:
-        return Attribute(self, name)
-
-    def method(self, call: Call) -> Any:
-        call.args = [self._text, *call.args]
-        return _pattern(call) if call.name in ("match", "search", "fullmatch") else UNKNOWN
-
-
-def _compile(call: Call) -> Any:
-    pattern = call.value(0)
-    return _Pattern(pattern) if isinstance(pattern, str) and len(call.args) == 1 else UNKNOWN
-
-
 def _partial(call: Call) -> Any:
     return Method(call.args[0], tuple(call.args[1:]), call.kwargs) if call.args else UNKNOWN
 
@@ -304,20 +251,51 @@ def _callable(call: Call) -> Any:
 
 
 BUILTINS: Mapping[str, Callable[[Call], Any]] = {
-    **{"int": _convert(int), "float": _convert(float), "str": _convert(str), "bool": _convert(bool)},
+    "int": _convert(int),
+    "float": _convert(float),
+    "str": _convert(str),
+    "bool": _convert(bool),
     **dict.fromkeys(("list", "tuple", "set", "frozenset", "iter", "reversed"), _items),
-    **{"len": _length, "range": _range, "sorted": _sorted, "enumerate": _enumerate, "zip": _zip, "map": _map},
-    **{"filter": _filter, "any": _any_or_all, "all": _any_or_all, "min": _extreme, "max": _extreme, "sum": _sum},
-    **{"abs": _number(abs), "round": _number(round), "getattr": _getattr, "setattr": _setattr, "hasattr": _hasattr},
-    **{"isinstance": _isinstance, "dict": _dict, "next": _next, "callable": _callable},
+    "len": _length,
+    "range": _range,
+    "sorted": _sorted,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    "map": _map,
+    "filter": _filter,
+    "any": _any_or_all,
+    "all": _any_or_all,
+    "min": _extreme,
+    "max": _extreme,
+    "sum": _sum,
+    "abs": _number(abs),
+    "round": _number(round),
+    "getattr": _getattr,
+    "setattr": _setattr,
+    "hasattr": _hasattr,
+    "isinstance": _isinstance,
+    "dict": _dict,
+    "next": _next,
+    "callable": _callable,
 }
 """Builtin functions by name."""
 STANDARD_LIBRARY: Mapping[str, Callable[[Call], Any]] = {
-    **{"os.environ.get": _environ, "os.getenv": _environ, "os.path.join": _path_text, "pathlib.Path": _path_text},
-    **{"Path": _path_text, "os.path.expanduser": _path_text, "os.path.abspath": _path_text, "str": _convert(str)},
-    **dict.fromkeys(("re.match", "re.search", "re.fullmatch"), _pattern),
-    **{"re.compile": _compile, "functools.partial": _partial, "partial": _partial, "ast.literal_eval": _literal},
-    **{"math.ceil": _number(math.ceil), "math.floor": _number(math.floor), "collections.OrderedDict": _dict},
+    "os.environ.get": _environ,
+    "os.getenv": _environ,
+    "os.path.join": _path_text,
+    "pathlib.Path": _path_text,
+    "Path": _path_text,
+    "os.path.expanduser": _path_text,
+    "os.path.abspath": _path_text,
+    "str": _convert(str),
+    **dict.fromkeys(("re.match", "re.search", "re.fullmatch"), match_pattern),
+    "re.compile": compile_pattern,
+    "functools.partial": _partial,
+    "partial": _partial,
+    "ast.literal_eval": _literal,
+    "math.ceil": _number(math.ceil),
+    "math.floor": _number(math.floor),
+    "collections.OrderedDict": _dict,
     **dict.fromkeys(("itertools.chain", "itertools.chain.from_iterable", "chain"), _chain),
     "operator.eq": lambda call: compare(ast.Eq, *call.args[:2]),
 }

@@ -1,10 +1,11 @@
-"""Methods of Python's own texts, lists and tables, as far as they can be applied without risk."""
+"""Methods of texts, lists and tables, and regular expressions, as far as they can be applied without risk."""
 
 import re
 from typing import Any
 
+from .call import Call
 from .operators import MAX_LENGTH, truth
-from .values import PLAIN, UNKNOWN
+from .values import PLAIN, UNKNOWN, Attribute, Thing
 
 _TEXT_METHODS = {
     *("lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith", "split", "rsplit", "replace", "title"),
@@ -15,6 +16,10 @@ _TEXT_METHODS = {
 
 _FIELD_WITH_MORE = re.compile(r"\{[^}]*[.\[:!{]")
 """A replacement field with a width, a conversion or an attribute, which could be anything."""
+
+
+_GROUP_REPEATED = re.compile(r"\([^()]*[*+{|][^()]*\)[*+{]|\)\)+[*+{]|[*+}][*+{]")
+"""A repeated group with choices or repeats in it, whose matching could take forever."""
 
 
 def is_plain_container(value: Any) -> bool:
@@ -120,3 +125,60 @@ def _other_method(value: Any, name: str, args: list[Any]) -> Any:
     if name in ("union", "update") and isinstance(args[0], list | tuple | set):
         return [*value, *args[0]]
     return UNKNOWN
+
+
+def match_pattern(call: Call) -> Any:
+    """Return the match of a regular expression in a short text; patterns that could take long are not tried."""
+    pattern, text = call.value(0), call.value(1)
+    if not isinstance(pattern, str) or not isinstance(text, str) or len(text) > 200 or len(pattern) > 500:
+        return UNKNOWN
+    repeats = len(re.findall(r"(?<!\\)[*+{]", pattern))
+    if _GROUP_REPEATED.search(pattern) or repeats > 4:
+        return UNKNOWN
+    call.run.steps_left -= 10
+    try:
+        found = getattr(re, call.name)(pattern, text)
+    except (re.error, RecursionError, OverflowError):
+        return UNKNOWN
+    return None if found is None else _Match(found)
+
+
+class _Match(Thing):
+    """A match of a regular expression."""
+
+    def __init__(self, found: re.Match[str]) -> None:
+        self._found = found
+
+    def attribute(self, name: str) -> Any:
+        return Attribute(self, name)
+
+    def method(self, call: Call) -> Any:
+        if call.name == "group":
+            return self.item(call.value(0, default=0))
+        return list(self._found.groups()) if call.name == "groups" else UNKNOWN
+
+    def item(self, key: Any) -> Any:
+        try:
+            return self._found[key]
+        except (IndexError, TypeError):
+            return UNKNOWN
+
+
+class _Pattern(Thing):
+    """A compiled regular expression."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def attribute(self, name: str) -> Any:
+        return Attribute(self, name)
+
+    def method(self, call: Call) -> Any:
+        call.args = [self._text, *call.args]
+        return match_pattern(call) if call.name in ("match", "search", "fullmatch") else UNKNOWN
+
+
+def compile_pattern(call: Call) -> Any:
+    """Return a compiled regular expression."""
+    pattern = call.value(0)
+    return _Pattern(pattern) if isinstance(pattern, str) and len(call.args) == 1 else UNKNOWN

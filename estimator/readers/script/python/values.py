@@ -1,13 +1,15 @@
 """Values of a script that is followed without being run: plain Python ones, unknown ones, and those with identity."""
 
 import ast
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...source import Setting
+
+if TYPE_CHECKING:
+    from .call import Call
 
 
 class Unknown:
@@ -20,9 +22,6 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
-_MAX_ITEMS = 10_000
-"""Items of a list, with those of the lists in it, that are looked at."""
-_NAMESPACES_OF_WORDS = ("torch", "jnp", "IntervalStrategy", "SaveStrategy", "TaskType", "ShardingStrategy")
 PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -88,22 +87,22 @@ class Thing:
     def bound(self, name: str) -> None:
         """Note a variable or attribute that refers to it."""
 
-    def attribute(self, name: str) -> Any:  # noqa: ARG002
+    def attribute(self, name: str) -> Any:
         """Return an attribute's value."""
         return UNKNOWN
 
     def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Take an assignment to an attribute."""
 
-    def method(self, call: "Call") -> Any:  # noqa: ARG002
+    def method(self, call: "Call") -> Any:
         """Return the result of a method that is called on it."""
         return UNKNOWN
 
-    def called(self, call: "Call") -> Any:  # noqa: ARG002
+    def called(self, call: "Call") -> Any:
         """Return the result of calling it."""
         return UNKNOWN
 
-    def item(self, key: Any) -> Any:  # noqa: ARG002
+    def item(self, key: Any) -> Any:
         """Return what stands at an index, a slice or a key."""
         return UNKNOWN
 
@@ -132,7 +131,7 @@ class ScriptModule(Thing):
         """Return a name of the module."""
         return self.scope.names.get(name, UNKNOWN)
 
-    def set_attribute(self, name: str, value: Any, call: "Call") -> None:  # noqa: ARG002
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Assign a name of the module."""
         self.scope.assign(name, value)
 
@@ -217,7 +216,7 @@ class ScriptClass(Thing):
             return call.run.library.call(call)
         return UNKNOWN
 
-    def set_attribute(self, name: str, value: Any, call: "Call") -> None:  # noqa: ARG002
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Assign a member."""
         self.members[name] = value
 
@@ -238,7 +237,7 @@ class Instance(Thing):
             return Method(found, (self.kind if found.is_class_method else self,))
         return found if found is not UNKNOWN else Attribute(self, name)
 
-    def set_attribute(self, name: str, value: Any, call: "Call") -> None:  # noqa: ARG002
+    def set_attribute(self, name: str, value: Any, call: "Call") -> None:
         """Assign an attribute."""
         self.values[name] = value
         if isinstance(value, Thing):
@@ -248,7 +247,7 @@ class Instance(Thing):
         """Return an attribute by a key, as configuration objects give it."""
         return self.values.get(key, UNKNOWN) if isinstance(key, str) else UNKNOWN
 
-    def set_item(self, key: Any, value: Any, call: "Call") -> None:  # noqa: ARG002
+    def set_item(self, key: Any, value: Any, call: "Call") -> None:
         """Assign an attribute by a key."""
         if isinstance(key, str):
             self.values[key] = value
@@ -256,118 +255,3 @@ class Instance(Thing):
     def parts(self) -> Iterator[Any]:
         """Yield the values of its attributes."""
         yield from self.values.values()
-
-
-@dataclass(slots=True)
-class Call:
-    """One call of a script with its evaluated arguments."""
-
-    run: Any
-    """The interpreter that follows the script."""
-    node: ast.AST
-    path: str
-    """What is called, dotted: ``torch.optim.AdamW``; for a method its name."""
-    receiver: Any
-    """What a method is called on; None for a function."""
-    args: list[Any] = field(default_factory=list)
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    nodes: dict[str | int, ast.expr] = field(default_factory=dict)
-    """The expressions of arguments, by position and keyword."""
-    scope: Scope | None = None
-    unknown_table: ast.expr | None = None
-    """The ``**settings`` whose contents are unknown."""
-
-    @property
-    def name(self) -> str:
-        """The last part of what is called."""
-        return self.path.rpartition(".")[2]
-
-    @property
-    def owner(self) -> str:
-        """The last part of what it is called on."""
-        return self.path.rpartition(".")[0].rpartition(".")[2]
-
-    @property
-    def where(self) -> str:
-        """The script and line."""
-        return str(self.run.location(self.node))
-
-    def value(self, index: int | None, *names: str, default: Any = None) -> Any:
-        """Return an argument by position or by one of its keywords."""
-        for name in names:
-            if name in self.kwargs:
-                return self.kwargs[name]
-        return self.args[index] if index is not None and index < len(self.args) else default
-
-    def expression(self, index: int | None, *names: str) -> ast.expr | None:
-        """Return the expression of an argument."""
-        for name in (*names, index):
-            if name is not None and name in self.nodes:
-                return self.nodes[name]
-        return None
-
-    def text(self, node: ast.AST | None) -> str:
-        """Return an expression for people, shortened."""
-        return short_text(node)
-
-    def setting(self, key: str | int, label: str = "") -> Setting | None:
-        """Return an argument's value and where it stands; None if it is unknown.
-
-        Args:
-            key: its keyword or position.
-            label: the callee's name for people; by default the name of what is called.
-        """
-        value = self.args[key] if isinstance(key, int) else self.kwargs[key]
-        node = self.nodes.get(key)
-        named = f"{key}=" if isinstance(key, str) else ""
-        shown = short_text(node) if node is not None else repr(value)[:40]
-        text = f"{label or self.name}({named}{shown})"
-        origin = self.run.origin(node, self.scope) if node is not None else None
-        value = plain(value)
-        where = self.run.location(node if node is not None else self.node)
-        if value is UNKNOWN:
-            return None
-        if origin is not None:
-            return Setting(value=value, origin=f"{origin.origin} ({where}: {text})")
-        return Setting(value=value, origin=f"{where}: {text}")
-
-
-def short_text(node: ast.AST | None) -> str:
-    """Return an expression for people, at most 40 characters of it."""
-    if node is None:
-        return ""
-    try:
-        text = ast.unparse(node)
-    except (RecursionError, ValueError):
-        return "..."
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def plain(value: Any) -> Any:
-    """Return a value as settings have it: plain Python data; dtypes by their name; UNKNOWN for anything else."""
-    return _plain(value, [_MAX_ITEMS], 0)
-
-
-def _plain(value: Any, budget: list[int], depth: int) -> Any:
-    budget[0] -= 1
-    if isinstance(value, PLAIN):
-        return value
-    if isinstance(value, External):
-        return _word(value)
-    if budget[0] < 0 or depth > 6:
-        return UNKNOWN
-    if isinstance(value, list | tuple | set | frozenset):
-        items = [_plain(item, budget, depth + 1) for item in itertools.islice(value, budget[0] + 1)]
-        return UNKNOWN if any(item is UNKNOWN for item in items) else items
-    if isinstance(value, dict):
-        pairs = itertools.islice(value.items(), budget[0] + 1)
-        found = {str(key): _plain(item, budget, depth + 1) for key, item in pairs}
-        return {key: item for key, item in found.items() if item is not UNKNOWN}
-    return UNKNOWN
-
-
-def _word(value: External) -> Any:
-    """Return the name of a dtype or of an enum's member; UNKNOWN for other names of libraries."""
-    if value.owner == "OptimizerNames":
-        return value.name.lower()
-    return value.name if value.owner in _NAMESPACES_OF_WORDS else UNKNOWN

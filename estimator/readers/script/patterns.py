@@ -22,7 +22,7 @@ def trainable_patterns(requires: Mapping[str, bool]) -> list[str]:
     return [f"!{name}" for name in frozen]
 
 
-def _names(requires: Mapping[str, bool], wanted: bool) -> list[str]:  # noqa: FBT001
+def _names(requires: Mapping[str, bool], wanted: bool) -> list[str]:
     """Return names of modules, parameters and patterns that cover exactly the parameters with one answer."""
     modules: dict[str, bool] = {}
     for name, value in requires.items():
@@ -46,6 +46,6 @@ def _has_whole_parent(name: str, modules: Mapping[str, bool]) -> bool:
     return bool(parent) and modules[parent]
 
 
-def _covers_only(pattern: str, requires: Mapping[str, bool], wanted: bool) -> bool:  # noqa: FBT001
+def _covers_only(pattern: str, requires: Mapping[str, bool], wanted: bool) -> bool:
     expression = re.compile(r"\d+".join(map(re.escape, pattern.split("*"))) + r"(\..*)?")
     return all(value is wanted for name, value in requires.items() if expression.fullmatch(name))
