@@ -89,6 +89,9 @@ def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
 def _loss_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.framework.keeps_fp32_logits and job.training.loss != "fused-linear":
         yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
+    elif job.training.loss == "chunked" and job.framework.chunked_loss == "without-logits":
+        how = "in tiles (TRL 1.15 or newer)" if job.versions.tiles_head else "256 tokens at a time (TRL before 1.15)"
+        yield f"The head runs {how}, so that the logits never exist at once."
     elif job.training.loss == "full" and not job.versions.copies_shifted_logits:
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
 

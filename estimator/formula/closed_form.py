@@ -4,6 +4,8 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
+from collections.abc import Sequence
+
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..job import Gpu, Job
 from ..model import Architecture, Inventory, adapter_elements
@@ -41,7 +43,7 @@ def closed_form(
     plan = make_plan(job, arch, inventory, gpu=gpu)
     if plan.job.served_by_vllm:
         return serving_budget(plan, method=method)
-    ranks = [rank_memory(plan, stage) for stage in plan.stages]
+    ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
@@ -59,14 +61,19 @@ def closed_form(
         steady_device_bytes=peak.device_bytes,
         assumptions=assumptions(plan.job, arch, gpu) if words else (),
         warnings=warnings(plan.job, arch, inventory) if words else (),
-        stages=tuple(_rank_peak(each) for each in peaks) if len(peaks) > 1 else (),
+        stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=sum(rank.states.saved for rank in ranks),
     )
 
 
-def _rank_peak(peak: Peak) -> RankPeak:
-    return RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+def _stage_peaks(plan: Plan, peaks: Sequence[Peak]) -> tuple[RankPeak, ...]:
+    """Return the peak of a rank of every stage, given those of the distinct ones."""
+    found = {
+        stage: RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+        for stage, peak in zip(plan.distinct_stages, peaks, strict=True)
+    }
+    return tuple(found[stage] for stage in plan.stages)
 
 
 def _trainable_parameters(plan: Plan) -> int:

@@ -29,7 +29,7 @@ def serving_budget(plan: Plan, *, method: Method) -> Budget:
 
     Its ``serving`` holds the figures for larger GPUs.
     """
-    needs = [_need(plan, stage) for stage in plan.stages]
+    needs = [_need(plan, stage) for stage in plan.distinct_stages]
     need = max(needs, key=lambda each: each.least_bytes)
     context = context_bytes(plan.job.versions, plan.generation)
     parts = Components(

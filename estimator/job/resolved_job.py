@@ -78,6 +78,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
     """Tokens of one micro-batch on one rank."""
+    scored_tokens: int
+    """Those of them whose logits are computed."""
 
     units_around_blocks: bool
     """FSDP2 gathers embedding and head as units of their own, as it gathers blocks."""
@@ -144,6 +146,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         sequences=sequences,
         local_length=length,
         local_tokens=sequences * length,
+        scored_tokens=sequences * min(length, training.loss_length or length),
         units_around_blocks=_units_around_blocks(framework, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),

@@ -10,6 +10,8 @@ from ..job import Parallel, ResolvedJob, quantized_bytes
 from .lora import adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
 
+_MAX_KINDS = 64
+"""Pipeline stages that differ in their micro-batches in flight; pipelines of at most 64 stages are published."""
 _MLP_ROLES: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -36,7 +38,6 @@ class LocalParameters:
 class Stage:
     """One rank of a job: the tensor-parallel part of a pipeline stage."""
 
-    index: int
     layers: int
     """Blocks on this stage."""
     first: bool
@@ -132,14 +133,30 @@ class _Partitioning:
 
 @lru_cache(maxsize=256)  # sweeps repeat the same arguments
 def _stages(inventory: Inventory, partitioning: _Partitioning) -> tuple[Stage, ...]:
-    return tuple(_local_stage(partitioning, inventory, index) for index in range(partitioning.parallel.pipeline))
+    """Return every stage; those that are alike are one object."""
+    count, made = partitioning.parallel.pipeline, {}
+    found = []
+    for index in range(count):
+        # evenly, with the remainder on the first stages (torchtitan's pipeline_parallel)
+        layers = inventory.layers // count + (index < inventory.layers % count)
+        kind = layers, index == 0, index == count - 1, _in_flight(index, count, partitioning.accumulation)
+        if kind not in made:
+            made[kind] = _local_stage(partitioning, inventory, kind)
+        found.append(made[kind])
+    return tuple(found)
 
 
-def _local_stage(partitioning: _Partitioning, inventory: Inventory, index: int) -> Stage:
-    count = partitioning.parallel.pipeline
-    # evenly, with the remainder on the first stages (torchtitan's pipeline_parallel)
-    layers = inventory.layers // count + (index < inventory.layers % count)
-    first, last = index == 0, index == count - 1
+def _in_flight(index: int, count: int, accumulation: int) -> int:
+    """Return the micro-batches in flight; of many stages, neighbours count as those of the one that has the most."""
+    if count == 1:
+        return 1
+    step = -(-count // _MAX_KINDS)
+    return min(-(-(count - index) // step) * step, count, accumulation)
+
+
+def _local_stage(partitioning: _Partitioning, inventory: Inventory, kind: tuple[int, bool, bool, int]) -> Stage:
+    """Return the stage with these layers, first or not, last or not, with these micro-batches in flight."""
+    layers, first, last, in_flight = kind
     parameters: list[LocalParameters] = []
     for group in (*inventory.groups, *(partitioning.adapters or ())):
         adapter = ".lora_" in group.name
@@ -162,11 +179,10 @@ def _local_stage(partitioning: _Partitioning, inventory: Inventory, index: int) 
             )
         )
     return Stage(
-        index=index,
         layers=layers,
         first=first,
         last=last,
-        in_flight=min(count - index, partitioning.accumulation) if count > 1 else 1,
+        in_flight=in_flight,
         parameters=tuple(parameters),
         buffer_bytes=_buffer_bytes(inventory, layers),
     )

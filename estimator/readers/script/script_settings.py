@@ -8,7 +8,8 @@ from typing import Any
 
 from ...common import InputError, TooLargeError, read_file
 from ..source import Setting, SettingsLayer
-from .library import TRAINING_CONFIG, TRL_CLASS, Doubt
+from ..trl import method_of_class
+from .library import TRAINING_CONFIG, Doubt
 from .outcome import Outcome
 from .python import MAX_BYTES, parse
 from .worlds import Script, read_worlds
@@ -38,8 +39,8 @@ class ScriptSettings:
     @property
     def trl_method(self) -> str | None:
         """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
-        matches = (TRL_CLASS.fullmatch(name) for name in sorted(self.called))
-        return next((match[1].lower() for match in matches if match), None)
+        methods = (method_of_class(name) for name in sorted(self.called))
+        return next((method.name for method in methods if method is not None), None)
 
     @property
     def uses_plain_arguments(self) -> bool:
@@ -61,6 +62,7 @@ def read_script(
     arguments: Sequence[str] = (),
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
     overrides: SettingsLayer | None = None,
+    text: str | None = None,
 ) -> ScriptSettings:
     """Return the settings in a script's source.
 
@@ -71,12 +73,13 @@ def read_script(
         arguments: the words of its command line.
         find_config: returns a model's config by the model's name; None if it is not here.
         overrides: values of module-level names that a file which the script executes (``exec``) gives.
+        text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
-        tree = parse(read_file(path, MAX_BYTES), path)
+        tree = parse(read_file(path, MAX_BYTES) if text is None else text, path)
         script = Script(
             tree=tree,
             path=path,
@@ -111,7 +114,7 @@ def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Call
 
 def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) -> ScriptSettings:
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or TRL_CLASS.fullmatch(each)}
+    names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
     names = set() if found.has_optimizer else names
     return ScriptSettings(
         assigned=found.assigned,

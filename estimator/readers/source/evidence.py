@@ -30,7 +30,7 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "training.loss": ("logits",),
     "training.sequences_per_example": ("activations", "logits"),
     "training.loss_length": ("logits",),
-    "rollout.sequences": ("activations",),
+    "rollout.micro_batches": ("activations",),
     "rollout.gpu_memory_utilization": ("activations",),
     "lora.rank": ("gradients", "optimizer"),
     "lora.targets": ("gradients", "optimizer", "activations"),

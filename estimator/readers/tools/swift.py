@@ -21,7 +21,7 @@ from ..source import (
     default_setting,
     transformers_defaults,
 )
-from ..trainer import PREFERENCE_METHODS, config_dtype, read_trainer
+from ..trainer import config_dtype, read_trainer
 from .shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
@@ -86,11 +86,9 @@ def read(program: Program) -> JobReading:
         findings.warn(f"{tuner.origin}: {tuner.value} is counted as training all weights.")
         findings.add_uncertainty("less", "gradients", "optimizer")
     default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
-    method = _method(settings)
     if settings.find("gradient_accumulation_steps") is None:
-        sequences = _DEFAULT_BATCH * (2 if method in PREFERENCE_METHODS else 1)  # an example may be a pair
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
-        findings.record_global_batch(sequences, default_setting(sequences, origin), rounds_up=True)
+        findings.record_global_batch(_DEFAULT_BATCH, default_setting(_DEFAULT_BATCH, origin), rounds_up=True)
     quantization = _quantization(settings, findings)
     defaults = {
         **transformers_defaults(program.versions),
@@ -104,7 +102,8 @@ def read(program: Program) -> JobReading:
         program,
         [*(_translate(layer) for layer in layers), quantization, defaults],
         [*shipped, _dimensions(settings), processes, *accelerate_layers(program, {})],
-        method=method,
+        method=_method(settings),
+        own_loss=False,
     )
 
 
@@ -208,7 +207,8 @@ def _dimensions(settings: LayeredSettings) -> dict[str, Setting]:
 
 def _method(settings: LayeredSettings) -> str | None:
     kind = settings.find("rlhf_type")
-    return as_word(kind) if kind is not None and as_bool(kind) is None else None
+    method = as_word(kind) if kind is not None and as_bool(kind) is None else None
+    return {"rm": "reward", "simpo": "cpo"}.get(method or "", method)
 
 
 TOOL = Tool(

@@ -29,13 +29,13 @@ def read_trainable(settings: LayeredSettings, findings: FindingCollector) -> Non
         findings.record_from(count, "training.trainable_parameters", count.value)
 
 
-def read_other_models(settings: LayeredSettings, program: Program) -> None:
-    """Record ``other_models``; where the script states no dtype, transformers' default decides."""
+def models_of_script(settings: LayeredSettings, program: Program) -> list[tuple[dict[str, Any], str]]:
+    """Return the models that a script holds beside the trained one; transformers' default decides their dtype."""
     given = settings.find("script_other_models")
-    if given is not None and isinstance(given.value, list):
-        trained = program.findings.get("model.id")
-        found = [_complete(dict(entry), trained, program) for entry in given.value]
-        program.findings.record("other_models", found, given.origin)
+    if given is None or not isinstance(given.value, list):
+        return []
+    trained = program.findings.get("model.id")
+    return [(_complete(dict(entry), trained, program), given.origin) for entry in given.value]
 
 
 def _complete(entry: dict[str, Any], trained: Finding | None, program: Program) -> dict[str, Any]:

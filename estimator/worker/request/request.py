@@ -72,7 +72,12 @@ class Parallel:
     @property
     def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
-        return self.data_shard * self.data_replicate * self.tensor
+        return self.data_shard * self.copies * self.tensor
+
+    @property
+    def copies(self) -> int:
+        """Copies that a trace makes: two stand for any number, on which no rank's memory depends."""
+        return min(self.data_replicate, 2)
 
     @property
     def sharded(self) -> bool:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .notes import Doubt as Doubt, Notes as Notes
     from .parameters import ParameterOwner as ParameterOwner, elements as elements
     from .script_library import ScriptLibrary as ScriptLibrary
-    from .trainers import TRL_CLASS as TRL_CLASS
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -28,6 +27,5 @@ else:
             "notes": "Doubt Notes",
             "parameters": "elements ParameterOwner",
             "script_library": "ScriptLibrary",
-            "trainers": "TRL_CLASS",
         },
     )

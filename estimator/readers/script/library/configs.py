@@ -5,19 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...source import UNKNOWN_TABLE, Setting
+from ...trl import TRAINER_NAMES
 from ..command_line import Parsed
 from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, plain, short_text
 from .config_defaults import CONFIG_DEFAULTS, SHAPE_FIELDS, general_name
 from .notes import Notes
 
-TRAINING_CONFIG = re.compile(
-    r"(Seq2Seq|Unsloth)?TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)Config|ModelConfig"
-)
+TRAINING_CONFIG = re.compile(rf"(Seq2Seq|Unsloth)?TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
 LENGTH_ARGUMENTS = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
 )
+_LIMITS = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
+"""Arguments whose None means that there is no limit, whatever the default is."""
 DECISIVE_ARGUMENTS = {
     *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16", "dtype", "torch_dtype"),
     *("activation_checkpointing", "gradient_checkpointing", "max_length", "max_seq_length", "fsdp", "deepspeed"),
@@ -167,7 +168,7 @@ class Arguments(Thing):
         self.values[name] = value
         self.fields.pop(name, None)
         self.unresolved.pop(name, None)
-        if setting is not None and setting.value is not None:
+        if setting is not None and (setting.value is not None or name in _LIMITS):
             self.fields[name] = setting
         elif setting is None and name in DECISIVE_ARGUMENTS:
             counted = "." if name in SIZE_ARGUMENTS else "; its default is counted."

@@ -12,7 +12,6 @@ from .model import Model, Part, models_in
 from .notes import Notes
 from .optimizers import Optimizer
 
-TRL_CLASS = re.compile(r"(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)(Config|Trainer)")
 FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 _ROLE_BY_ARGUMENT = {
     **dict.fromkeys(("ref_model", "reference_model"), "reference"),

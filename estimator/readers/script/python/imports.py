@@ -80,7 +80,7 @@ class Imports:
         return self._trees[path]
 
 
-def parse(text: bytes, path: Path) -> ast.Module:
+def parse(text: bytes | str, path: Path) -> ast.Module:
     """Return a module's syntax tree, without the script's own warnings on the terminal."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
