@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vramtop.estimator.common import CannotTellError, InputError, note_job_folder
 from vramtop.estimator.job import ModelSpec, names_user_code
@@ -31,6 +32,7 @@ from ..probe.probe_settings import settings_from_probe
 from .attachment import Attachment, RankProcess
 from .gpu_assignment import assign_gpu
 from .gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
+from .paths_of_process import as_process_sees, reaches_into
 from .process_environment import (
     container_root,
     environ_from_here,
@@ -77,7 +79,9 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         started_at=program.start_time,
         self_started_ranks=len(run.ranks) if run.self_started else None,
     )
-    reading = _with_model_config(reading, environ)
+    reading = _with_model_config(reading, environ, pid=program.pid, root=root)
+    reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
+    reading = as_process_sees(reading, program.pid, root)
     require_running(pid, run.requested.start_time)
     return Attachment(
         pid=pid,
@@ -109,8 +113,11 @@ def require_running(pid: int, start_time: float) -> None:
         raise CannotTellError(f"Process {pid} ended while it was read.") from None
 
 
-def _with_model_config(reading: JobReading, environ: Mapping[str, str]) -> JobReading:
-    """Look the model up as the process would, not in our own folder; a model that is not found is reported missing."""
+def _with_model_config(reading: JobReading, environ: Mapping[str, str], *, pid: int, root: Path | None) -> JobReading:
+    """Look the model up as the process would, not in our own folder; a model that is not found is reported missing.
+
+    A model whose name means another folder here, or none, gets its config beside its name.
+    """
     found = next((finding for finding in reading.findings if finding.key == "model.id"), None)
     if found is None or reading.value("model.config") is not None:
         return reading
@@ -123,10 +130,34 @@ def _with_model_config(reading: JobReading, environ: Mapping[str, str]) -> JobRe
         model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))
     except InputError as error:
         return _without_model(reading, f"The model's config cannot be read: {error.message}")
-    if name.startswith("/") or not os.access(name, os.F_OK):
+    differs = reaches_into(name, pid, root) or (not name.startswith("/") and os.access(name, os.F_OK))
+    if not differs:
         return reading
     config = Finding(key="model.config", value=dict(model.config), origin=found.origin, written=found.written)
     return replace(reading, findings=(*reading.findings, config))
+
+
+def _with_configs_of_others(
+    reading: JobReading, environ: Mapping[str, str], *, pid: int, root: Path | None
+) -> JobReading:
+    """Give models beside the trained one their config where only the process finds them by their name."""
+
+    def with_config(table: Mapping[str, Any]) -> dict[str, Any]:
+        name = str(table.get("id") or "")
+        if not reaches_into(name, pid, root) or table.get("config"):
+            return dict(table)
+        try:
+            return {**table, "config": dict(resolve_model(ModelSpec(id=name), environ=environ).config)}
+        except InputError:  # the estimate will say that there is no such model
+            return dict(table)
+
+    findings = tuple(
+        replace(finding, value=[with_config(table) for table in finding.value])
+        if finding.key == "other_models"
+        else finding
+        for finding in reading.findings
+    )
+    return replace(reading, findings=findings)
 
 
 def _without_model(reading: JobReading, warning: str) -> JobReading:

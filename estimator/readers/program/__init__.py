@@ -1,4 +1,4 @@
-"""The program that runs: launchers, the script's source, environment, rank count and the run's own logs.
+"""The program that runs: launchers, environment, rank count and the run's own logs.
 
 Lives here: what can be read before it is known which tool trains.
 Callers: ``trainer``, ``tools``, the two entry points of ``readers``; preflight and ``monitor.host`` for launch lines.
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
         table_in_file as table_in_file,
         table_in_log as table_in_log,
     )
-    from .script_calls import SIZE_ARGUMENTS as SIZE_ARGUMENTS
-    from .script_settings import ScriptSettings as ScriptSettings, read_script as read_script
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -38,7 +36,5 @@ else:
             "program": "Program",
             "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
             "run_logs": "latest_file logged_trainer_settings table_in_file table_in_log",
-            "script_calls": "SIZE_ARGUMENTS",
-            "script_settings": "read_script ScriptSettings",
         },
     )
