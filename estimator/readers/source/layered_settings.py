@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...job.config_fields import format_value
+from ...job import format_value
 
 _PLAIN = re.compile(r"[\w.+:-]{1,40}")
 _OPEN = ("-1", "auto", "none")
