@@ -28,7 +28,7 @@ from .source import (
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer import known_config, read_trainer
-from .trl import trl_defaults
+from .trl import argument_defaults, trl_defaults
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
@@ -174,6 +174,7 @@ def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCod
             environ=program.environ,
             arguments=program.launch.arguments,
             find_config=partial(_find_config, program),
+            argument_defaults=argument_defaults(program.versions),
         )
     except InputError as error:
         program.findings.warn(f"The script is not counted: {error.message}")

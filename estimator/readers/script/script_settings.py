@@ -62,6 +62,7 @@ def read_script(
     arguments: Sequence[str] = (),
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
     overrides: SettingsLayer | None = None,
+    argument_defaults: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> ScriptSettings:
     """Return the settings in a script's source.
@@ -73,6 +74,7 @@ def read_script(
         arguments: the words of its command line.
         find_config: returns a model's config by the model's name; None if it is not here.
         overrides: values of module-level names that a file which the script executes (``exec``) gives.
+        argument_defaults: defaults of TRL's configurations that the script may ask for.
         text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
@@ -88,6 +90,7 @@ def read_script(
             environ=environ,
             find_config=_remembering(find_config),
             overrides=overrides or {},
+            argument_defaults=argument_defaults or {},
         )
         return _settings(read_worlds(script), tree, options)
     except TooLargeError:

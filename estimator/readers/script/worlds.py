@@ -79,6 +79,8 @@ class Script:
     find_config: Callable[[str], Mapping[str, Any] | None]
     overrides: SettingsLayer
     """Values of module-level names that a file which the script executes gives."""
+    argument_defaults: Mapping[str, Any]
+    """Defaults of TRL's configurations that the script may ask for."""
 
     @cached_property
     def lengths(self) -> dict[str, ast.Assign | ast.AnnAssign]:
@@ -124,7 +126,7 @@ def _follow(script: Script, decisions: Decisions, imports: Imports) -> tuple[_Wo
             break
         words.append(word)
     options = Options(script.options, words)
-    notes = Notes(find_config=script.find_config, options=script.options)
+    notes = Notes(find_config=script.find_config, options=script.options, argument_defaults=script.argument_defaults)
     library = ScriptLibrary(notes, options, script.overrides)
     run = Interpreter(
         library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS

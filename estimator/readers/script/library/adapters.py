@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...source import Setting, default_setting
+from ...source import Setting, as_bool, default_setting
 from ..python import UNKNOWN, Call, Thing, plain, short_text
 from .configs import DECISIVE_ARGUMENTS
 from .model import Model
@@ -49,6 +49,31 @@ class QuantizationConfig(Thing):
                 self.unresolved[name] = _sentence(call, name)
             elif setting is not None and setting.value is not None:
                 self.settings[name] = setting
+
+
+def adapters_asked_for(call: Call) -> Any:
+    """Follow TRL's ``get_peft_config(model_args)``: None unless ``use_peft`` is on; the rest is read from the flags."""
+    asked = _switch(call, "use_peft")
+    if not asked:
+        return UNKNOWN if asked is None else None
+    config = AdapterConfig(call)
+    config.kind = "LoraConfig"
+    return config
+
+
+def quantization_asked_for(call: Call) -> Any:
+    """Follow TRL's ``get_quantization_config(model_args)``: None unless 4 or 8 bits are asked for."""
+    asked = [_switch(call, name) for name in ("load_in_4bit", "load_in_8bit")]
+    if True in asked:
+        return QuantizationConfig(call)
+    return UNKNOWN if None in asked else None
+
+
+def _switch(call: Call, name: str) -> bool | None:
+    """Return whether the arguments that a function is given have a switch on; None: unknown."""
+    given = next((each for each in (*call.args, *call.kwargs.values()) if isinstance(each, Thing)), None)
+    value = plain(given.attribute(name)) if given is not None else UNKNOWN
+    return as_bool(Setting(value=value, origin=call.where)) if value is not UNKNOWN else None
 
 
 def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:

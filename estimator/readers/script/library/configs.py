@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...source import UNKNOWN_TABLE, Setting
-from ...trl import TRAINER_NAMES
+from ...trl import TRAINER_NAMES, method_of_class
 from ..command_line import Parsed
 from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, plain, short_text
 from .config_defaults import CONFIG_DEFAULTS, SHAPE_FIELDS, general_name
@@ -209,7 +209,12 @@ class ParsedArguments(Thing):
         if name in self._arguments.values:
             return self._arguments.values[name]
         found = self._parsed.attribute(name)
-        return found if found is not UNKNOWN or name not in _OFF_BY_DEFAULT else False
+        if found is not UNKNOWN:
+            return found
+        kind, defaults = self._arguments.name, self._notes.argument_defaults
+        if name in defaults and (kind == "ModelConfig" or method_of_class(kind) is not None):
+            return defaults[name]
+        return False if name in _OFF_BY_DEFAULT else UNKNOWN
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment, which wins over the command line."""

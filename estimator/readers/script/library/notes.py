@@ -27,6 +27,8 @@ class Notes:
     """Returns the config of a model by its name; None if it is not on this machine."""
     options: Mapping[str, Setting]
     """The flags of the command line."""
+    argument_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of TRL's configurations that the script may ask for."""
     models: list[Any] = field(default_factory=list)
     """Every model that the script makes, in order."""
     modules: list[Any] = field(default_factory=list)

@@ -21,7 +21,13 @@ from ..python import (
     Thing,
     short_text,
 )
-from .adapters import AdapterConfig, QuantizationConfig, get_peft_model
+from .adapters import (
+    AdapterConfig,
+    QuantizationConfig,
+    adapters_asked_for,
+    get_peft_model,
+    quantization_asked_for,
+)
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
 from .layers import Container, make_layer, module_method, parameters_of, reachable_models
@@ -284,6 +290,12 @@ class ScriptLibrary:
     def _adapt(self, call: Call) -> Any:
         return get_peft_model(call, self.notes)
 
+    def _adapters_asked_for(self, call: Call) -> Any:
+        return adapters_asked_for(call)
+
+    def _quantization_asked_for(self, call: Call) -> Any:
+        return quantization_asked_for(call)
+
     def _device(self, call: Call) -> Any:
         value = call.value(0, "type", default=UNKNOWN)
         return value if isinstance(value, str) else UNKNOWN
@@ -324,6 +336,8 @@ _BY_NAME: Mapping[str, _Handler] = {
     **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
     "BitsAndBytesConfig": ScriptLibrary._quantize,
     "get_peft_model": ScriptLibrary._adapt,
+    "get_peft_config": ScriptLibrary._adapters_asked_for,
+    "get_quantization_config": ScriptLibrary._quantization_asked_for,
     "set_default_dtype": ScriptLibrary._set_default_dtype,
     "backward": ScriptLibrary._backward,
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,
