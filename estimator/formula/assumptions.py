@@ -51,6 +51,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
     if job.lora and job.framework.fp32_adapters and not job.deepspeed:
         yield "Adapter weights are fp32, as peft creates them by default."
+    yield from _rollout_assumptions(job, gpu)
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
@@ -80,7 +81,7 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
-    if job.optimizer.copies_foreach and job.optimizer.same_result and job.trains:
+    if job.optimizer.copies and job.optimizer.same_result and job.trains:
         yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
     if job.optimizer.paged:
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
@@ -94,6 +95,23 @@ def _loss_assumptions(job: ResolvedJob) -> Iterator[str]:
         yield f"The head runs {how}, so that the logits never exist at once."
     elif job.training.loss == "full" and not job.versions.copies_shifted_logits:
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
+
+
+def _rollout_assumptions(job: ResolvedJob, gpu: Gpu | None) -> Iterator[str]:
+    """Yield assumptions about text that is generated during training."""
+    if job.rollout is not None and job.rollout.engine == "vllm":
+        share = job.rollout.gpu_memory_utilization
+        total = f"the {gpu.label}" if gpu is not None else "a GPU of 80 GiB, since the GPU is not known"
+        asleep = "; it sleeps while training, and its memory is free then" if job.rollout.sleep else ""
+        yield (
+            f"vLLM in the training process takes {share:g} of {total}: its own weights, counted as weights, and its "
+            f"cache, counted as activations{asleep}."
+        )
+    elif job.generated_sequences:
+        yield (
+            f"Text is generated for {job.generated_sequences} sequences at once, each to its full length of "
+            f"{job.local_length} tokens; their cache is counted as activations."
+        )
 
 
 def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:

@@ -78,6 +78,10 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
     """Tokens of one micro-batch on one rank."""
+    generated_sequences: int
+    """Sequences that a rank generates at once with transformers; 0: it generates no text, or vLLM does."""
+    prompt_length: int
+    """Tokens of a prompt on one rank."""
     scored_tokens: int
     """Those of them whose logits are computed."""
 
@@ -146,12 +150,27 @@ def resolve_job(job: Job) -> ResolvedJob:
         sequences=sequences,
         local_length=length,
         local_tokens=sequences * length,
+        generated_sequences=_generated_sequences(job, sequences),
+        prompt_length=_prompt_length(job, length),
         scored_tokens=sequences * min(length, training.loss_length or length),
         units_around_blocks=_units_around_blocks(framework, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
         compiles_loss=training.compile and framework.compiles_loss and not versions.leaves_loss_to_eager,
     )
+
+
+def _generated_sequences(job: Job, sequences: int) -> int:
+    rollout = job.rollout
+    if rollout is None or rollout.engine != "transformers" or job.training.mode != "train":
+        return 0
+    return sequences * rollout.micro_batches
+
+
+def _prompt_length(job: Job, length: int) -> int:
+    """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
+    stated = job.rollout.prompt_length if job.rollout else None
+    return min(length, stated or max(1, length - (job.training.loss_length or 0)))
 
 
 def _units_around_blocks(framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:

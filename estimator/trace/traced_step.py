@@ -110,7 +110,8 @@ def optimizer_class(job: Job) -> dict[str, Any] | None:
     rules = resolve_job(job).optimizer
     if rules.torch_class is None:
         return None
-    return {"path": rules.torch_class, "options": {**rules.options, **rules.torch_options}}
+    given = {name: value for name, value in rules.options.items() if value}  # what is off is off by default
+    return {"path": rules.torch_class, "options": {**given, **rules.torch_options}}
 
 
 def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:

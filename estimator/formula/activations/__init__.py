@@ -10,6 +10,7 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .kv_cache import (
+        generation_cache_bytes as generation_cache_bytes,
         key_value_cache_bytes as key_value_cache_bytes,
         layer_token_bytes as layer_token_bytes,
         prefill_tokens as prefill_tokens,
@@ -24,7 +25,9 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "kv_cache": "key_value_cache_bytes layer_token_bytes prefill_tokens sequence_cache_bytes",
+            "kv_cache": (
+                "generation_cache_bytes key_value_cache_bytes layer_token_bytes prefill_tokens sequence_cache_bytes"
+            ),
             "layer_context": "uses_eager_attention",
             "litgpt": "head_passes",
             "logits_and_loss": "loss_bytes",
