@@ -4,10 +4,14 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
+import dataclasses
+
+from msgspec.structs import replace
+
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..job import Gpu, Job
 from ..model import Architecture, Inventory, adapter_elements, adapter_groups
-from .assumptions import assumptions, warnings
+from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
@@ -44,8 +48,9 @@ def closed_form(
     ranks = [rank_memory(plan, stage) for stage in plan.stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
+    doubts = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
-    peak = peaks[highest]
+    peak = _with_doubts(peaks[highest], plan)
     return Budget(
         job=job,
         model=ModelFacts(
@@ -57,12 +62,31 @@ def closed_form(
         phases=phases[highest],
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=assumptions(plan.job, arch, gpu) if words else (),
-        warnings=warnings(plan.job, arch, inventory) if words else (),
+        assumptions=(*assumptions(plan.job, arch, gpu), *trained_assumptions(plan.job, plan.trained)) if words else (),
+        warnings=(*warnings(plan.job, arch, inventory), *doubts) if words else (),
         stages=tuple(_rank_peak(each) for each in peaks) if len(peaks) > 1 else (),
         host=host_need_of_plan(plan),
         matrix_parameters=_matrix_parameters(plan),
     )
+
+
+def _with_doubts(peak: Peak, plan: Plan) -> Peak:
+    """Return the peak with a range that allows for what is not known about which parameters train."""
+    trained, job = plan.trained, plan.job.job
+    if trained is None:
+        return peak
+    unknown = trained.guessed or trained.scale != 1 or plan.inventory.count == "approximate"
+    choices: list[list[str] | None] = []
+    if unknown or any(pattern.startswith("!") for pattern in trained.unmatched):
+        choices.append(["!*"])
+    if trained.scale == 1 and (unknown or any(not pattern.startswith("!") for pattern in trained.unmatched)):
+        choices.append(None if job.lora is None else ["*"])
+    for patterns in choices:
+        training = replace(job.training, trainable=patterns, trainable_parameters=None)
+        other = closed_form(replace(job, training=training), plan.arch, plan.inventory, gpu=plan.gpu, words=False).peak
+        low, high = min(peak.low_bytes, other.low_bytes), max(peak.high_bytes, other.high_bytes)
+        peak = dataclasses.replace(peak, low_bytes=low, high_bytes=high)
+    return peak
 
 
 def _rank_peak(peak: Peak) -> RankPeak:
@@ -72,7 +96,12 @@ def _rank_peak(peak: Peak) -> RankPeak:
 def _trainable_parameters(plan: Plan) -> int:
     if not plan.job.trains:
         return 0
-    return adapter_elements(plan.inventory, plan.job) if plan.job.lora else plan.inventory.parameters
+    adapters = adapter_elements(plan.inventory, plan.job) if plan.job.lora else 0
+    if plan.job.training.trainable_parameters is not None:
+        return plan.job.training.trainable_parameters
+    if plan.trained is not None:
+        return adapters + plan.trained.count
+    return adapters if plan.job.lora else plan.inventory.parameters
 
 
 def _matrix_parameters(plan: Plan) -> int | None:
@@ -80,5 +109,8 @@ def _matrix_parameters(plan: Plan) -> int | None:
     job, inventory = plan.job, plan.inventory
     if not job.trains or job.optimizer.states_off_matrices is None:
         return None
-    groups = adapter_groups(inventory, job) if job.lora else inventory.groups
-    return sum(group.elements for group in groups if group.is_block_matrix)
+    own = 0 if job.lora else sum(group.elements for group in inventory.groups if group.is_block_matrix)
+    if plan.trained is not None:
+        own = sum(plan.trained.elements(group) for group in inventory.groups if group.is_block_matrix)
+    adapters = adapter_groups(inventory, job) if job.lora else ()
+    return own + sum(group.elements for group in adapters if group.is_block_matrix)

@@ -26,7 +26,7 @@ def attention_per_token(context: LayerContext) -> float:
         size = 3 * arch.query_size
     saved = c * (size + arch.attention_output_size) + 4 * arch.heads
     # the output has the layout of the queries, so that the projection reads a copy of it
-    if context.trains_weights:
+    if context.trains_input("attention_out"):
         saved += c * arch.attention_output_size
     elif context.readers.get("attention_out", (1, 0))[1]:
         saved += dropout_per_token(context.widths, arch.attention_output_size)
