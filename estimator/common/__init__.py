@@ -16,7 +16,15 @@ if TYPE_CHECKING:
         InputError as InputError,
         VramtopError as VramtopError,
     )
-    from .paths import expand_user as expand_user, is_file as is_file, is_folder as is_folder
+    from .paths import (
+        JOB_FOLDERS as JOB_FOLDERS,
+        current_folder as current_folder,
+        expand_user as expand_user,
+        is_file as is_file,
+        is_folder as is_folder,
+        note_job_folder as note_job_folder,
+    )
+    from .process_limit import ProcessLimitError as ProcessLimitError, process_limit_error as process_limit_error
     from .sizes import GIB as GIB, KIB as KIB, MIB as MIB, format_gib as format_gib, parse_size as parse_size
     from .untrusted_files import (
         MAX_CONFIG_BYTES as MAX_CONFIG_BYTES,
@@ -33,7 +41,8 @@ else:
         {
             "cancellation": "CancelToken current_token",
             "errors": "CancelledError CannotTellError InputError VramtopError",
-            "paths": "expand_user is_file is_folder",
+            "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
+            "process_limit": "process_limit_error ProcessLimitError",
             "sizes": "format_gib GIB KIB MIB parse_size",
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"

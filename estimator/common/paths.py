@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+JOB_FOLDERS: set[str] = set()
+"""Folders in which jobs were read. Whoever made a job may have put anything there: nothing is imported from them."""
+
 
 def expand_user(text: str) -> Path:
     """Return the path with ``~`` expanded, if that user's home is known (a container's user may have none)."""
@@ -17,3 +20,16 @@ def is_file(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Return True if the path is a visible folder."""
     return os.path.isdir(path)  # noqa: PTH112 - Path's raises
+
+
+def note_job_folder(folder: Path) -> None:
+    """Remember a folder in which a job was read as one from which nothing is imported."""
+    JOB_FOLDERS.add(os.path.realpath(folder))
+
+
+def current_folder() -> str | None:
+    """Return the current folder without links; None if it was removed."""
+    try:
+        return os.path.realpath(os.curdir)
+    except OSError:
+        return None

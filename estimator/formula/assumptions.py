@@ -72,7 +72,7 @@ def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, invent
         also = f"; near are {', '.join(near)}" if near else ""
         yield f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both."
     if trained.guessed:
-        yield "The patterns tell numbers in names apart that only the built model shows; method exact counts them there."
+        yield "The patterns tell numbers in names apart that only the built model shows: method exact counts them."
     if not trained.count and not job.lora:
         yield "No parameter trains, so that there is no backward pass."
 
@@ -95,6 +95,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
     if job.lora and job.framework.fp32_adapters and not job.deepspeed:
         yield "Adapter weights are fp32, as peft creates them by default."
+    yield from _rollout_assumptions(job, gpu)
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
@@ -124,7 +125,7 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
-    if job.optimizer.foreach_copies and job.trains:
+    if job.optimizer.copies and job.optimizer.same_result and job.trains:
         yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
     if job.optimizer.paged:
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
@@ -133,8 +134,28 @@ def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
 def _loss_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.framework.keeps_fp32_logits and job.training.loss != "fused-linear":
         yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
+    elif job.training.loss == "chunked" and job.framework.chunked_loss == "without-logits":
+        how = "in tiles (TRL 1.15 or newer)" if job.versions.tiles_head else "256 tokens at a time (TRL before 1.15)"
+        yield f"The head runs {how}, so that the logits never exist at once."
     elif job.training.loss == "full" and not job.versions.copies_shifted_logits:
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
+
+
+def _rollout_assumptions(job: ResolvedJob, gpu: Gpu | None) -> Iterator[str]:
+    """Yield assumptions about text that is generated during training."""
+    if job.rollout is not None and job.rollout.engine == "vllm":
+        share = job.rollout.gpu_memory_utilization
+        total = f"the {gpu.label}" if gpu is not None else "a GPU of 80 GiB, since the GPU is not known"
+        asleep = "; it sleeps while training, and its memory is free then" if job.rollout.sleep else ""
+        yield (
+            f"vLLM in the training process takes {share:g} of {total}: its own weights, counted as weights, and its "
+            f"cache, counted as activations{asleep}."
+        )
+    elif job.generated_sequences:
+        yield (
+            f"Text is generated for {job.generated_sequences} sequences at once, each to its full length of "
+            f"{job.local_length} tokens; their cache is counted as activations."
+        )
 
 
 def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:
@@ -162,7 +183,10 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
         yield from _shape_warnings(job, arch, inventory)
     if training.compile:
         yield "torch.compile changes what is saved; the lower bound allows for 40 % less activation memory."
-    if training.gradient_accumulation > 1 and training.optimizer_in_backward:
+    if job.optimizer.high is not None and job.trains:
+        name = job.training.optimizer_class or "The optimizer"
+        yield f"{name} is not known: two fp32 states per trained parameter are counted; the range allows for 0 to 4."
+    if training.gradient_accumulation > 1 and job.steps_in_backward:
         yield "Stepping in the backward pass does not work with gradient accumulation."
     if job.accumulates_unsharded:
         yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (no_sync)."

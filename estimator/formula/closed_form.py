@@ -5,12 +5,13 @@ is its highest moment, and the peak is the highest phase of the rank with the hi
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..job import Gpu, Job
-from ..model import Architecture, Inventory, adapter_elements, adapter_groups
+from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
@@ -45,7 +46,7 @@ def closed_form(
     plan = make_plan(job, arch, inventory, gpu=gpu)
     if plan.job.served_by_vllm:
         return serving_budget(plan, method=method)
-    ranks = [rank_memory(plan, stage) for stage in plan.stages]
+    ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
     doubts = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
@@ -64,9 +65,9 @@ def closed_form(
         steady_device_bytes=peak.device_bytes,
         assumptions=(*assumptions(plan.job, arch, gpu), *trained_assumptions(plan.job, plan.trained)) if words else (),
         warnings=(*warnings(plan.job, arch, inventory), *doubts) if words else (),
-        stages=tuple(_rank_peak(each) for each in peaks) if len(peaks) > 1 else (),
+        stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
-        matrix_parameters=_matrix_parameters(plan),
+        saved_state_bytes=sum(rank.states.saved for rank in ranks),
     )
 
 
@@ -89,8 +90,13 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
     return peak
 
 
-def _rank_peak(peak: Peak) -> RankPeak:
-    return RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+def _stage_peaks(plan: Plan, peaks: Sequence[Peak]) -> tuple[RankPeak, ...]:
+    """Return the peak of a rank of every stage, given those of the distinct ones."""
+    found = {
+        stage: RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+        for stage, peak in zip(plan.distinct_stages, peaks, strict=True)
+    }
+    return tuple(found[stage] for stage in plan.stages)
 
 
 def _trainable_parameters(plan: Plan) -> int:
@@ -102,15 +108,3 @@ def _trainable_parameters(plan: Plan) -> int:
     if plan.trained is not None:
         return adapters + plan.trained.count
     return adapters if plan.job.lora else plan.inventory.parameters
-
-
-def _matrix_parameters(plan: Plan) -> int | None:
-    """Return the trained elements in matrices of blocks, if the optimizer steps those apart."""
-    job, inventory = plan.job, plan.inventory
-    if not job.trains or job.optimizer.states_off_matrices is None:
-        return None
-    own = 0 if job.lora else sum(group.elements for group in inventory.groups if group.is_block_matrix)
-    if plan.trained is not None:
-        own = sum(plan.trained.elements(group) for group in inventory.groups if group.is_block_matrix)
-    adapters = adapter_groups(inventory, job) if job.lora else ()
-    return own + sum(group.elements for group in adapters if group.is_block_matrix)

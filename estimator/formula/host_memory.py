@@ -17,10 +17,9 @@ from msgspec.structs import replace
 from ..budget import HostNeed
 from ..common import MIB
 from ..job import Job, ResolvedJob
-from ..job.rules import EIGHT_BIT_WIDTH
 from ..model import Architecture, Inventory, Stage
 from .activations.saved_activations import saved_activations
-from .model_states import state_bytes, weight_width
+from .model_states import state_rules, weight_width
 from .plan import Plan, make_plan
 
 _PROCESS_BYTES = 430 * MIB
@@ -46,7 +45,7 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
     """Return the host memory of a job that is resolved already."""
     job = plan.job
     loaded, mapped = _loading(plan)
-    weights, gradients, optimizer = _offloaded(job, plan.stages)
+    weights, gradients, optimizer = _offloaded(job, plan.distinct_stages)
     offloads = job.training.activation_offload and job.trains
     return HostNeed(
         process=_PROCESS_BYTES + _CUDA_BYTES,
@@ -56,7 +55,7 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        activations=max(_activations(job, plan.arch, stage) for stage in plan.stages) if offloads else 0,
+        activations=max(_activations(job, plan.arch, stage) for stage in plan.distinct_stages) if offloads else 0,
     )
 
 
@@ -70,12 +69,12 @@ def _loading(plan: Plan) -> tuple[int, int]:
     same = job.widths.weight == stored and (not job.precision.half_weights or dtype in (None, job.precision.dtype))
     if same or job.quantization or not job.framework.casts_while_loading or job.partitions_weights:
         return 0, mapped
-    return max(stage.base_elements for stage in plan.stages) * job.widths.weight, mapped
+    return max(stage.base_elements for stage in plan.distinct_stages) * job.widths.weight, mapped
 
 
 def _offloaded(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, int, int]:
     """Return (weights, gradients, optimizer states) that a rank keeps on the host, each of the largest stage."""
-    if not job.trains or not (job.offloads_optimizer or job.optimizer.paged):
+    if not job.trains or not (job.offloads_optimizer or job.optimizer.elsewhere):
         return 0, 0, 0
     weights, gradients, optimizer = zip(*(_offloaded_of_stage(job, stage) for stage in stages), strict=True)
     return max(weights), max(gradients), max(optimizer)
@@ -83,14 +82,10 @@ def _offloaded(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, int, i
 
 def _offloaded_of_stage(job: ResolvedJob, stage: Stage) -> tuple[int, int, int]:
     """Return (weights, gradients, optimizer states)."""
-    rules, widths, shards = job.optimizer, job.widths, job.shards
+    rules, widths, shards = state_rules(job), job.widths, job.shards
     trained = [held for held in stage.parameters if held.trainable]
     elements = sum(held.elements for held in trained)
-    if rules.paged:  # managed memory, which the driver moves to the host
-        optimizer = rules.states * (EIGHT_BIT_WIDTH if rules.eight_bit else widths.state) * elements
-    else:
-        fp32_embeddings = job.framework.fp32_embedding_states
-        optimizer = sum(state_bytes(rules, held, widths, fp32_embeddings=fp32_embeddings) for held in trained)
+    optimizer = sum(rules.states(held) + (rules.master(held) if job.offloads_optimizer else 0) for held in trained)
     gradient = 4 if job.deepspeed else widths.gradient if job.offloads_weights else 0
     weights = sum(held.elements * weight_width(held, widths) for held in stage.parameters)
     return (

@@ -16,11 +16,18 @@ def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:
     loading = Components(weights=rank.states.weights, context=rank.bare_context)
     moments: dict[PhaseName, Iterator[_Moment]] = {"forward": _inference(rank)}
     if rank.job.trains:
-        moments = {"forward": _forward(rank), "backward": _backward(rank), "optimizer step": _step(rank)}
+        generation: dict[PhaseName, Iterator[_Moment]] = {"generation": _generation(rank)} if rank.job.rollout else {}
+        moments = {
+            **generation,
+            "forward": _forward(rank),
+            "backward": _backward(rank),
+            "optimizer step": _step(rank),
+        }
     found = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
     for name, candidates in moments.items():
         highest = max(candidates, key=itemgetter(0))
-        found.append(Phase(name=name, components=_components(rank, highest), outside_bytes=rank.outside))
+        components = rank.with_vllm(_components(rank, highest), name)
+        found.append(Phase(name=name, components=components, outside_bytes=rank.outside))
     return tuple(found)
 
 
@@ -29,6 +36,8 @@ def highest_phase(phases: tuple[Phase, ...]) -> Phase:
     return max(phases, key=lambda phase: phase.components.total_bytes)
 
 
+_SAMPLING_BYTES = 16
+"""Per logit of the token that is sampled: fp32 logits, filtered ones, probabilities."""
 _Moment = tuple[int, int, int, int, int, int]
 """The sum of what follows, then gradients, activations, logits, temporary and communication: cheap to compare."""
 
@@ -53,6 +62,31 @@ def _components(rank: RankMemory, moment: _Moment) -> Components:
         temporary=rank.workspace + temporary,
         communication=rank.nccl + communication,
         context=rank.context,
+    )
+
+
+def _generation(rank: RankMemory) -> Iterator[_Moment]:
+    """Yield the prompts running at once, and the last token: transformers' cache copies a layer as it grows.
+
+    Optimizer states exist, gradients do not: the step before has freed them.
+    """
+    job, layers = rank.job, max(1, rank.stage.layers)
+    kept = rank.states.gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
+    gathered = rank.gathered_weights or max(rank.buffers.forward, rank.buffers.head_forward)
+    prompts = job.generated_sequences * job.prompt_length
+    casts = rank.casts + rank.head_casts
+    yield _moment(
+        gradients=kept,
+        activations=rank.generation_cache * job.prompt_length // max(1, job.local_length),
+        temporary=rank.saved.forward_temporary_bytes * prompts // max(1, job.local_tokens) + casts,
+        communication=gathered,
+    )
+    yield _moment(
+        gradients=kept,
+        activations=rank.generation_cache,
+        logits=_SAMPLING_BYTES * job.generated_sequences * rank.vocabulary,
+        temporary=rank.generation_cache // layers + casts,
+        communication=gathered,
     )
 
 

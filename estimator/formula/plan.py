@@ -13,13 +13,18 @@ class Plan(Struct, frozen=True, kw_only=True):
     arch: Architecture
     inventory: Inventory
     stages: tuple[Stage, ...]
-    """Parameters of a rank of each pipeline stage."""
+    """Parameters of a rank of each pipeline stage; stages that are alike are one object."""
     trained: TrainedParameters | None
     """Which of the model's own parameters train; None: the job does not say, so all or the adapters."""
     gpu: Gpu | None
     """None: not known, so a Hopper GPU."""
     generation: Generation
     """CUDA's own memory on the GPU."""
+
+    @property
+    def distinct_stages(self) -> tuple[Stage, ...]:
+        """The stages, those that are alike once."""
+        return tuple(dict.fromkeys(self.stages))
 
 
 def make_plan(job: Job, arch: Architecture, inventory: Inventory, *, gpu: Gpu | None = None) -> Plan:

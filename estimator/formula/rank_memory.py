@@ -1,13 +1,28 @@
 """Bytes that one rank holds, by purpose, before they are put together into the moments of a step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from ..budget import Components, PhaseName
 from ..job import ResolvedJob
 from ..model import Stage
-from .activations import LossBytes, SavedActivations, head_passes, key_value_cache_bytes, loss_bytes
+from .activations import (
+    LossBytes,
+    SavedActivations,
+    generation_cache_bytes,
+    head_passes,
+    key_value_cache_bytes,
+    loss_bytes,
+)
 from .activations.saved_activations import saved_activations
-from .cuda_overhead import communication_buffers, context_bytes, nccl_bytes, workspace_bytes
+from .cuda_overhead import (
+    ColocatedVllm,
+    colocated_vllm,
+    communication_buffers,
+    context_bytes,
+    nccl_bytes,
+    workspace_bytes,
+)
 from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
 from .plan import Plan
@@ -27,10 +42,16 @@ class RankMemory:
     """NCCL's own buffers, outside of torch's allocator."""
     kv_cache: int
     """Key-value cache of inference."""
+    generation_cache: int
+    """Key-value cache of the text that is generated during training."""
+    vllm: ColocatedVllm
+    """What a vLLM in the same process takes."""
     context: int
     bare_context: int
     """CUDA context before a step has loaded its kernels."""
     workspace: int
+    vocabulary: int
+    """Tokens in the vocabulary."""
     tied: bool
     """Head and embedding are one parameter."""
     casts: int
@@ -44,6 +65,35 @@ class RankMemory:
     def outside(self) -> int:
         """Bytes that never pass through torch's allocator."""
         return self.context + self.nccl
+
+    def with_vllm(self, components: Components, phase: PhaseName, *, sign: int = 1) -> Components:
+        """Return components with those of a vLLM in the same process, as far as it is awake in the phase.
+
+        Args:
+            components: the components of training.
+            phase: the phase that they belong to.
+            sign: 1; -1 to take vLLM's off.
+        """
+        vllm = self.vllm
+        if not vllm.total_bytes or phase == "loading" or (vllm.sleeps and phase != "generation"):
+            return components
+        return replace(
+            components,
+            weights=components.weights + sign * vllm.weights,
+            activations=components.activations + sign * vllm.cache,
+        )
+
+    @property
+    def gathered_weights(self) -> int:
+        """Weights of other ranks that ZeRO 3 gathers while text is generated (TRL's ``ds3_gather_for_generation``)."""
+        job = self.job
+        if (
+            not job.generated_sequences
+            or not job.partitions_weights
+            or not (job.rollout and job.rollout.gather_weights)
+        ):
+            return 0
+        return max(0, round(self.stage.elements() * job.widths.compute) - self.states.weights)
 
     @property
     def blocks_backward(self) -> int:
@@ -70,7 +120,7 @@ class RankMemory:
 
     def gradients_after(self, done: float) -> int:
         """Return the gradients that exist after that many blocks have run backward: the head's and theirs."""
-        if self.job.training.optimizer_in_backward:
+        if self.job.steps_in_backward:
             return self.states.gradients
         around, block = self.gradient_shares
         if self.saved.order is None:
@@ -106,7 +156,7 @@ class RankMemory:
         job, states = self.job, self.states
         if job.framework.gradient_buffer:
             return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
-        if job.training.optimizer_in_backward:
+        if job.steps_in_backward:
             return 0
         if job.training.gradient_accumulation == 1:
             return states.gradients if job.versions.zeroes_gradients else 0
@@ -137,6 +187,8 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         buffers=communication_buffers(job, stage, tied=tied),
         nccl=nccl_bytes(job.parallel),
         kv_cache=key_value_cache_bytes(job, arch, stage),
+        generation_cache=generation_cache_bytes(job, arch, stage),
+        vllm=colocated_vllm(job, stage, plan.gpu),
         context=context_bytes(job.versions, plan.generation),
         bare_context=context_bytes(job.versions, plan.generation, kernels=False),
         workspace=workspace_bytes(
@@ -145,6 +197,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
             transformer_engine=job.framework.transformer_engine,
             experts=any(held.group.role == "expert" for held in stage.parameters),
         ),
+        vocabulary=arch.vocab,
         tied=tied,
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
         trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UncertaintyDirection as UncertaintyDirection,
     )
     from .job_file import (
+        choices_of as choices_of,
         job_differences as job_differences,
         job_from_mapping as job_from_mapping,
         job_keys as job_keys,
@@ -64,7 +65,7 @@ else:
                 "Uncertainties UncertaintyDirection"
             ),
             "job_file": (
-                "job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
+                "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
                 "parse_assignment with_changes written_keys"
             ),
             "job_file_edit": "edit_job_file toml_value unified_diff",

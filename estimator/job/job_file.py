@@ -10,7 +10,7 @@ from typing import Any, get_origin
 
 import msgspec
 
-from ..common import InputError, is_file, parse_toml, read_file
+from ..common import InputError, is_file, note_job_folder, parse_toml, read_file
 from .config_fields import format_value
 from .job import Job, Run, Software, Uncertainties
 
@@ -20,6 +20,8 @@ _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LISTS_OF_WORDS = ("training.trainable",)
 """Keys whose value may be given in words with commas between them."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_MAX_LISTED = 20
+"""Values that an error lists."""
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
 
@@ -29,6 +31,7 @@ def load_job(path: Path) -> Job:
     Raises:
         InputError: the file cannot be read, is not TOML, or is not a job.
     """
+    note_job_folder(path.parent)
     data = _read(path)
     job = job_from_mapping(data, where=str(path))
     if job.model.id is None and job.model.config is None:
@@ -227,7 +230,9 @@ def _explain(message: str, data: Mapping[str, Any]) -> str:
         return f"unknown key {dotted!r}; {_nearest(unknown[1], known)}"
     value = _lookup(data, steps)
     dotted = _dotted(steps) or "the job"
-    choices = _choices(steps) if what.startswith("Invalid enum value") else ()
+    choices = _choices(steps) if what.startswith(("Invalid enum value", "Expected `str` matching regex")) else ()
+    if len(choices) > _MAX_LISTED:
+        return f"{dotted} = {format_value(value)} is not known; {_nearest(str(value), choices)}"
     if choices:
         return f"{dotted} = {format_value(value)} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
     if isinstance(value, Mapping) and steps:  # found by the table's own check, which names the key
@@ -275,10 +280,18 @@ def _choices(steps: Sequence[str | int]) -> tuple[str, ...]:
     struct = (_struct_of(names[0]) or _entry_struct(names[0])) if len(names) == 2 else None
     for f in msgspec.structs.fields(struct) if struct else ():
         if f.encode_name == names[1]:
-            options = [f.type, *getattr(f.type, "__args__", ())]
-            words = [word for option in options for word in getattr(option, "__args__", ())]
-            return tuple(str(choice) for choice in words if isinstance(choice, str))
+            return choices_of(f.type)
     return ()
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that a field may have; empty if it is no choice of words."""
+    for meta in getattr(kind, "__metadata__", ()):
+        if meta.extra and "choices" in meta.extra:
+            return tuple(meta.extra["choices"])
+    options = [kind, *getattr(kind, "__args__", ())]
+    words = [word for option in options for word in getattr(option, "__args__", ())]
+    return tuple(str(choice) for choice in words if isinstance(choice, str))
 
 
 def _lookup(data: Any, steps: Sequence[str | int]) -> Any:

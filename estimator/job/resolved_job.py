@@ -12,6 +12,7 @@ from .rules import (
     OPTIMIZERS,
     PRECISIONS,
     STRATEGIES,
+    UNKNOWN,
     Framework,
     Optimizer,
     Precision,
@@ -67,6 +68,10 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Optimizer states live in host memory."""
     offloads_weights: bool
     """Weights and gradients live in host memory too."""
+    steps_in_backward: bool
+    """Each gradient is applied and freed as it appears."""
+    steps_flat_buffers: bool
+    """The optimizer is given flat buffers, which hide the shapes of the parameters."""
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
@@ -78,6 +83,12 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
     """Tokens of one micro-batch on one rank."""
+    generated_sequences: int
+    """Sequences that a rank generates at once with transformers; 0: it generates no text, or vLLM does."""
+    prompt_length: int
+    """Tokens of a prompt on one rank."""
+    scored_tokens: int
+    """Those of them whose logits are computed."""
 
     units_around_blocks: bool
     """FSDP2 gathers embedding and head as units of their own, as it gathers blocks."""
@@ -98,6 +109,8 @@ def resolve_job(job: Job) -> ResolvedJob:
     training, parallel = job.training, job.parallel
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
+    row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
+    optimizer = row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
@@ -115,7 +128,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         software=job.software,
         framework=framework,
         strategy=strategy,
-        optimizer=OPTIMIZERS[training.optimizer],
+        optimizer=optimizer,
         precision=precision,
         versions=versions,
         widths=dtype_widths(
@@ -136,6 +149,8 @@ def resolve_job(job: Job) -> ResolvedJob:
         partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,
         offloads_optimizer=parallel.cpu_offload != "none",
         offloads_weights=parallel.cpu_offload == "all",
+        steps_in_backward=training.optimizer_in_backward or optimizer.in_backward,
+        steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
@@ -144,11 +159,27 @@ def resolve_job(job: Job) -> ResolvedJob:
         and (versions.checkpoints_with_gradient or job.lora is not None),
         local_length=length,
         local_tokens=sequences * length,
+        generated_sequences=_generated_sequences(job, sequences),
+        prompt_length=_prompt_length(job, length),
+        scored_tokens=sequences * min(length, training.loss_length or length),
         units_around_blocks=_units_around_blocks(framework, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
         compiles_loss=training.compile and framework.compiles_loss and not versions.leaves_loss_to_eager,
     )
+
+
+def _generated_sequences(job: Job, sequences: int) -> int:
+    rollout = job.rollout
+    if rollout is None or rollout.engine != "transformers" or job.training.mode != "train":
+        return 0
+    return sequences * rollout.micro_batches
+
+
+def _prompt_length(job: Job, length: int) -> int:
+    """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
+    stated = job.rollout.prompt_length if job.rollout else None
+    return min(length, stated or max(1, length - (job.training.loss_length or 0)))
 
 
 def _units_around_blocks(framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:

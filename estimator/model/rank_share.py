@@ -11,6 +11,8 @@ from .lora import adapter_elements, adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
 from .trained_parameters import BlockRun, TrainedParameters, trained_by_count, trained_parameters
 
+_MAX_KINDS = 64
+"""Pipeline stages that differ in their micro-batches in flight; pipelines of at most 64 stages are published."""
 _MLP_ROLES: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -39,7 +41,6 @@ class LocalParameters:
 class Stage:
     """One rank of a job: the tensor-parallel part of a pipeline stage."""
 
-    index: int
     layers: int
     """Blocks on this stage."""
     first: bool
@@ -174,15 +175,45 @@ class _Partitioning:
 
 @lru_cache(maxsize=256)  # sweeps repeat the same arguments
 def _stages(inventory: Inventory, partitioning: _Partitioning) -> tuple[Stage, ...]:
-    return tuple(_local_stage(partitioning, inventory, index) for index in range(partitioning.parallel.pipeline))
+    """Return every stage; those that are alike are one object."""
+    count, made = partitioning.parallel.pipeline, {}
+    found, start = [], 0
+    for index in range(count):
+        # evenly, with the remainder on the first stages (torchtitan's pipeline_parallel)
+        layers = inventory.layers // count + (index < inventory.layers % count)
+        kind = layers, index == 0, index == count - 1, _in_flight(index, count, partitioning.accumulation)
+        key = (kind, None if partitioning.trained is None else start)
+        if key not in made:
+            made[key] = _local_stage(partitioning, inventory, kind, blocks=(start, start + layers))
+        found.append(made[key])
+        start += layers
+    return tuple(found)
 
 
-def _local_stage(partitioning: _Partitioning, inventory: Inventory, index: int) -> Stage:
-    count = partitioning.parallel.pipeline
-    # evenly, with the remainder on the first stages (torchtitan's pipeline_parallel)
-    layers = inventory.layers // count + (index < inventory.layers % count)
-    first, last = index == 0, index == count - 1
-    start = inventory.layers // count * index + min(index, inventory.layers % count)
+def _in_flight(index: int, count: int, accumulation: int) -> int:
+    """Return the micro-batches in flight; of many stages, neighbours count as those of the one that has the most."""
+    if count == 1:
+        return 1
+    step = -(-count // _MAX_KINDS)
+    return min(-(-(count - index) // step) * step, count, accumulation)
+
+
+def _local_stage(
+    partitioning: _Partitioning,
+    inventory: Inventory,
+    kind: tuple[int, bool, bool, int],
+    *,
+    blocks: tuple[int, int],
+) -> Stage:
+    """Return the stage with these layers, first or not, last or not, with these micro-batches in flight.
+
+    Args:
+        partitioning: the job's settings.
+        inventory: the model.
+        kind: layers, first, last, in flight.
+        blocks: its first block's number, and the next stage's.
+    """
+    layers, first, last, in_flight = kind
     parameters: list[LocalParameters] = []
     for group in (*inventory.groups, *(partitioning.adapters or ())):
         tied_copy = group.role == "embedding" and inventory.tied_head and last
@@ -191,16 +222,15 @@ def _local_stage(partitioning: _Partitioning, inventory: Inventory, index: int) 
         ):
             continue
         tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
-        parameters += _local_parameters(partitioning, group, tensors, blocks=(start, start + layers))
+        parameters += _local_parameters(partitioning, group, tensors, blocks=blocks)
     trained = partitioning.trained
     return Stage(
-        index=index,
         layers=layers,
         first=first,
         last=last,
-        in_flight=min(count - index, partitioning.accumulation) if count > 1 else 1,
+        in_flight=in_flight,
         parameters=tuple(parameters),
-        runs=trained.runs(start, start + layers) if trained and _differ(trained, partitioning) else None,
+        runs=trained.runs(*blocks) if trained and _differ(trained, partitioning) else None,
         buffer_bytes=_buffer_bytes(inventory, layers),
     )
 

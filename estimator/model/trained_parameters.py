@@ -168,18 +168,23 @@ def _decide(rules: TrainableRules, names: tuple[str, ...], unused: set[int]) -> 
 
 
 def _aliases(group: ParameterGroup, inventory: Inventory) -> tuple[str, ...]:
-    """Return the other names of a tied parameter."""
+    """Return the other names of a tied parameter: those that were counted, else those that the family has."""
     for names in inventory.tied:
         if group.name in names:
             return tuple(name for name in names if name != group.name)
-    head = family_of(inventory.family).heads.masked_lm
+    if group.layered or inventory.tied:
+        return ()
+    head, names = family_of(inventory.family).heads.masked_lm, []
     if head and group.name == f"{head.output}.bias":
         return (f"{head.output}.decoder.bias",)
-    if inventory.tied_head and not inventory.tied and group.role == "embedding" and not group.layered:
+    if group.role == "embedding":
         largest = max(g.elements for g in inventory.groups if g.role == "embedding" and not g.layered)
-        name = f"{head.output}.decoder.weight" if head else "lm_head.weight"
-        return (name,) if group.elements == largest else ()
-    return ()
+        if inventory.tied_head and group.elements == largest:
+            names.append(f"{head.output}.decoder.weight" if head else "lm_head.weight")
+        before, shared, _ = group.name.partition("shared.weight")
+        if shared:  # both stacks of T5 have it as theirs
+            names += [f"{before}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
+    return tuple(names)
 
 
 def _stacks(inventory: Inventory) -> tuple[dict[str, tuple[int, int]], int]:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..common import InputError
+from ..common import InputError, note_job_folder
+from .config_tool import HINT, Library, is_surely_sft, tool_of_table
 from .program import Launch, Program, deepspeed_layer, yaml_layer
 from .source import (
     FilesystemView,
@@ -16,20 +17,13 @@ from .source import (
     layer_from_table,
     read_table,
     transformers_defaults,
-    trl_defaults,
 )
-from .tools import find_tool_by_config
-from .tools.shared import ConfigTable, has_any
+from .tools.shared import ConfigTable, Tool
 from .trainer import read_trainer
+from .trl import trl_defaults
 
-_ACCELERATE_KEYS = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
-_DEEPSPEED_KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
-_TRAINER_KEYS = (
-    *("per_device_train_batch_size", "model_name_or_path", "output_dir", "dataset_name", "gradient_checkpointing"),
-)
 _PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
 """Variables that a file alone is read with: the ranks in our own environment belong to another job."""
-_HINT = "give a job file, a training tool's own configuration, or the launch line after --"
 
 
 def read_config_file(
@@ -46,10 +40,11 @@ def read_config_file(
     Raises:
         InputError: the file cannot be read, or belongs to no known tool.
     """
+    note_job_folder(path.parent)
     try:
         table = read_table(path)
     except InputError as error:
-        raise InputError(f"{error.message}; {_HINT}") from None
+        raise InputError(f"{error.message}; {HINT}") from None
     variables = os.environ if environ is None else environ
     launch = Launch(launchers=("tool",))
     program = Program(
@@ -61,8 +56,8 @@ def read_config_file(
         findings=FindingCollector(),
         config_file=path,
     )
-    tool = find_tool_by_config(table)
-    reading = tool.read(program) if tool is not None else _read_library_file(program, table, path)
+    tool = tool_of_table(table, path)
+    reading = tool.read(program) if isinstance(tool, Tool) else _read_library_file(program, table, path, tool)
     if reading.value("parallel.strategy") is None and "parallel.strategy" not in reading.missing:
         origin = "nothing in the file asks for several ranks"
         single = Finding(key="parallel.strategy", value="none", origin=origin, written=False)
@@ -70,17 +65,14 @@ def read_config_file(
     return reading
 
 
-def tool_of_file(path: Path) -> str | None:
-    """Return the name of the tool that a configuration file was written for; None if it is no known tool.
+def tool_of_file(path: Path) -> str:
+    """Return the name of the tool or library that a configuration file was written for.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or belongs to no known tool.
     """
-    table = read_table(path)
-    tool = find_tool_by_config(table)
-    if tool is not None:
-        return tool.name
-    return "TRL" if has_any(table, *_TRAINER_KEYS) else None
+    tool = tool_of_table(read_table(path), path)
+    return tool.name if isinstance(tool, Tool) else tool
 
 
 def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
@@ -93,20 +85,20 @@ def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
     return FilesystemView(cwd=folder, home=environ.get("HOME"), fallback_folders=fallback_folders)
 
 
-def _read_library_file(program: Program, table: ConfigTable, path: Path) -> JobReading:
+def _read_library_file(program: Program, table: ConfigTable, path: Path, library: Library) -> JobReading:
     """Return the job in a configuration of accelerate, DeepSpeed, TRL or transformers, which are no tools."""
-    if has_any(table, *_ACCELERATE_KEYS):
+    if library == "accelerate":
         return read_trainer(program, [{}], [yaml_layer(table, source=path.name)], method=None)
-    if has_any(table, *_DEEPSPEED_KEYS):
+    if library == "DeepSpeed":
         layer = deepspeed_layer(table, source=path.name)
         layer["use_deepspeed"] = Setting(value=True, origin=f"{path.name}: a configuration of DeepSpeed")
         return read_trainer(program, [{}], [layer], method=None)
-    if has_any(table, *_TRAINER_KEYS):
-        is_plain = "per_device_train_batch_size" in table and "dataset_name" not in table
-        method = None if is_plain else "sft"
-        defaults = [transformers_defaults(program.versions)]
-        if method:
-            program.findings.warn("The file is read as a configuration of trl sft.")
-            defaults.insert(0, trl_defaults(method, program.versions))
-        return read_trainer(program, [layer_from_table(table, source=path.name), *defaults], [{}], method=method)
-    raise InputError(f"{path}: not known as a configuration of a training tool; {_HINT}")
+    settings, defaults = layer_from_table(table, source=path.name), transformers_defaults(program.versions)
+    if library == "transformers":
+        return read_trainer(program, [settings, defaults], [{}], method=None)
+    program.findings.warn("The file is read as a configuration of trl sft.")
+    if not is_surely_sft(table):
+        sentence = "TRL's other commands may hold a second model and two sequences per example; the launch line tells."
+        program.findings.warn(sentence)
+        program.findings.add_uncertainty("more", "weights", "activations", "logits")
+    return read_trainer(program, [settings, trl_defaults("sft", program.versions), defaults], [{}], method="sft")

@@ -70,7 +70,6 @@ def exact_inventory(
         file=cache_file("inventories", key, folder=cache),
         version=_CACHE_VERSION,
         timeout=timeout,
-        environ=environ,
     )
     return inventory_from_answer(answer)
 

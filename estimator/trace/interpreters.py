@@ -1,6 +1,6 @@
 """Finds a Python that can run the worker: one that has torch and transformers, neither of which is imported to see."""
 
-import subprocess
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,30 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from ..common import CannotTellError, InputError, expand_user, is_file, is_folder
+from ..common import CannotTellError, InputError, ProcessLimitError, expand_user, is_file, is_folder
+from .start_python import left_out_folders
+from .worker_process import Worker, convert_answer
 
 PROBE_TIMEOUT_SECONDS = 20
-_PROBE = """
-import json, os, sys
-def by_folder(name):
-    for entry in sys.path:
-        try:
-            there = os.listdir(entry or ".")
-        except OSError:
-            continue
-        if name in there:
-            found = [f for f in there if f.startswith(name + "-") and f.endswith(".dist-info")]
-            return found[0][len(name) + 1 : -len(".dist-info")] if len(found) == 1 else None
-def by_metadata(name):
-    import importlib.metadata, importlib.util
-    try:
-        return importlib.metadata.version(name) if importlib.util.find_spec(name) else None
-    except (ImportError, ValueError):
-        return None
-found = {name: by_folder(name) or by_metadata(name) for name in ("torch", "transformers", "peft")}
-print(json.dumps({name: version for name, version in found.items() if version}))
-"""
-"""Reads versions from folder names, in half of the time that importing ``importlib.metadata`` takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +60,44 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
         if found is not None:
             return found
     names = ", ".join(str(path) for path in candidates) or "no Python at all"
+    ignored = ", ".join(left_out_folders(os.environ, candidates[0])) if candidates else ""
     raise CannotTellError(
         f"no Python with torch and transformers was found ({names}); install vramtop's extra [torch], or give one "
-        "with --python PATH"
+        "with --python PATH" + (f". Nothing is imported from these folders of PYTHONPATH: {ignored}" if ignored else "")
     )
 
 
-def probe_interpreter(path: Path) -> Interpreter | None:
-    """Return the interpreter with its libraries' versions; None if one is missing or it does not run."""
+def probe_interpreter(path: Path, environ: Mapping[str, str] | None = None) -> Interpreter | None:
+    """Return the interpreter with its libraries' versions; None if one is missing or it does not run.
+
+    Args:
+        path: the interpreter.
+        environ: its environment; None: this process's.
+
+    Raises:
+        ProcessLimitError: no process can be started.
+    """
     try:
-        answer = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=PROBE_TIMEOUT_SECONDS, check=True)
-        found = msgspec.json.decode(answer.stdout, type=dict[str, str])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, UnicodeDecodeError):
+        with Worker(path, environ=environ) as worker:
+            found = convert_answer(worker.request({"op": "frameworks"}, PROBE_TIMEOUT_SECONDS), _Frameworks).versions
+    except ProcessLimitError:
+        raise
+    except CannotTellError:
         return None
     if not {"torch", "transformers"} <= found.keys():
         return None
     return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"], peft=found.get("peft"))
 
 
+class _Frameworks(msgspec.Struct, frozen=True):
+    """A worker's answer to the request ``frameworks``."""
+
+    versions: dict[str, str]
+
+
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable):
-            yield Path(environ[variable]) / "bin" / "python"
+            yield Path(environ[variable]).absolute() / "bin" / "python"
     if sys.executable:
         yield Path(sys.executable)

@@ -9,8 +9,8 @@ import msgspec
 
 from ..budget import LargeTensor, PhaseName
 from ..common import CannotTellError
-from ..job import Job, job_to_mapping, trainable_rules
-from ..job.rules import OPTIMIZERS, steps_take_same_memory
+from ..job import Job, job_to_mapping, resolve_job, trainable_rules
+from ..job.rules import steps_take_same_memory
 from ..model import ResolvedModel
 from .allocator_report import ReservedMemory
 from .interpreters import Interpreter, choose_interpreter
@@ -97,7 +97,7 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "attention": job.model.attention,
         "training": {key: value for key, value in tables["training"].items() if not key.startswith("trainable")},
         "trainable": trainable_request(job),
-        "optimizer": optimizer_class(job.training.optimizer),
+        "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
         "rollout": tables.get("rollout"),
@@ -116,10 +116,13 @@ def trainable_request(job: Job) -> dict[str, Any] | None:
     return {"rules": [[*rule, pattern] for rule, pattern in texts], "otherwise": rules.otherwise}
 
 
-def optimizer_class(name: str) -> dict[str, Any] | None:
+def optimizer_class(job: Job) -> dict[str, Any] | None:
     """Return the class with which the worker steps, for its request; None: no class can be traced, or no step."""
-    rules = OPTIMIZERS[name]
-    return None if rules.torch_class is None else {"path": rules.torch_class, "options": dict(rules.torch_options)}
+    rules = resolve_job(job).optimizer
+    if rules.torch_class is None:
+        return None
+    given = {name: value for name, value in rules.options.items() if value}  # what is off is off by default
+    return {"path": rules.torch_class, "options": {**given, **rules.torch_options}}
 
 
 def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:

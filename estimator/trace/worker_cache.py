@@ -42,7 +42,6 @@ def cached_request(
     file: Path,
     version: int,
     timeout: float,
-    environ: Mapping[str, str] | None = None,
 ) -> T:
     """Return a worker's answer, from the cache if it is there.
 
@@ -55,7 +54,6 @@ def cached_request(
         file: file of the cache.
         version: format of the file; a file of another format is ignored.
         timeout: seconds.
-        environ: the worker's environment; this process's by default.
 
     Raises:
         CannotTellError: the worker failed, does not support the request, or its answer has another type.
@@ -63,7 +61,7 @@ def cached_request(
     cacheable = not request.get("code")
     answer = read_cached(file, version, answer_type) if cacheable else None
     if answer is None:
-        message = POOL.request(interpreter, request, timeout, environ=environ)
+        message = POOL.request(interpreter, request, timeout)
         answer = convert_answer(message, answer_type)
         if cacheable:
             write_cached(file, version, message)

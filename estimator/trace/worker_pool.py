@@ -5,12 +5,11 @@ worker holds some 350 MB of host memory, so only one is kept, for at most a minu
 has a worker of its own.
 """
 
-import os
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ..common import CannotTellError, current_token
+from ..common import CannotTellError, current_folder, current_token
 from .interpreters import Interpreter
 from .worker_process import Worker
 
@@ -24,32 +23,27 @@ class WorkerPool:
         self.max_idle_seconds = 0.0
         """Time after which an idle worker is ended; 0: at once."""
         self._lock = threading.Lock()
-        self._idle: tuple[Hashable, Worker, threading.Timer] | None = None
+        self._idle: tuple[Interpreter, Worker, threading.Timer] | None = None
 
-    def request(
-        self,
-        interpreter: Interpreter,
-        message: Mapping[str, Any],
-        timeout: float,
-        *,
-        environ: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
+    def request(self, interpreter: Interpreter, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """Return the answer to one request.
+
+        The worker has this process's environment, never that of a process which vramtop reads: the HOME of another
+        user has packages of theirs. The user's own code runs in the current folder.
 
         Args:
             interpreter: runs the worker.
             message: the request, without its ``id``.
             timeout: seconds, including the start of a new worker.
-            environ: the worker's environment; this process's by default.
 
         Raises:
             CannotTellError: the worker cannot be started, took too long, died, or answered that it cannot.
             CancelledError: the request was cancelled.
         """
-        environ = None if environ is os.environ else environ
         shared = self._is_shared(message)
-        key = (interpreter, None if environ is None else frozenset(environ.items()))
-        worker = (self._take(key) if shared else None) or Worker(interpreter.path, environ=environ)
+        if message.get("code"):
+            message = {**message, "code": {**message["code"], "current": current_folder()}}
+        worker = (self._take(interpreter) if shared else None) or Worker(interpreter.path)
         answered = False
         try:
             answer = worker.request(message, timeout)
@@ -59,7 +53,7 @@ class WorkerPool:
             raise
         finally:
             if answered and shared and not current_token().cancelled:  # cancelling kills it, even after its answer
-                self._keep(key, worker)
+                self._keep(interpreter, worker)
             else:
                 worker.end()
         return answer
@@ -75,7 +69,7 @@ class WorkerPool:
     def _is_shared(self, message: Mapping[str, Any]) -> bool:
         return self.max_idle_seconds > 0 and not message.get("code")
 
-    def _take(self, key: Hashable) -> Worker | None:
+    def _take(self, key: Interpreter) -> Worker | None:
         with self._lock:
             if self._idle is None or self._idle[0] != key:
                 return None
@@ -87,7 +81,7 @@ class WorkerPool:
         worker.end()
         return None
 
-    def _keep(self, key: Hashable, worker: Worker) -> None:
+    def _keep(self, key: Interpreter, worker: Worker) -> None:
         timer = threading.Timer(self.max_idle_seconds, self._end_if_idle, (worker,))
         timer.daemon = True
         with self._lock:

@@ -4,18 +4,21 @@ import atexit
 import functools
 import os
 import selectors
-import subprocess
 import tempfile
 import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ..common import CannotTellError, current_token
+from ..common import CannotTellError, current_token, process_limit_error
+from .start_python import start_python
+
+if TYPE_CHECKING:
+    import subprocess
 
 WORKER_PROGRAM = Path(__file__).parents[1] / "worker" / "__main__.py"
 _STDERR_TAIL_BYTES = 4096
@@ -63,17 +66,10 @@ class Worker:
         self._buffer = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process, closed with it
         try:
-            self._process = subprocess.Popen(
-                [python, program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=None if environ is None else dict(environ),
-                bufsize=0,
-            )
-        except OSError as error:
+            self._process = start_python(python, program, environ=environ, stderr=self._stderr)
+        except CannotTellError:
             self._stderr.close()
-            raise CannotTellError(f"{python} cannot be started: {error.strerror}") from None
+            raise
         _watch_exit()
         _ALIVE.add(self._process)
 
@@ -109,7 +105,10 @@ class Worker:
             answer = msgspec.json.decode(self._read_line(timeout), type=dict[str, Any])
         except (OSError, ValueError):  # ValueError: closed meanwhile, or not JSON
             self.close()
-            raise CannotTellError(f"the worker under {self._python} ended{self._stderr_tail()}") from None
+            last = self._last_line()
+            ending = f": {last}" if last else ""
+            failure = CannotTellError(f"the worker under {self._python} ended{ending}")
+            raise process_limit_error(last) or failure from None
         if answer.get("error"):
             raise CannotTellError(f"{answer['error']} (under {self._python})")
         return answer
@@ -157,8 +156,8 @@ class Worker:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _stderr_tail(self) -> str:
-        """Return the last line of its stderr, usually the error that ended it."""
+    def _last_line(self) -> str:
+        """Return the last line of its stderr, usually the error that ended it; empty: it wrote nothing."""
         try:
             size = self._stderr.seek(0, os.SEEK_END)
             self._stderr.seek(max(size - _STDERR_TAIL_BYTES, 0))
@@ -166,7 +165,7 @@ class Worker:
         except ValueError:
             return ""
         words = [line.strip() for line in lines if line.strip()]
-        return f": {words[-1]}" if words else ""
+        return words[-1] if words else ""
 
 
 @functools.cache

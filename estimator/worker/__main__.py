@@ -4,10 +4,12 @@ Run by its file's path under any Python (3.9 or newer); vramtop need not be inst
 request, each line on stdout the answer (``request.protocol``). Operations, each documented in its module:
 
     {"op": "ping"}       versions of the libraries
+    {"op": "frameworks"} versions of torch, transformers and peft, without importing them
     {"op": "packages"}   installed distributions and modules, without importing them
     {"op": "torch"}      how torch was built
     {"op": "inventory"}  parameters and buffers of a model
     {"op": "trace"}      memory of a training step
+    {"op": "optimizer"}  bytes of state of an optimizer class
 
 No GPU is touched, and torch is imported by the first operation that needs it.
 """
@@ -41,10 +43,12 @@ def _imported_when_called(module: str, name: str) -> Operation:
 
 OPERATIONS = {
     "ping": ping,
+    "frameworks": _imported_when_called("installed", "frameworks"),
     "packages": _imported_when_called("installed", "packages"),
     "torch": _imported_when_called("installed", "torch_build"),
     "inventory": _imported_when_called("inventory", "inventory"),
     "trace": _imported_when_called("trace", "trace"),
+    "optimizer": _imported_when_called("optimizer", "optimizer"),
 }
 
 

@@ -9,6 +9,7 @@ BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
 
 def probed_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the probe's folder once, at the front of PYTHONPATH."""
-    others = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != str(BOOTSTRAP)]
+    """Return the environment with the probe's folder once, at the front of PYTHONPATH, whose other entries stay."""
+    before = environ.get("PYTHONPATH", "")
+    others = [entry for entry in before.split(os.pathsep) if entry != str(BOOTSTRAP)] if before else []
     return {**environ, "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), *others])}

@@ -1,8 +1,9 @@
 """Publishes the figures of torch's allocator and transformers' trainer from inside a training process, once a second.
 
 Runs in the user's process, under its Python (3.8 or later) and its torch: standard library only, no import of torch,
-no call that would create a CUDA context, one daemon thread, no files left behind. It writes to a memfd named
-``vramtop-probe``, which a reader finds among the process's open files:
+no call that would create a CUDA context, one daemon thread, no files left behind. Of the standard library it imports
+what every torch imports or what is part of Python's binary: instead of others, a ``json.py`` beside the user's script
+would be taken. It writes to a memfd named ``vramtop-probe``, which a reader finds among the process's open files:
 
     8 bytes magic, u64 sequence (odd during a write), u32 length of the figures, u32 length of the facts,
     the figures (JSON, written every time), the facts (JSON, written when they change)
@@ -13,21 +14,21 @@ use that number for a file of its own. (Python's own mmap keeps a second descrip
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import atexit
-import json
 import os
-import signal
-import struct
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from .encode_json import encode_json
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAGIC = b"VRAMTOP1"
-HEADER = struct.Struct("<8sQII")
+HEADER_BYTES = 24
 MAX_BYTES = 1 << 20
 INTERVAL_SECONDS = 1.0
 _NOEXEC_SEAL = 0x8
@@ -75,11 +76,11 @@ def start(interval: float = INTERVAL_SECONDS) -> None:
 def _start_thread(interval: float) -> None:
     """Start the thread with all signals blocked: they are for the program's threads, which may wait for them."""
     thread = threading.Thread(target=_run, args=(interval, _state["wake"]), name="vramtop-probe", daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     try:
         thread.start()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 def stop() -> None:
@@ -120,7 +121,7 @@ def step_ended(step: Any = None) -> None:
 
 def _update_facts(facts: dict[str, Any]) -> None:
     all_facts = {**_facts, **facts}
-    _encoded[0] = json.dumps(all_facts, default=str, skipkeys=True).encode("utf-8")
+    _encoded[0] = encode_json(all_facts).encode("ascii")
     _facts.update(facts)
 
 
@@ -138,21 +139,22 @@ def _quietly(function: Callable[..., None], *args: Any) -> None:
 
 
 def _publish(**more: Any) -> None:
-    figures = json.dumps({**_sample(), **more}).encode("utf-8")
+    figures = encode_json({**_sample(), **more}).encode("ascii")
     with _lock:
         if _state["pid"] == os.getpid():
             _write(figures, _encoded[0])
 
 
 def _write(figures: bytes, facts: bytes) -> None:
-    if HEADER.size + len(figures) + len(facts) > MAX_BYTES:
+    if HEADER_BYTES + len(figures) + len(facts) > MAX_BYTES:
         facts = b"{}"
     from ctypes import memmove
 
     address, sequence = _state["address"], _state["sequence"] + 2
-    memmove(address, HEADER.pack(MAGIC, sequence - 1, len(figures), len(facts)), HEADER.size)
-    memmove(address + HEADER.size, figures + facts, len(figures) + len(facts))
-    memmove(address, HEADER.pack(MAGIC, sequence, len(figures), len(facts)), HEADER.size)
+    sizes = len(figures).to_bytes(4, "little") + len(facts).to_bytes(4, "little")
+    memmove(address, MAGIC + (sequence - 1).to_bytes(8, "little") + sizes, HEADER_BYTES)
+    memmove(address + HEADER_BYTES, figures + facts, len(figures) + len(facts))
+    memmove(address, MAGIC + sequence.to_bytes(8, "little") + sizes, HEADER_BYTES)
     _state["sequence"] = sequence
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -42,7 +43,7 @@ def ask_worker() -> AskWorker:
     def ask(message: dict[str, Any]) -> dict[str, Any]:
         if message["op"] == "trace":
             name = message.get("training", {}).get("optimizer", "adamw")
-            message = {"optimizer": optimizer_class(name), **message}
+            message = {"optimizer": optimizer_class(Job(training=Training(optimizer=name))), **message}
         key = json.dumps(message, sort_keys=True)
         if key not in answers:
             answers[key] = POOL.request(interpreter, message, 120)

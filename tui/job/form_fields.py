@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
 from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Parallel, Training, with_changes
+from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Parallel, Training, choices_of, with_changes
 from vramtop.estimator.model import built_in_models, hub_cache
 
 FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
@@ -30,7 +30,10 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 )
 _DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
 """The defaults of tables that a job may lack."""
-_KEYS_WITHOUT_FIELD = ("model.config", "model.code_folder", "training.trainable_parameters", "parallel.tensor_plan")
+_KEYS_WITHOUT_FIELD = (
+    *("model.config", "model.code_folder", "parallel.tensor_plan"),
+    *("training.trainable_parameters", "training.optimizer_options"),
+)
 _SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
 _LABELS = {"model.id": "model", "training.micro_batch": "micro-batch", TUNING: "fine-tuning"}
 
@@ -175,8 +178,8 @@ def _field(key: str, kind: Any) -> JobField:
     label = _LABELS.get(key, key.partition(".")[2].replace("_", " "))
     if kind is bool:
         return JobField(key=key, label=label, kind="flag")
-    if get_origin(kind) is Literal:
-        choices = get_args(kind)
+    choices = choices_of(kind) if get_origin(kind) in (Literal, Annotated) else ()
+    if choices:
         if key == "lora.quantization":
             choices = tuple(choice for choice in choices if choice != "none")
         return JobField(key=key, label=label, kind="choice", choices=choices)

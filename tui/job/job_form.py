@@ -130,11 +130,12 @@ class FieldRow(Widget):
         return str(value) if self.field.kind == "choice" else _YES if value else _NO
 
     def _control(self) -> Widget:
+        word = self._choice_word(self.value)
         match self.field.kind:
             case "flag":
-                return Choice((_NO, _YES), self._choice_word(self.value), classes="control")
+                return Choice((_NO, _YES), word, classes="control")
             case "choice":
-                return Choice(self.field.choices, self._choice_word(self.value), classes="control")
+                return Choice(_with_current(self.field.choices, word), word, classes="control")
             case _ if self.field.key == _MODEL_KEY:
                 return ModelInput(value_text(self.value), self._models)
             case _:
@@ -159,6 +160,11 @@ class FieldRow(Widget):
             line.display = bool(text)
         elif text:
             self.mount(Static(text, classes=kind, markup=False))
+
+
+def _with_current(choices: tuple[str, ...], word: str) -> tuple[str, ...]:
+    """Return the choices, and the current word if it is not among them: a class that a job file names."""
+    return choices if word in choices else (*choices, word)
 
 
 class JobForm(VerticalScroll):

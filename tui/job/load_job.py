@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.readers.source import JobReading
 
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+_PROGRAM_SUFFIXES = (".py", ".ipynb")
+"""Files that are read as if Python ran them without arguments."""
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
@@ -84,6 +86,8 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     path = Path(options.job)
     if path.suffix in _JOB_SUFFIXES and not path.is_dir():
         return _checked(_require_complete(_from_file(path, changes), str(path), "with"))
+    if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
+        return _require_complete(_from_launch_line(["python", options.job], changes), str(path), "with")
     try:
         job = with_changes(_from_model(options.job, changes), changes, where="the command line")
         return _checked(LoadedJob(job=job))
@@ -119,6 +123,8 @@ def load_from_text(text: str) -> LoadedJob:
     path = expand_user(unquoted)
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _from_file(path, {})
+    if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
+        return _from_launch_line(["python", unquoted], {})
     if len(text.split()) > 1 and not is_folder(path):
         return _from_launch_line([text], {})
     if not unquoted:

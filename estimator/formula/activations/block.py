@@ -5,8 +5,8 @@ Read from what torch autograd saves for each operation of transformers 5's block
 
 from . import litgpt
 from .attention import attention_per_token, relative_bias_per_token
+from .block_parts import LinearInput
 from .layer_context import LayerContext
-from .linear_inputs import LinearInput
 
 _ACTIVATION_TENSORS = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""

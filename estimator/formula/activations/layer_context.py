@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from ...job import ResolvedJob
 from ...job.rules import Framework, VersionRules, Widths
 from ...model import Architecture, BlockRun, Stage
-from .linear_inputs import LinearInput, linear_input_of
-from .trained_parts import ALL_PARTS, NO_PARTS, TrainedParts, trained_parts
+from .block_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
 
 
 class LayerContext(Struct, frozen=True, kw_only=True):

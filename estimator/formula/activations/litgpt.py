@@ -7,8 +7,8 @@ keep those of the last micro-batch until the next ones replace them. Legend: h h
 
 from ...job import ResolvedJob
 from ...job.rules import Widths
+from .block_parts import LinearInput
 from .layer_context import LayerContext
-from .linear_inputs import LinearInput
 
 HEAD_CHUNK = 128
 """Positions per pass of the head under adapters (``lm_head_chunk_size``), and per chunk of the loss."""

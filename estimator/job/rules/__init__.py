@@ -15,7 +15,18 @@ if TYPE_CHECKING:
         uses_megatron_precision as uses_megatron_precision,
     )
     from .frameworks import FRAMEWORKS as FRAMEWORKS, Framework as Framework
-    from .optimizers import EIGHT_BIT_WIDTH as EIGHT_BIT_WIDTH, OPTIMIZERS as OPTIMIZERS, Optimizer as Optimizer
+    from .optimizers import (
+        NOT_KNOWN as NOT_KNOWN,
+        OPTIMIZERS as OPTIMIZERS,
+        UNKNOWN as UNKNOWN,
+        Optimizer as Optimizer,
+        OptimizerChoice as OptimizerChoice,
+        optimizer_arguments as optimizer_arguments,
+        optimizer_by_class as optimizer_by_class,
+        optimizer_by_trainer_name as optimizer_by_trainer_name,
+        optimizer_class_names as optimizer_class_names,
+        option_defaults as option_defaults,
+    )
     from .strategies import (
         PRECISIONS as PRECISIONS,
         STRATEGIES as STRATEGIES,
@@ -24,15 +35,22 @@ if TYPE_CHECKING:
         Strategy as Strategy,
         ZeroStage as ZeroStage,
     )
-    from .version_rules import VersionRules as VersionRules, steps_take_same_memory as steps_take_same_memory
+    from .version_rules import (
+        VersionRules as VersionRules,
+        older as older,
+        steps_take_same_memory as steps_take_same_memory,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS",
-            "optimizers": "EIGHT_BIT_WIDTH Optimizer OPTIMIZERS",
+            "optimizers": (
+                "NOT_KNOWN option_defaults Optimizer optimizer_arguments optimizer_by_class "
+                "optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS UNKNOWN"
+            ),
             "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
-            "version_rules": "steps_take_same_memory VersionRules",
+            "version_rules": "older steps_take_same_memory VersionRules",
         },
     )

@@ -44,6 +44,10 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """LitGPT's scripts ran the longest sample in the first micro-batch only (before 0.2)."""
     leaves_loss_to_eager: bool
     """``compile`` covers torchtitan's blocks only, not its loss (before 0.1; pull requests 755 and 1033)."""
+    gathers_log_softmax: bool
+    """TRL's log-probabilities are gathered from a whole log-softmax (before 0.15)."""
+    tiles_head: bool
+    """TRL runs the head in tiles and makes no logits (since 1.15); before, in chunks that are recomputed."""
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
 
@@ -86,6 +90,8 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
         leaves_loss_to_eager=older(software.torchtitan, 0, 1),
+        gathers_log_softmax=older(software.trl, 0, 15),
+        tiles_head=not older(software.trl, 1, 15),
         gathers_with_root=older(software.torchtitan, 0, 2),
     )
 

@@ -4,18 +4,19 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
-from ...job.rules import OPTIMIZERS
+from ...job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class, optimizer_class_names
 from ..source import UNKNOWN_TABLE, Setting, default_setting
+from ..trl import TRAINER_NAMES
 from .script_values import Call, ScriptEvaluator
 
-TRAINING_CONFIG = re.compile(
-    r"(Seq2Seq|Unsloth)?TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)Config|ModelConfig"
-)
+TRAINING_CONFIG = re.compile(rf"(Seq2Seq|Unsloth)?TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
 LENGTH_ARGUMENTS = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
 )
+_LIMITS = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
+"""Arguments whose None means that there is no limit, whatever the default is."""
 _DECISIVE_ARGUMENTS = {
     *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16", "dtype", "torch_dtype"),
     *("activation_checkpointing", "gradient_checkpointing", "max_length", "max_seq_length", "fsdp", "deepspeed"),
@@ -42,7 +43,6 @@ _TASK_BY_CLASS_ENDING = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-_OPTIMIZERS = {name: row.trainer_names[0] for row in OPTIMIZERS.values() for name in row.class_names}
 _FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 _MIXED_PRECISION = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 
@@ -135,7 +135,7 @@ class CallReader:
                 continue
             text = f"{label}({keyword.arg}={_short(keyword.value)})"
             setting = self._evaluator.setting(keyword.value, text)
-            if setting is not None and setting.value is not None:
+            if setting is not None and (setting.value is not None or keyword.arg in _LIMITS):
                 into.setdefault((renamed or {}).get(keyword.arg, keyword.arg), setting)
             elif setting is None and keyword.arg in _DECISIVE_ARGUMENTS and into is self.written:
                 counted = "." if keyword.arg in SIZE_ARGUMENTS else "; its default is counted."
@@ -218,7 +218,14 @@ class CallReader:
             self.hints.setdefault("per_device_train_batch_size", setting)
 
     def _read_optimizer(self, call: Call) -> None:
-        self.hints.setdefault("optim", self._setting(_OPTIMIZERS[call.name], call))
+        """Read ``torch.optim.SGD(..., momentum=0.9)``: the hint's value is an ``OptimizerChoice``."""
+        given = {}
+        for keyword in call.node.keywords:
+            if keyword.arg in optimizer_arguments():
+                setting = self._evaluator.setting(keyword.value, keyword.arg)
+                given[keyword.arg] = NOT_KNOWN if setting is None else setting.value
+        choice = optimizer_by_class(ast.unparse(call.node.func), given)
+        self.hints.setdefault("optim", self._setting(choice, call))
 
     def _read_sharding(self, call: Call) -> None:
         self.own_loop.setdefault("use_fsdp", self._setting(True, call))
@@ -262,7 +269,7 @@ _SETUP_CALLS: Mapping[str, Callable[[CallReader, Call], None]] = {
     "from_config": CallReader._read_model,
     "Accelerator": CallReader._read_accelerator,
     "DataLoader": CallReader._read_data_loader,
-    **dict.fromkeys(_OPTIMIZERS, CallReader._read_optimizer),
+    **dict.fromkeys(optimizer_class_names(), CallReader._read_optimizer),
 }
 
 

@@ -1,7 +1,6 @@
 """Settings in the source of a training script, which is parsed and never run."""
 
 import ast
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,12 +8,12 @@ from pathlib import Path
 
 from ...common import InputError, TooLargeError, read_file
 from ..source import Setting, SettingsLayer
+from ..trl import method_of_class
 from .script_calls import LENGTH_ARGUMENTS, TRAINING_CONFIG, CallReader
 from .script_values import ScriptEvaluator, calls_in_order
 
 _MAX_BYTES = 3 * 2**16
 """A script of this size is read within a second, whatever it contains; transformers' modeling files are smaller."""
-_TRL_CLASS = re.compile(r"(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)(Config|Trainer)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +36,8 @@ class ScriptSettings:
     @property
     def trl_method(self) -> str | None:
         """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
-        matches = (_TRL_CLASS.fullmatch(name) for name in sorted(self.called))
-        return next((match[1].lower() for match in matches if match), None)
+        methods = (method_of_class(name) for name in sorted(self.called))
+        return next((method.name for method in methods if method is not None), None)
 
     @property
     def uses_plain_arguments(self) -> bool:
@@ -52,22 +51,25 @@ class ScriptSettings:
         return any(TRAINING_CONFIG.fullmatch(name) or name.endswith("Trainer") for name in self.called)
 
 
-def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str]) -> ScriptSettings:
+def read_script(
+    path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str], text: str | None = None
+) -> ScriptSettings:
     """Return the settings in a script's source.
 
     Args:
         path: the script.
         options: flags on its command line.
         environ: its environment.
+        text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
-        text = read_file(path, _MAX_BYTES)
+        source = read_file(path, _MAX_BYTES) if text is None else text
         with warnings.catch_warnings():  # the script's own syntax warnings would go to the terminal
             warnings.simplefilter("ignore")
-            tree = ast.parse(text, filename=str(path))
+            tree = ast.parse(source, filename=str(path))
         return _read(tree, ScriptEvaluator(tree, script=path.name, options=options, environ=environ))
     except TooLargeError:
         raise InputError(f"{path}: too large to be a script") from None
@@ -95,6 +97,6 @@ def _read(tree: ast.Module, evaluator: ScriptEvaluator) -> ScriptSettings:
         loads_model=reader.loads_model,
         unresolved={name: sentence for name, sentence in reader.unresolved.items() if name not in reader.written},
         called=frozenset(
-            called | {name for name in imported if _TRL_CLASS.fullmatch(name) or TRAINING_CONFIG.fullmatch(name)}
+            called | {name for name in imported if method_of_class(name) or TRAINING_CONFIG.fullmatch(name)}
         ),
     )

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
         default_setting as default_setting,
         parse_digits as parse_digits,
     )
+    from .notebooks import NotebookCode as NotebookCode, read_notebook as read_notebook
     from .versions import (
         framework_with_version as framework_with_version,
         is_at_least as is_at_least,
         transformers_defaults as transformers_defaults,
-        trl_defaults as trl_defaults,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -53,6 +53,7 @@ else:
                 "as_bool as_int as_word default_layer default_setting LayeredSettings parse_digits "
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
-            "versions": "framework_with_version is_at_least transformers_defaults trl_defaults",
+            "notebooks": "NotebookCode read_notebook",
+            "versions": "framework_with_version is_at_least transformers_defaults",
         },
     )

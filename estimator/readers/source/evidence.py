@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...job import Job, UncertaintyDirection, with_changes
+from ...job.rules import UNKNOWN, OptimizerChoice
 from .layered_settings import Setting
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
@@ -29,7 +30,7 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "training.loss": ("logits",),
     "training.sequences_per_example": ("activations", "logits"),
     "training.loss_length": ("logits",),
-    "rollout.sequences": ("activations",),
+    "rollout.micro_batches": ("activations",),
     "rollout.gpu_memory_utilization": ("activations",),
     "lora.rank": ("gradients", "optimizer"),
     "lora.targets": ("gradients", "optimizer", "activations"),
@@ -165,6 +166,20 @@ class FindingCollector:
             self._global_batch = GlobalBatch(
                 sequences=sequences, origin=setting.origin, written=setting.written, rounds_up=rounds_up
             )
+
+    def record_optimizer(self, setting: Setting, choice: OptimizerChoice) -> None:
+        """Record the optimizer that a setting names, with its options and what is uncertain about it."""
+        name = "training.optimizer"
+        if name in self._findings:
+            return
+        self.record_from(setting, name, choice.name)
+        if choice.options:
+            self.record_from(setting, f"{name}_options", dict(choice.options))
+        if choice.sentence is not None:
+            sentence = f"{setting.origin}: {choice.sentence}."
+            if choice.name == UNKNOWN:
+                sentence = f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take."
+            self.mark_uncertain(name, sentence, direction=choice.direction)
 
     def warn(self, *sentences: str) -> None:
         """Record sentences for the user, each once."""

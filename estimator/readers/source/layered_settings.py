@@ -58,6 +58,15 @@ class LayeredSettings:
                     return setting
         return None
 
+    def is_unset(self, *names: str) -> bool:
+        """Return True if the first layer that has one of these names says ``None``: the default does not hold."""
+        self._read.update(names)
+        for layer in self._layers:
+            given = [layer[name] for name in names if name in layer]
+            if given:
+                return all(setting.value in _UNSET for setting in given)
+        return False
+
     def find_true(self, *names: str) -> Setting | None:
         """Return the setting that ``find`` returns, if its value means true."""
         setting = self.find(*names)
@@ -67,12 +76,16 @@ class LayeredSettings:
         """Return True if the setting that ``find`` returns means true; a missing one counts as false."""
         return self.find_true(*names) is not None
 
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin with a prefix, each once."""
+        return list(dict.fromkeys(name for layer in self._layers for name in layer if name.startswith(prefix)))
+
     def unread(self) -> Iterator[tuple[str, Setting]]:
         """Yield what was written but never looked up, once per name."""
         seen = set(self._read)
         for layer in self._layers:
             for name, setting in layer.items():
-                if name not in seen and setting.written:
+                if name not in seen and setting.written and setting.value not in _UNSET:
                     seen.add(name)
                     yield name, setting
 

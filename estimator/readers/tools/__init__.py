@@ -10,6 +10,7 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .tool_registry import (
+        all_tools as all_tools,
         find_program_index as find_program_index,
         find_tool_by_config as find_tool_by_config,
         find_tool_by_launch as find_tool_by_launch,
@@ -22,7 +23,8 @@ else:
         __name__,
         {
             "tool_registry": (
-                "find_program_index find_tool_by_config find_tool_by_launch keys_of_tool parse_launch split_launch_line"
+                "all_tools find_program_index find_tool_by_config find_tool_by_launch keys_of_tool parse_launch "
+                "split_launch_line"
             ),
         },
     )

@@ -20,9 +20,10 @@ from .shared import (
     has_any,
     has_key,
     int_rule,
-    known_optimizer,
+    optimizer_options,
     record_bool,
     record_int,
+    record_optimizer,
     record_ranks,
     record_word,
     tool_settings,
@@ -41,15 +42,6 @@ _SHARDING = {
     **dict.fromkeys(("1", "optim"), "optim"),
     **dict.fromkeys(("2", "optim_grads"), "optim_grads"),
     **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
-}
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw", "adam"), "adamw"),
-    **dict.fromkeys(("fusedadam", "fusedadamw"), "adamw-fused"),
-    "adamw8bit": "adamw-8bit",
-    "sgd": "sgd",
-    "adafactor": "adafactor",
-    "muon": "muon",
-    "lion": "lion",
 }
 _LOSSES = {"fusedlinearcrossentropy": "fused-linear", "chunkedcrossentropy": "chunked"}
 _TASKS = {
@@ -145,10 +137,7 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> No
     setting = settings.find("optimizer._target_", "optimizer.name", "optimizer")
     if setting is None:
         return
-    optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
-    if optimizer == "adamw" and settings.is_true("optimizer.fused"):
-        optimizer = "adamw-fused"
-    findings.record_from(setting, "training.optimizer", optimizer)
+    record_optimizer(findings, setting, options=optimizer_options(settings, "optimizer."))
 
 
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:

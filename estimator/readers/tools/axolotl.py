@@ -174,7 +174,7 @@ def _method(settings: LayeredSettings) -> str | None:
     if settings.is_true("reward_model"):
         return "reward"
     method = as_word(settings.find("rl"))
-    return "dpo" if method in ("ipo", "simpo") else method
+    return {"ipo": "dpo", "simpo": "cpo"}.get(method or "", method)
 
 
 TOOL = Tool(

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from ..program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
 from ..source import (
     MODEL_STATES,
-    Finding,
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -22,7 +21,7 @@ from ..source import (
     default_setting,
     transformers_defaults,
 )
-from ..trainer import PREFERENCE_METHODS, config_dtype, known_config, read_trainer
+from ..trainer import config_dtype, read_trainer
 from .shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
@@ -31,6 +30,7 @@ from .shared import (
     ToolKeys,
     Translation,
     batch_keys,
+    config_of_model,
     has_any,
     tool_layers,
     uses_deepspeed,
@@ -86,11 +86,9 @@ def read(program: Program) -> JobReading:
         findings.warn(f"{tuner.origin}: {tuner.value} is counted as training all weights.")
         findings.add_uncertainty("less", "gradients", "optimizer")
     default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
-    method = _method(settings)
     if settings.find("gradient_accumulation_steps") is None:
-        sequences = _DEFAULT_BATCH * (2 if method in PREFERENCE_METHODS else 1)  # an example may be a pair
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
-        findings.record_global_batch(sequences, default_setting(sequences, origin), rounds_up=True)
+        findings.record_global_batch(_DEFAULT_BATCH, default_setting(_DEFAULT_BATCH, origin), rounds_up=True)
     quantization = _quantization(settings, findings)
     defaults = {
         **transformers_defaults(program.versions),
@@ -104,7 +102,8 @@ def read(program: Program) -> JobReading:
         program,
         [*(_translate(layer) for layer in layers), quantization, defaults],
         [*shipped, _dimensions(settings), processes, *accelerate_layers(program, {})],
-        method=method,
+        method=_method(settings),
+        own_loss=False,
     )
 
 
@@ -178,11 +177,7 @@ def _precision(program: Program, settings: LayeredSettings, *, lora: bool) -> di
 
 def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None:
     """Return the dtype that the model's config names; None if it names none or is unknown."""
-    model = settings.find("model")
-    if model is None:
-        return None
-    finding = Finding(key="model.id", value=str(model.value), origin=model.origin, written=True)
-    dtype = config_dtype(known_config(finding, program.environ) or {})
+    dtype = config_dtype(config_of_model(program, settings.find("model")) or {})
     return default_setting(dtype, f"the model's config says {dtype}") if dtype else None
 
 
@@ -212,7 +207,8 @@ def _dimensions(settings: LayeredSettings) -> dict[str, Setting]:
 
 def _method(settings: LayeredSettings) -> str | None:
     kind = settings.find("rlhf_type")
-    return as_word(kind) if kind is not None and as_bool(kind) is None else None
+    method = as_word(kind) if kind is not None and as_bool(kind) is None else None
+    return {"rm": "reward", "simpo": "cpo"}.get(method or "", method)
 
 
 TOOL = Tool(

@@ -1,4 +1,4 @@
-"""The training tools: every module of this folder that exports a ``TOOL``.
+"""The training tools: every module or room of this folder that exports a ``TOOL``.
 
 A tool is found by the program that a launch line starts, by the contents of a configuration file, or by name. Launch
 lines are parsed here too, as the tools' own commands are part of them.
@@ -18,9 +18,7 @@ from .shared import TRAINER_KEYS, ConfigTable, Tool, ToolKeys
 @cache
 def all_tools() -> tuple[Tool, ...]:
     """Return the tools in the order of their modules' names. Their modules are imported on the first call."""
-    names = sorted(
-        f"{tools.__name__}.{found.name}" for found in pkgutil.iter_modules(tools.__path__) if not found.ispkg
-    )
+    names = sorted(f"{tools.__name__}.{found.name}" for found in pkgutil.iter_modules(tools.__path__))
     modules = [import_module(name) for name in names if name != __name__]
     return tuple(module.TOOL for module in modules if hasattr(module, "TOOL"))
 

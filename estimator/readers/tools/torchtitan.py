@@ -19,8 +19,8 @@ from .shared import (
     bool_rule,
     folder_id,
     has_any,
-    known_optimizer,
     record_int,
+    record_optimizer,
     record_ranks,
     record_word,
     section,
@@ -31,7 +31,6 @@ from .shared import (
 )
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
 _CHECKPOINTING_WORD = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)
 """A configuration function named for a model and its flavor: ``llama3_8b``."""
@@ -139,10 +138,9 @@ def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> No
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("optimizer.name") or default_setting("AdamW", "torchtitan's default")
-    known_optimizer(setting, _OPTIMIZERS, findings)
     implementation = settings.find("optimizer.implementation")
     fused = implementation is None or as_word(implementation) == "fused"
-    findings.record_from(setting, "training.optimizer", "adamw-fused" if fused else "adamw")
+    record_optimizer(findings, setting, options={"fused": fused})
 
 
 def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, findings: FindingCollector) -> None:

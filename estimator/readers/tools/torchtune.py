@@ -23,8 +23,9 @@ from .shared import (
     folder_id,
     has_key,
     int_rule,
-    known_optimizer,
+    optimizer_options,
     overrides_first,
+    record_optimizer,
     record_ranks,
     switch_rule,
     tool_settings,
@@ -32,16 +33,6 @@ from .shared import (
     word_rule,
 )
 
-_OPTIMIZERS = {
-    "adamw": "adamw",
-    "adam": "adamw",
-    "adamw8bit": "adamw-8bit",
-    "pagedadamw8bit": "paged-adamw-8bit",
-    "pagedadamw": "paged-adamw",
-    "sgd": "sgd",
-    "adafactor": "adafactor",
-    "lion": "lion",
-}
 _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
 """Settings that only distributed recipes have."""
 _MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
@@ -123,9 +114,7 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> No
     setting = settings.find("optimizer._component_", "optimizer")
     if setting is None:
         return
-    optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
-    fused = settings.is_true("optimizer.fused")
-    findings.record_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
+    record_optimizer(findings, setting, options=optimizer_options(settings, "optimizer."))
 
 
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:

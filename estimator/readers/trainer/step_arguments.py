@@ -3,8 +3,10 @@
 The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 """
 
+from collections.abc import Mapping
+
 from ...common import InputError
-from ...job.rules import OPTIMIZERS
+from ...job.rules import OptimizerChoice, optimizer_by_trainer_name
 from ..source import (
     FilesystemView,
     FindingCollector,
@@ -13,17 +15,12 @@ from ..source import (
     as_bool,
     as_int,
     as_word,
-    framework_with_version,
-    is_at_least,
     layer_from_table,
     table_of_setting,
 )
+from ..trl import read_length, read_loss
 from .trainer_inputs import TrainerInputs
 
-PREFERENCE_METHODS = ("dpo", "reward", "orpo", "cpo")
-"""Methods of TRL whose examples are a chosen and a rejected sequence."""
-_REFERENCE_METHODS = ("dpo", "kto", "grpo", "rloo")
-_GENERATING_METHODS = ("grpo", "rloo")
 _BATCH_NAMES = (
     *("per_device_train_batch_size", "per_gpu_train_batch_size"),
     *("micro_batch_size", "train_batch_size", "batch_size"),
@@ -32,23 +29,30 @@ _LENGTH_NAMES = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
 )
-_OPTIMIZERS = {name: row.name for row in OPTIMIZERS.values() for name in row.trainer_names}
 
 
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Record the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
     _read_micro_batch(inputs, findings)
-    _read_length(inputs, findings)
+    if inputs.trl is not None:
+        length = None if inputs.settings.is_unset(*_LENGTH_NAMES) else inputs.settings.find(*_LENGTH_NAMES)
+        read_length(inputs.trl, inputs.settings, inputs.versions, findings, whole=length)
+    else:
+        _read_length(inputs, findings)
     _read_accumulation(inputs, findings)
     _read_optimizer(inputs, findings)
     _read_checkpointing(inputs, findings)
-    _read_loss(inputs, findings)
+    if inputs.trl is not None:
+        read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
+    else:
+        _read_loss(inputs, findings)
     _read_compile(inputs, findings)
     if inputs.settings.is_true("auto_find_batch_size"):
         sentence = "auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written."
         findings.mark_uncertain("training.micro_batch", sentence, direction="less")
-    if inputs.method in _REFERENCE_METHODS:
-        _warn_of_reference_model(inputs, findings)
+    if inputs.method is not None and inputs.trl is None:
+        findings.warn(f"TRL's method {inputs.method} is not known here: models that it holds besides are not counted.")
+        findings.add_uncertainty("more", "weights", "activations", "logits")
 
 
 def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -61,10 +65,7 @@ def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None
     if number is None:
         findings.warn(f"{batch.origin}: {batch.value!r} is not a batch size.")
         return
-    origin = batch.origin
-    if inputs.method in PREFERENCE_METHODS:
-        number, origin = 2 * number, f"{batch.origin}, times 2: each example is a chosen and a rejected sequence"
-    findings.record("training.micro_batch", number, origin, written=batch.written)
+    findings.record("training.micro_batch", number, batch.origin, written=batch.written)
 
 
 def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> Setting | None:
@@ -79,14 +80,8 @@ def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
     length = inputs.settings.find(*_LENGTH_NAMES)
-    prompt, completion = (as_int(inputs.settings.find(f"max_{part}_length")) for part in ("prompt", "completion"))
-    if prompt and completion and (length is None or not length.written):
-        origin = "max_prompt_length + max_completion_length"
-        findings.record("training.sequence_length", prompt + completion, origin)
-    elif (number := as_int(length)) is not None and length is not None:
-        packed = inputs.settings.is_true("packing")
-        origin = length.origin if packed or inputs.method is None else f"{length.origin}, the longest a batch can be"
-        findings.record("training.sequence_length", number, origin, written=length.written)
+    if (number := as_int(length)) is not None and length is not None:
+        findings.record_from(length, "training.sequence_length", number)
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -112,16 +107,12 @@ def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     setting = _prefer_written(setting, inputs.deepspeed, "optimizer")
     if setting is None:
         return
-    known = _OPTIMIZERS.get(as_word(setting) or "")
-    if known is None:
-        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        findings.mark_uncertain("training.optimizer", sentence)
-        findings.record("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
+    if isinstance(setting.value, OptimizerChoice):  # of a class that a script calls
+        findings.record_optimizer(setting, setting.value)
         return
     arguments = inputs.settings.find("optim_args")
-    if known == "sgd" and arguments is not None and "momentum" in str(arguments.value):
-        known = "sgd-momentum"
-    findings.record_from(setting, "training.optimizer", known)
+    given = arguments.value if arguments is not None and isinstance(arguments.value, str | Mapping) else None
+    findings.record_optimizer(setting, optimizer_by_trainer_name(str(setting.value), given))
 
 
 def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -171,16 +162,8 @@ def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollecto
 
 def _read_loss(inputs: TrainerInputs, findings: FindingCollector) -> None:
     liger = inputs.settings.find_true("use_liger_kernel", "use_liger")
-    loss = inputs.settings.find("loss_type")
     if liger is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
-    elif loss is None or inputs.method != "sft":
-        return
-    elif as_word(loss) == "chunked_nll":
-        findings.record_from(loss, "training.loss", "chunked")
-    elif as_word(loss) == "nll" and is_at_least("trl", (1, 16), inputs.versions):  # which deprecates "chunked_nll"
-        origin = f"{loss.origin}, chunked in {framework_with_version('trl', inputs.versions)}"
-        findings.record("training.loss", "chunked", origin)
 
 
 def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -190,11 +173,3 @@ def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record("training.compile", True, compiled.origin)
     elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
         findings.record("training.compile", True, dynamo.origin)
-
-
-def _warn_of_reference_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    findings.warn(f"TRL's {inputs.method} trainer may hold a reference model and generate text; neither is counted.")
-    if not inputs.settings.is_true("use_peft"):  # with adapters, the reference is the same model with adapters off
-        findings.add_uncertainty("more", "weights")
-    if inputs.method in _GENERATING_METHODS:
-        findings.add_uncertainty("more", "activations")

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..program import Program, logged_trainer_settings, read_world_size
-from ..source import JobReading, LayeredSettings, SettingsLayer
+from ..source import FindingCollector, JobReading, LayeredSettings, SettingsLayer, as_int
+from ..trl import Method, Setup, read_other_models, read_rollout
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, known_config, stored_dtype
@@ -23,6 +24,7 @@ def read_trainer(
     accelerate: Sequence[SettingsLayer],
     *,
     method: str | None,
+    own_loss: bool = True,
     unresolved: Mapping[str, str] | None = None,
 ) -> JobReading:
     """Return the job of a program that trains with transformers.
@@ -32,10 +34,11 @@ def read_trainer(
         layers: settings by transformers' names, the one that wins first.
         accelerate: settings by the names of accelerate's flags, the one that wins first.
         method: TRL's method (``sft``, ``dpo``, ...); None without TRL.
+        own_loss: TRL's trainer computes the loss; False: a tool's own, derived from it.
         unresolved: settings whose values only the running program knows, each with a sentence.
     """
     findings = program.findings
-    inputs = _inputs(program, layers, accelerate, method=method, unresolved=unresolved or {})
+    inputs = _inputs(program, layers, accelerate, method=method, own_loss=own_loss, unresolved=unresolved or {})
     read_model(inputs, findings)
     read_step(inputs, findings)
     read_run(inputs, findings)
@@ -43,8 +46,23 @@ def read_trainer(
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, stored=stored_dtype(config), findings=findings)
     read_parallel(inputs, findings)
+    if inputs.trl is not None:
+        _read_beside(inputs, inputs.trl, lora=lora, findings=findings)
     warn_of_unread(inputs.settings, findings)
     return findings.build()
+
+
+def _read_beside(inputs: TrainerInputs, method: Method, *, lora: bool, findings: FindingCollector) -> None:
+    """Read what TRL's trainer holds beside the trained model: other models, and text that it generates."""
+    settings, versions = inputs.settings, inputs.versions
+    zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
+    setup = Setup(
+        adapters=lora,
+        sharding="zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None,
+        filesystem=inputs.filesystem,
+    )
+    read_other_models(method, settings, versions, findings, setup)
+    read_rollout(method, settings, versions, findings, ranks=inputs.ranks)
 
 
 def _inputs(
@@ -53,6 +71,7 @@ def _inputs(
     accelerate: Sequence[SettingsLayer],
     *,
     method: str | None,
+    own_loss: bool,
     unresolved: Mapping[str, str],
 ) -> TrainerInputs:
     """Return all settings; what the running program reports or has logged wins over what was read."""
@@ -75,6 +94,7 @@ def _inputs(
         accelerate=launcher,
         world=world,
         method=method,
+        own_loss=own_loss,
         versions=program.versions,
         filesystem=program.filesystem,
     )

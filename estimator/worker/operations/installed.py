@@ -1,5 +1,6 @@
-"""Operations ``packages`` and ``torch``: the libraries of an interpreter.
+"""Operations ``frameworks``, ``packages`` and ``torch``: the libraries of an interpreter.
 
+{"op": "frameworks"} -> {"versions": {"torch": ..., "transformers": ..., "peft": ...}}, those that are installed
 {"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
     -> {"python": ..., "executable": ..., "versions": {distribution: version},
         "modules": [those that can be found], "requirements": [those of the distributions in requirements_of, ...]}
@@ -11,8 +12,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
+
+FRAMEWORKS = ("torch", "transformers", "peft")
+
+
+def frameworks(_request: dict[str, Any]) -> dict[str, Any]:
+    """Return the versions of the installed frameworks; imports none of them.
+
+    Reads versions from folder names, in half of the time that importing ``importlib.metadata`` takes.
+    """
+    found = {name: _version_by_folder(name) or _version_by_metadata(name) for name in FRAMEWORKS}
+    return {"versions": {name: version for name, version in found.items() if version}}
 
 
 def packages(request: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +57,22 @@ def torch_build(_request: dict[str, Any]) -> dict[str, Any]:
         "architectures": flags.split() if flags else None,
         "problem": None,
     }
+
+
+def _version_by_folder(name: str) -> str | None:
+    for entry in sys.path:
+        try:
+            there = os.listdir(entry)  # noqa: PTH208 - pathlib takes four times as long
+        except OSError:  # an archive, or absent
+            continue
+        if name in there:
+            found = [each for each in there if each.startswith(f"{name}-") and each.endswith(".dist-info")]
+            return found[0][len(name) + 1 : -len(".dist-info")] if len(found) == 1 else None
+    return None
+
+
+def _version_by_metadata(name: str) -> str | None:
+    return _version(name) if _is_importable(name) else None
 
 
 def _version(name: str) -> str | None:

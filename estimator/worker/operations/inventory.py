@@ -28,8 +28,9 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
     from ..request.protocol import library_versions
     from ..request.request import Lora, read_user_code
 
+    code = read_user_code(request)
     with torch.device("meta"):  # shapes without storage
-        model = build_model(request.get("config") or {}, request["task"], code=read_user_code(request))
+        model = build_model(request.get("config") or {}, request["task"], code=code)
         answer = {
             **contents.parameter_groups(model, places=bool(request.get("places"))),
             "tied_head": has_tied_head(model),

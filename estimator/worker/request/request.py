@@ -19,6 +19,7 @@ class Training:
     gradient_accumulation: int = 1
     precision: str = "bf16-mixed"
     optimizer: str = "adamw"
+    optimizer_options: dict[str, Any] | None = None
     activation_checkpointing: str = "none"
     activation_offload: bool = False
     optimizer_in_backward: bool = False
@@ -71,7 +72,12 @@ class Parallel:
     @property
     def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
-        return self.data_shard * self.data_replicate * self.tensor
+        return self.data_shard * self.copies * self.tensor
+
+    @property
+    def copies(self) -> int:
+        """Copies that a trace makes: two stand for any number, on which no rank's memory depends."""
+        return min(self.data_replicate, 2)
 
     @property
     def sharded(self) -> bool:
@@ -147,9 +153,12 @@ def read_request(message: dict[str, Any]) -> Request:
 
 
 def read_user_code(message: dict[str, Any]) -> UserCode | None:
-    """Return the code that a message allows to run, or None."""
-    code = message.get("code")
-    return UserCode(**code) if code else None
+    """Return the code that a message allows to run, or None; before code can run, the libraries are imported."""
+    if not message.get("code"):
+        return None
+    code = UserCode(**message["code"])
+    code.prepare(("torch", "transformers", *(("peft",) if message.get("lora") else ())))
+    return code
 
 
 def read_trainable(message: dict[str, Any]) -> Trainable | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
+import importlib.util
+import os
 import sys
 import traceback
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,22 @@ class UserCode:
     """Code that may run because the user asked for it."""
 
     folder: str
-    """Modules are imported from here, as a script in this folder would import them."""
+    """Modules are imported from here, before installed ones; those of the standard library keep their names."""
     model: str | None = None
     """``module:attribute``: an ``nn.Module``, or a callable that returns one."""
     remote: bool = False
     """The folder is a model's own, and its ``auto_map`` names code there (``trust_remote_code``)."""
+    current: str | None = None
+    """The user's current folder, in which their code runs; None: it stays the worker's."""
+
+    def prepare(self, libraries: Sequence[str]) -> None:
+        """Import the libraries, so that nothing they need comes from the user's folder, and enter the current one."""
+        for library in libraries:
+            with contextlib.suppress(ImportError):
+                import_module(library)
+        if self.current is not None:
+            with contextlib.suppress(OSError):  # it was removed
+                os.chdir(self.current)
 
 
 def import_attribute(name: str, folder: str) -> Any:
@@ -39,11 +53,39 @@ def import_attribute(name: str, folder: str) -> Any:
         raise RefusedError(f"{name}: a module called {module_name} cannot be imported here; give it another name")
     with refusing_errors(name, folder):
         if folder not in sys.path:
-            sys.path.insert(0, folder)
+            sys.path.insert(_index_of_installed(sys.path), folder)
+        _import_from_folder(module_name.partition(".")[0], folder)
         found = import_module(module_name)
         for attribute in path.split("."):
             found = getattr(found, attribute)
     return found
+
+
+def _index_of_installed(path: list[str]) -> int:
+    """Return the place of the first folder of installed packages, behind the standard library."""
+    names = ("site-packages", "dist-packages")
+    return next((at for at, entry in enumerate(path) if Path(entry).name in names), len(path))
+
+
+def _import_from_folder(name: str, folder: str) -> None:
+    """Import the module that the user names from their folder, even if the standard library has one of this name.
+
+    Raises:
+        RefusedError: another module has this name, and is in use.
+    """
+    spec = importlib.machinery.PathFinder.find_spec(name, [folder])
+    if spec is None or spec.loader is None:
+        return
+    if name in sys.modules:
+        if getattr(sys.modules[name], "__file__", None) != spec.origin:
+            raise RefusedError(f"{spec.origin}: a module called {name} cannot be imported here; give it another name")
+        return
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 def build_user_model(name: str, folder: str) -> Any:

@@ -63,7 +63,7 @@ def _find_in_launch_line(words: Sequence[str], environ: Mapping[str, str]) -> Jo
     at = find_program_index(words)
     if at is None or not _OWN_PYTHON_WRAPPERS.isdisjoint(PurePath(word).name for word in words[:at]):
         return None
-    program = shutil.which(words[at], path=environ.get("PATH"))
+    program = _which(words[at], environ)
     if program is None:
         return None
     if _PYTHON.fullmatch(PurePath(program).name):
@@ -82,10 +82,16 @@ def _read_script_interpreter(program: Path, environ: Mapping[str, str]) -> Path 
         return None
     path = match["path"]
     if PurePath(os.fsdecode(path)).name == "env":
-        found = shutil.which(os.fsdecode(match["name"] or b""), path=environ.get("PATH"))
+        found = _which(os.fsdecode(match["name"] or b""), environ)
         return Path(found) if found else None
     named = Path(os.fsdecode(path))
     return named if _PYTHON.fullmatch(named.name) and os.access(named, os.X_OK) else None
+
+
+def _which(program: str, environ: Mapping[str, str]) -> str | None:
+    """Return the path of a program; relative folders of PATH are left out: it will be run, wherever vramtop runs."""
+    folders = (environ.get("PATH") or os.defpath).split(os.pathsep)
+    return shutil.which(program, path=os.pathsep.join(filter(os.path.isabs, folders)))
 
 
 def _find_active(environ: Mapping[str, str]) -> JobInterpreter:

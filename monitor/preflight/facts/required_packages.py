@@ -19,6 +19,7 @@ DISTRIBUTIONS = tuple(
             *(name for row in FRAMEWORKS.values() for name in (*row.libraries, *row.training_libraries)),
             *(name for row in STRATEGIES.values() for name in row.libraries),
             *(name for names in _ATTENTION_LIBRARIES.values() for name in names),
+            *(name for row in OPTIMIZERS.values() for name in (*row.libraries, *row.trainer_libraries)),
             *_SETTING_LIBRARIES,
         )
     )
@@ -50,7 +51,7 @@ class RequiredLibrary:
 def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
     """Yield the libraries that a job needs, each with the setting that needs it."""
     training, framework = job.training, FRAMEWORKS[job.training.framework]
-    strategy, optimizer = STRATEGIES[job.parallel.strategy], OPTIMIZERS[job.training.optimizer]
+    strategy, optimizer = STRATEGIES[job.parallel.strategy], OPTIMIZERS.get(job.training.optimizer)
     if job.served_by_vllm:
         yield RequiredLibrary(alternatives=("torch",), reason="engine = vllm")
         yield RequiredLibrary(alternatives=("vllm",), reason="engine = vllm")
@@ -62,8 +63,9 @@ def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
         yield RequiredLibrary(alternatives=("peft",), reason="LoRA adapters")
     if job.lora and job.lora.quantization != "none":
         yield RequiredLibrary(alternatives=("bitsandbytes",), reason=f"quantization = {job.lora.quantization}")
-    if trains and (optimizer.bitsandbytes or (uses_trainer and optimizer.trainer_bitsandbytes)):
-        yield RequiredLibrary(alternatives=("bitsandbytes",), reason=f"optimizer = {optimizer.name}")
+    if trains and optimizer is not None:
+        for name in (*optimizer.libraries, *(optimizer.trainer_libraries if uses_trainer else ())):
+            yield RequiredLibrary(alternatives=(name,), reason=f"optimizer = {optimizer.name}")
     if job.model.attention in _ATTENTION_LIBRARIES:
         alternatives = _ATTENTION_LIBRARIES[job.model.attention]
         yield RequiredLibrary(alternatives=alternatives, reason=f"attention = {job.model.attention}")

@@ -50,8 +50,6 @@ def _with_probe(name, spec):  # type: ignore[no-untyped-def]
 
 def _probe_module(name):  # type: ignore[no-untyped-def]
     """Return a module of the probe: the one that the program itself has imported, else under a separate name."""
-    from importlib import import_module
-
     package = "vramtop.monitor.probe"
     if package + ".publisher" not in sys.modules:
         package = "_vramtop_probe"
@@ -60,7 +58,8 @@ def _probe_module(name):  # type: ignore[no-untyped-def]
             sys.modules[package].__path__ = [os.path.dirname(_HERE)]
     writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # leave no files behind
     try:
-        return import_module(package + "." + name)
+        __import__(package + "." + name)  # not importlib: the user may have a module of this name
+        return sys.modules[package + "." + name]
     finally:
         sys.dont_write_bytecode = writes
 

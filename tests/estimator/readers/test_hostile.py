@@ -128,7 +128,7 @@ def test_impossible_model_shapes_are_refused(field: str, value: object) -> None:
             estimate(Job(model=ModelSpec(config=config)), gpu=None)
 
 
-@pytest.mark.parametrize("layers", [10_001, 2**31 - 1], ids=short)
+@pytest.mark.parametrize("layers", [2_001, 2**31 - 1], ids=short)
 def test_an_impossible_number_of_layers_is_not_iterated_over(layers: int) -> None:
     config = {**LLAMA, "model_type": "mixtral", "num_hidden_layers": layers}
     with pytest.raises(InputError, match="layers are more than any model has"):

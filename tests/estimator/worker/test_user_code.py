@@ -294,3 +294,31 @@ def test_a_request_without_code_runs_none(
     config = {"model_type": "llama", "auto_map": {"AutoModelForCausalLM": "touching.M"}, "hidden_size": 64}
     ask_worker({"op": "inventory", "config": config, "task": "causal-lm"})
     assert not (tmp_path / "ran").exists()
+
+
+def test_user_code_hides_no_module_of_the_standard_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that the user names is theirs, whatever its name; what it imports beside it comes before packages."""
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    (tmp_path / "msgspec.py").write_text("SIZE = 7\n")
+    (tmp_path / "size.txt").write_text("9")
+    (tmp_path / "symtable.py").write_text(
+        "import json, subprocess, sys, torch\n"
+        "json.dumps({})\n"
+        "from msgspec import SIZE\n"
+        "def model():\n"
+        "    subprocess.run([sys.executable, '-c', 'import json; json.dumps({})'], check=True)\n"
+        "    return torch.nn.Linear(SIZE, int(open('size.txt').read()), bias=False)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    with pytest.raises(CannotTellError, match="63 parameters were counted"):
+        budget_of("symtable:model", tmp_path, "exact")
+    if sys.version_info >= (3, 11):  # before, ``python -c`` of the user's own code takes the current folder
+        assert not (tmp_path / "ran").exists()
+
+
+def test_a_user_module_with_the_name_of_one_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("def model():\n    return 1\n")
+    with pytest.raises(CannotTellError, match=r"json\.py: a module called json cannot be imported here"):
+        budget_of("json:model", tmp_path, "exact")

@@ -17,6 +17,7 @@ import pytest
 from waiting import until
 
 from vramtop.monitor.probe import publisher
+from vramtop.monitor.probe.encode_json import encode_json
 from vramtop.monitor.probe.launch import BOOTSTRAP, probed_environment
 from vramtop.monitor.probe.probe_reader import ProbeReader, ProbeSample, find_probe
 from vramtop.monitor.probe.trainer import callback_class
@@ -332,3 +333,59 @@ def test_a_command_that_cannot_be_started_is_reported_in_one_sentence(words: tup
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"vramtop: {sentence}")
+
+
+def test_modules_beside_the_script_run_no_earlier_under_the_probe(start: Start, tmp_path: Path) -> None:
+    """A json.py of the user's stands first on the path: the probe neither imports it nor needs the real one."""
+    script_folder = tmp_path / "script"
+    script_folder.mkdir()
+    for name in ("json", "signal", "importlib", "sitecustomize"):
+        (script_folder / f"{name}.py").write_text(f"open({str(tmp_path / name)!r}, 'w').close()\n")
+    script = script_folder / "train.py"
+    script.write_text("import sys, time, torch\nprint('\\n'.join(sys.path), flush=True)\ntime.sleep(60)\n")
+    process = start(f"import sys; sys.path[0] = {str(script_folder)!r}; exec(open({str(script)!r}).read())")
+
+    (device,) = sample_of(process.pid).devices
+
+    assert device.allocated_bytes == 5 << 20
+    assert not [name for name in ("json", "signal", "importlib", "sitecustomize") if (tmp_path / name).exists()]
+
+
+@pytest.mark.parametrize(
+    "path", [None, "", "/nowhere", ":/nowhere", "/nowhere:", ".", "/nowhere::.:/elsewhere", f"{BOOTSTRAP}:/nowhere"]
+)
+def test_a_program_keeps_the_path_that_it_would_have(tmp_path: Path, path: str | None) -> None:
+    (tmp_path / "show.py").write_text("import sys\nprint(sys.path)\n")
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    before = environ | ({} if path is None else {"PYTHONPATH": path.replace(f"{BOOTSTRAP}:", "")})
+    under = probed_environment(environ | ({} if path is None else {"PYTHONPATH": path}))
+    plain, probed = (
+        subprocess.run([sys.executable, "show.py"], cwd=tmp_path, env=each, capture_output=True, text=True, check=True)
+        for each in (before, under)
+    )
+    assert probed.stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, -2.5, 'a"b\\c\n\x7f\x1b é 😀 \ud800', [1, (2,), {"a": None}], {1: 2, None: 3, 2.5: 4}, {}],
+)
+def test_the_probes_json_is_that_of_the_standard_library(value: object) -> None:
+    assert json.loads(encode_json(value)) == json.loads(json.dumps(value))
+
+
+def test_the_probes_json_expresses_anything_or_refuses() -> None:
+    class Name(str):
+        pass
+
+    class Number(int):
+        def __str__(self) -> str:
+            return "seven"
+
+    assert json.loads(encode_json({"a": Path("/x"), (1, 2): 3, "n": Name("é"), "i": Number(7), "f": float("nan")})) == {
+        "a": "/x", "n": "é", "i": 7, "f": None
+    }  # fmt: skip
+    circle: list[object] = []
+    circle.append(circle)
+    with pytest.raises(ValueError, match="too deeply"):
+        encode_json(circle)

@@ -13,18 +13,25 @@ if TYPE_CHECKING:
         apply_rules as apply_rules,
         bool_rule as bool_rule,
         int_rule as int_rule,
-        known_optimizer as known_optimizer,
+        optimizer_options as optimizer_options,
         record_bool as record_bool,
         record_int as record_int,
+        record_optimizer as record_optimizer,
         record_ranks as record_ranks,
         record_word as record_word,
         switch_rule as switch_rule,
         word_rule as word_rule,
     )
     from .key_translation import Translation as Translation, uses_deepspeed as uses_deepspeed
-    from .known_models import folder_id as folder_id, torchtitan_id as torchtitan_id, torchtune_id as torchtune_id
+    from .known_models import (
+        config_of_model as config_of_model,
+        folder_id as folder_id,
+        torchtitan_id as torchtitan_id,
+        torchtune_id as torchtune_id,
+    )
     from .merged_settings import (
         CONFIG_SUFFIXES as CONFIG_SUFFIXES,
+        expand_abbreviations as expand_abbreviations,
         overrides_first as overrides_first,
         tool_layers as tool_layers,
         tool_settings as tool_settings,
@@ -49,11 +56,11 @@ else:
         __name__,
         {
             "key_rules": (
-                "apply_rules bool_rule int_rule known_optimizer record_bool record_int record_ranks "
-                "record_word switch_rule word_rule"
+                "apply_rules bool_rule int_rule optimizer_options record_bool record_int record_optimizer "
+                "record_ranks record_word switch_rule word_rule"
             ),
-            "known_models": "folder_id torchtitan_id torchtune_id",
-            "merged_settings": "CONFIG_SUFFIXES overrides_first tool_layers tool_settings",
+            "known_models": "config_of_model folder_id torchtitan_id torchtune_id",
+            "merged_settings": "CONFIG_SUFFIXES expand_abbreviations overrides_first tool_layers tool_settings",
             "tool_record": "ConfigTable has_any has_key section Tool ToolKey ToolKeys",
             "trainer_keys": "batch_keys CHECKPOINTING_SWITCH OPTIMIZER_NAMES TRAINER_KEYS",
             "key_translation": "Translation uses_deepspeed",

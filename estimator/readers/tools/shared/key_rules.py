@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from ....job.rules import optimizer_arguments, optimizer_by_class
 from ...program import WorldSize
 from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 
@@ -82,13 +84,15 @@ def record_word(findings: FindingCollector, key: str, setting: Setting | None, v
         findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
 
 
-def known_optimizer(setting: Setting, names: Mapping[str, str], findings: FindingCollector) -> str:
-    """Return the job's name of an optimizer; an unknown one is counted as adamw, and marked as uncertain."""
-    known = names.get(as_word(setting) or "")
-    if known is None:
-        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        findings.mark_uncertain("training.optimizer", sentence)
-    return known or "adamw"
+def record_optimizer(findings: FindingCollector, setting: Setting, *, options: Mapping[str, Any]) -> None:
+    """Record the optimizer class that a tool's setting names, with its keyword arguments."""
+    findings.record_optimizer(setting, optimizer_by_class(str(setting.value), options))
+
+
+def optimizer_options(settings: LayeredSettings, *prefixes: str) -> dict[str, Any]:
+    """Return the keyword arguments of an optimizer on which memory depends, from settings named ``PREFIX argument``."""
+    found = {name: settings.find(*(prefix + name for prefix in prefixes)) for name in optimizer_arguments()}
+    return {name: setting.value for name, setting in found.items() if setting is not None}
 
 
 def record_ranks(

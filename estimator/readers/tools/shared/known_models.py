@@ -2,8 +2,12 @@
 
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from ...source import FilesystemView
+from ...program import Program
+from ...source import FilesystemView, Finding, Setting
+from ...trainer import known_config
 
 TORCHTUNE = {
     "llama2_7b": "meta-llama/Llama-2-7b-hf",
@@ -72,3 +76,12 @@ def folder_id(filesystem: FilesystemView, text: str) -> str | None:
     """Return a checkpoint folder's full path, if it holds a config.json."""
     folder = filesystem.resolve(text)
     return str(folder) if os.access(folder / "config.json", os.F_OK) else None
+
+
+def config_of_model(program: Program, model: Setting | None) -> Mapping[str, Any] | None:
+    """Return the config of a model that a setting names, by id or by folder; None if it is not known here."""
+    if model is None:
+        return None
+    name = folder_id(program.filesystem, str(model.value)) or str(model.value)
+    finding = Finding(key="model.id", value=name, origin=model.origin, written=model.written)
+    return known_config(finding, program.environ, folders=program.pid is None)

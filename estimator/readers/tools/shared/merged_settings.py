@@ -1,7 +1,7 @@
 """A tool's configuration file merged with the command line's overrides, by dotted names."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,20 @@ def tool_layers(
         return layers
     table = table_in_log(found, _RESOLVED_CONFIG_MARK) if found.suffix == ".log" else table_in_file(found)
     return layers if table is None else (_flat_layer(table, source=f"{found.name} of the run"), *layers)
+
+
+def expand_abbreviations(layer: SettingsLayer, options: Sequence[str]) -> dict[str, Setting]:
+    """Return the command line's settings by full names: argparse takes the beginning of an option that fits one only.
+
+    Args:
+        layer: settings by names as they were written.
+        options: full names.
+    """
+    found = {}
+    for name, setting in layer.items():
+        fitting = [] if name in options else [option for option in options if option.startswith(name)]
+        found[fitting[0] if len(fitting) == 1 else name] = setting
+    return found
 
 
 def overrides_first(arguments: tuple[str, ...]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from vramtop import estimator
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import FrameworkName, OptimizerName, PrecisionName, StrategyName
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file import choices_of, job_from_mapping
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.optimizers import OPTIMIZERS
 from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES
@@ -17,7 +17,7 @@ from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES
 
 def test_a_job_file_takes_the_rows_of_the_tables() -> None:
     assert get_args(FrameworkName) == tuple(FRAMEWORKS)
-    assert get_args(OptimizerName) == tuple(OPTIMIZERS)
+    assert choices_of(OptimizerName) == tuple(OPTIMIZERS)
     assert get_args(PrecisionName) == tuple(PRECISIONS)
     assert get_args(StrategyName) == tuple(STRATEGIES)
 
@@ -36,6 +36,7 @@ def test_a_library_name_maps_to_one_optimizer() -> None:
     for names in ([row.trainer_names for row in OPTIMIZERS.values()], [row.class_names for row in OPTIMIZERS.values()]):
         every = [name for each in names for name in each]
         assert len(every) == len(set(every))
+        assert all(name.islower() or "." in name for name in every)
 
 
 @pytest.mark.parametrize("package", ["formula", "model", "trace"])

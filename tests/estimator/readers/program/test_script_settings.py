@@ -56,7 +56,7 @@ def test_options_and_environment_take_precedence_over_defaults_of_the_script(tmp
 def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
     reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
     job = reading.job()
-    assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "fused-linear")
+    assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "chunked")
     assert (job.training.activation_checkpointing, job.training.precision) == ("full", "bf16-mixed")
 
 

@@ -236,7 +236,7 @@ def test_llamafactory_reads_the_number_of_processes_from_the_environment(read: R
 
 
 def test_other_training_methods_of_llamafactory(read: Read) -> None:
-    text = "model_name_or_path: org/model\nstage: sft\nfinetuning_type: freeze\n"
+    text = "model_name_or_path: org/model\nstage: sft\nfinetuning_type: oft\n"
     reading = read("llamafactory-cli train x.yaml", text)
     assert (reading.job().unsure.gradients, reading.job().unsure.optimizer) == ("less", "less")
     assert any("counted as training all weights" in warning for warning in reading.warnings)

@@ -94,10 +94,12 @@ def test_without_its_module_the_tool_is_unknown() -> None:
     assert keys_of_tool("brewer").settings == {}
 
 
-def test_every_module_of_the_folder_is_a_tool() -> None:
+def test_every_module_and_room_of_the_folder_is_a_tool() -> None:
     folder = Path(tool_registry.__file__).parent
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "tool_registry"}
-    assert {tool.read.__module__.rpartition(".")[2] for tool in all_tools()} == modules
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")} - {"shared"}
+    prefix = f"{tools.__name__}."
+    assert {tool.read.__module__.removeprefix(prefix).partition(".")[0] for tool in all_tools()} == modules | rooms
 
 
 def test_names_commands_and_configurations_belong_to_one_tool_each() -> None:

@@ -1,14 +1,13 @@
-"""LLaMA-Factory: its YAML and the overrides of ``llamafactory-cli train x.yaml cutoff_len=4096``.
+"""Reads a LLaMA-Factory configuration; version 0 trains with transformers' Trainer.
 
-Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains with transformers' Trainer.
+Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9.
 """
 
 import re
 from collections.abc import Mapping
 
-from ..program import Program, ToolCommand, accelerate_layers, processes_per_node
-from ..source import (
-    MODEL_STATES,
+from ...program import Program, ToolCommand, accelerate_layers, processes_per_node
+from ...source import (
     FindingCollector,
     JobReading,
     LayeredSettings,
@@ -21,8 +20,8 @@ from ..source import (
     default_setting,
     transformers_defaults,
 )
-from ..trainer import read_trainer
-from .shared import (
+from ...trainer import read_trainer
+from ..shared import (
     OPTIMIZER_NAMES,
     Tool,
     ToolKey,
@@ -33,19 +32,29 @@ from .shared import (
     tool_layers,
     uses_deepspeed,
 )
+from .freezing import record_freezing, record_frozen_parts
+from .version1 import has_version1_names, is_version1, is_version1_program, read_version1
 
-_TRAINER_NAMES = {"enable_liger_kernel": "use_liger_kernel", "cutoff_len": "max_length", "lora_rank": "lora_r"}
+_TRAINER_NAMES = {
+    "enable_liger_kernel": "use_liger_kernel",
+    "cutoff_len": "max_length",
+    "lora_rank": "lora_r",
+    "additional_target": "modules_to_save",
+}
 _SWITCHES: Mapping[str, tuple[str, object]] = {
     "use_unsloth_gc": ("activation_offloading", True),
     "pure_bf16": ("bf16", False),
     "use_muon": ("optim", "muon"),
 }
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
-_V1_SECTIONS = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config")
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("finetuning_type", "quantization_bit", "double_quantization", "bnb_4bit_quant_type"),
     *("lora_alpha", "lora_dropout", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage"),
+    *("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules", "use_llama_pro"),
+    *("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
 )
+_COMMANDS = frozenset({"train", "sft", "dpo", "rm"})
+"""The last three are version 1's."""
 _SMALL_STATE_OPTIMIZERS = ("galore", "apollo", "badam", "adam_mini")
 """Optimizers with smaller states, switched on by ``use_NAME``."""
 
@@ -54,11 +63,17 @@ def read(program: Program) -> JobReading:
     """Return the job of a LLaMA-Factory configuration."""
     findings, layers = program.findings, tool_layers(program, "config")
     settings = LayeredSettings(*layers)
+    version0 = settings.find("model_name_or_path") is not None
+    if has_version1_names(settings) or (is_version1_program(program) and not version0):
+        return read_version1(program, layers)
     finetuning = settings.find("finetuning_type")
     lora = finetuning is None or as_word(finetuning) == "lora"
     translated = [_translate(layer, findings) for layer in layers]
-    names = [name for layer in layers for name in layer]
-    _warn_of_uncounted(program, settings, names)
+    _warn_of_uncounted(settings, findings)
+    if as_word(finetuning) == "freeze":
+        record_freezing(program, settings, settings.find("model_name_or_path"))
+    elif as_word(finetuning) == "full":
+        record_frozen_parts(program, settings, settings.find("model_name_or_path"))
     defaults = {
         **transformers_defaults(program.versions),
         **_own_defaults(lora=lora),
@@ -70,17 +85,22 @@ def read(program: Program) -> JobReading:
         program,
         [*translated, _quantization(settings, findings), defaults],
         [uses_deepspeed(settings), processes_per_node(program.environ), *accelerate_layers(program, {})],
-        method="reward" if stage == "rm" else stage if stage in ("dpo", "kto") else None,
+        method=_method(stage, settings),
+        own_loss=False,
     )
 
 
-def _warn_of_uncounted(program: Program, settings: LayeredSettings, names: list[str]) -> None:
-    """Warn of the new settings of version 1, of methods other than LoRA and full, and of PPO's further models."""
-    findings, finetuning = program.findings, settings.find("finetuning_type")
-    if program.environ.get("USE_V1") == "1" or any(name.startswith(_V1_SECTIONS) for name in names):
-        findings.warn("LLaMA-Factory's v1 names (peft_config, dist_config, quant_config) are read in part only.")
-        findings.add_uncertainty("either", *MODEL_STATES, "activations")
-    if finetuning is not None and as_word(finetuning) not in ("lora", "full"):
+def _method(stage: str | None, settings: LayeredSettings) -> str | None:
+    """Return TRL's method that a stage is; the preference losses of ORPO and SimPO need no reference model."""
+    if stage == "dpo":
+        return {"orpo": "orpo", "simpo": "cpo"}.get(as_word(settings.find("pref_loss")) or "", "dpo")
+    return {"rm": "reward", "kto": "kto"}.get(stage or "")
+
+
+def _warn_of_uncounted(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Warn of methods other than LoRA, freezing and full fine-tuning, and of PPO's further models."""
+    finetuning = settings.find("finetuning_type")
+    if finetuning is not None and as_word(finetuning) not in ("lora", "full", "freeze"):
         findings.warn(f"{finetuning.origin}: {finetuning.value} is counted as training all weights.")
         findings.add_uncertainty("less", "gradients", "optimizer")
     if as_word(settings.find("stage")) == "ppo":
@@ -165,10 +185,14 @@ def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict
 
 TOOL = Tool(
     name="LLaMA-Factory",
-    programs=re.compile(r"(.*/)?(llamafactory-cli|lmf|llamafactory/(launcher|cli))|llamafactory\.(launcher|cli)"),
-    commands=tuple(ToolCommand(name=name, subcommands=frozenset({"train"})) for name in ("llamafactory-cli", "lmf")),
+    programs=re.compile(
+        r"(.*/)?(llamafactory-cli|lmf|llamafactory/(v1/)?(launcher|cli))"
+        r"|llamafactory\.((v1\.)?(launcher|cli)|v1\.trainers\.\w+)"
+    ),
+    commands=tuple(ToolCommand(name=name, subcommands=_COMMANDS) for name in ("llamafactory-cli", "lmf")),
     is_config=lambda table: (
-        "model_name_or_path" in table and has_any(table, "finetuning_type", "cutoff_len", "stage", "template")
+        ("model_name_or_path" in table and has_any(table, "finetuning_type", "cutoff_len", "stage", "template"))
+        or is_version1(table)
     ),
     read=read,
     keys=ToolKeys(

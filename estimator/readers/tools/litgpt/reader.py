@@ -1,29 +1,34 @@
-"""LitGPT: the flags of ``litgpt finetune_lora CHECKPOINT_DIR --train.micro_batch_size 4`` and its YAML.
+"""Reads a LitGPT command or its YAML into a job.
 
-Names and meanings: ``litgpt/finetune``, ``litgpt/args.py`` of LitGPT 0.5.
+Names and meanings: ``litgpt/finetune``, ``litgpt/pretrain.py``, ``litgpt/args.py`` of LitGPT 0.5.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 
-from ..program import Program, ToolCommand, read_world_size, visible_gpus
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
-from ..trainer import warn_of_unread
-from .shared import (
+from ...program import Program, ToolCommand
+from ...source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, default_setting
+from ...trainer import warn_of_unread
+from ..shared import (
     CONFIG_SUFFIXES,
     Tool,
     ToolKey,
     ToolKeys,
     apply_rules,
-    folder_id,
+    expand_abbreviations,
     has_any,
     int_rule,
-    known_optimizer,
+    optimizer_options,
     record_int,
-    tool_settings,
+    record_optimizer,
+    tool_layers,
     word_rule,
 )
+from .adapters import read_adapter_method
+from .devices import LORA_RECIPES, read_devices
+from .model import read_litgpt_model
 
 _PRECISION = {
     "bf16-true": "bf16",
@@ -50,13 +55,6 @@ _TARGETS = {
     "lora_head": (["lm_head"], False),
 }
 """LitGPT's switches, the layers of a Llama that they adapt, and their defaults."""
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw", "adam"), "adamw"),
-    "sgd": "sgd",
-    "pagedadamw": "paged-adamw",
-    "pagedadamw8bit": "paged-adamw-8bit",
-    "adamw8bit": "adamw-8bit",
-}
 _RULES = (
     int_rule("training.sequence_length", "train.max_seq_length", "data.max_seq_length"),
     word_rule("training.precision", _PRECISION, "precision", default="bf16-mixed"),
@@ -64,15 +62,25 @@ _RULES = (
 _SUBCOMMANDS = frozenset(
     {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"}
 )
+_OPTIONS = (
+    *("train.save_interval", "train.log_interval", "train.global_batch_size", "train.micro_batch_size"),
+    *("train.lr_warmup_steps", "train.lr_warmup_fraction", "train.epochs", "train.max_tokens", "train.max_steps"),
+    *("train.max_time", "train.max_seq_length", "train.tie_embeddings", "train.max_norm", "train.min_lr"),
+    *("precision", "quantize", "devices", "num_nodes", "optimizer", *_TARGETS, "lora_r", "lora_alpha", "lora_dropout"),
+)
+"""Options whose names may be shortened on the command line, with those that make a short name ambiguous."""
 
 
 def read(program: Program) -> JobReading:
     """Return the job of a LitGPT command."""
-    findings, settings = program.findings, tool_settings(program, "config")
-    recipe = _recipe(program, settings)
+    words, flags = _split_words(program.launch.arguments)
+    program = replace(program, launch=replace(program.launch, arguments=(*words, *flags)))
+    findings, layers = program.findings, tool_layers(program, "config")
+    settings = LayeredSettings(expand_abbreviations(layers[0], _OPTIONS), *layers[1:])
+    recipe = _recipe(program, settings, words)
     pretrains = recipe == "pretrain"
     findings.record("training.framework", "litgpt", "the program is LitGPT")
-    _read_model(program, settings)
+    read_litgpt_model(program, settings, positional=_named_model(words))
     apply_rules(
         (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
         settings,
@@ -85,12 +93,11 @@ def read(program: Program) -> JobReading:
     _read_optimizer(settings, findings, pretrains=pretrains)
     if pretrains:
         findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
-    if recipe in ("lora", "finetune", "finetune_lora"):
-        _read_adapters(settings, findings)
+    if recipe in LORA_RECIPES:
+        _read_lora(settings, findings)
     elif recipe.startswith(("adapter", "finetune_adapter")):
-        findings.warn("LitGPT's adapter methods are not counted; the weights are counted as fully trained.")
-        findings.add_uncertainty("less", "gradients", "optimizer")
-    _read_ranks(program, settings, pretrains=pretrains)
+        read_adapter_method(program, settings, second=recipe.endswith("v2"))
+    read_devices(program, settings, recipe=recipe)
     warn_of_unread(settings, findings)
     return findings.build()
 
@@ -99,31 +106,32 @@ def _default(value: object, name: str) -> Setting:
     return default_setting(value, f"LitGPT's default {name}")
 
 
-def _recipe(program: Program, settings: LayeredSettings) -> str:
+def _split_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the words that stand for themselves, and the flags, each of which takes exactly one value."""
+    words: list[str] = []
+    flags: list[str] = []
+    value_follows = False
+    for word in arguments:
+        is_flag = word.startswith("--") and not value_follows
+        (flags if is_flag or value_follows else words).append(word)
+        value_follows = is_flag and "=" not in word
+    return words, flags
+
+
+def _named_model(words: list[str]) -> str | None:
+    """Return the checkpoint or model on the command line: the word after the command."""
+    names = words[1:] if words and (words[0].startswith("finetune") or words[0] == "pretrain") else words
+    return next((name for name in names[:1] if not name.endswith(CONFIG_SUFFIXES)), None)
+
+
+def _recipe(program: Program, settings: LayeredSettings, words: list[str]) -> str:
     """Return the recipe (``finetune_lora``, ...) from the command or the script, otherwise from the file's keys."""
-    words = [word for word in program.launch.arguments if not word.startswith("-")]
     script = PurePath(program.launch.script or "").stem
     if script == "litgpt" or program.launch.module in ("litgpt", "litgpt.__main__"):
         return words[0] if words else "finetune"
     if program.config_file is not None:
         return "lora" if settings.find("lora_r") is not None else "full"
     return script or (program.launch.module or "").rpartition(".")[2]
-
-
-def _read_model(program: Program, settings: LayeredSettings) -> None:
-    """Record the model's id: a checkpoint folder ends in organisation and model, as on the Hugging Face hub."""
-    setting = settings.find("checkpoint_dir", "model_name", "initial_checkpoint_dir", "repo_id")
-    if setting is None:
-        words = [word for word in program.launch.arguments if not word.startswith("-") and "=" not in word]
-        has_command = bool(words) and (words[0].startswith("finetune") or words[0] == "pretrain")
-        named = words[1:2] if has_command else words[:1]
-        if named and not named[0].endswith(CONFIG_SUFFIXES):
-            setting = Setting(value=named[0], origin=f"{named[0]} on the command line")
-    if setting is None:
-        return
-    text = str(setting.value).rstrip("/")
-    name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
-    program.findings.record_from(setting, "model.id", folder_id(program.filesystem, text) or name)
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pretrains: bool) -> None:
@@ -136,12 +144,11 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pr
         origin = f"{quantized.origin}: LitGPT's optimizer for it"
         findings.record("training.optimizer", "paged-adamw", origin, written=False)
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
-    optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
-    fused = pretrains or settings.is_true("optimizer.init_args.fused", "optimizer.fused")
-    findings.record_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
+    options = optimizer_options(settings, "optimizer.init_args.", "optimizer.")
+    record_optimizer(findings, setting, options={**options, "fused": True} if pretrains else options)
 
 
-def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_lora(settings: LayeredSettings, findings: FindingCollector) -> None:
     record_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
     targets: list[str] = []
     origins: list[str] = []
@@ -160,28 +167,6 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     elif quantize is not None:
         sentence = f"{quantize.origin}: {quantize.value!r} is not known here and is not counted."
         findings.mark_uncertain("lora.quantization", sentence, direction="less")
-
-
-def _read_ranks(program: Program, settings: LayeredSettings, *, pretrains: bool) -> None:
-    """Record the ranks: several devices mean FSDP, and for fine-tuning checkpointed blocks (``FSDPStrategy``)."""
-    findings = program.findings
-    world = read_world_size(program.launcher, LayeredSettings(), program.environ)
-    devices = settings.find("devices") or (_default("auto", "devices") if pretrains else None)
-    ranks = world.ranks if (as_int(world.ranks) or 1) > 1 else devices
-    if devices is not None and as_word(devices) in ("auto", "-1"):
-        ranks = ranks if as_int(ranks) else visible_gpus(program.environ)
-        findings.require("parallel.data_shard")
-    number = as_int(ranks)
-    if ranks is None or number in (None, 1):
-        if ranks is not None and number == 1:
-            findings.record("parallel.data_shard", 1, ranks.origin, written=False)
-        return
-    nodes = as_int(settings.find("num_nodes")) or 1
-    findings.record("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
-    findings.record_from(ranks, "parallel.data_shard", (number or 1) * nodes)
-    if not pretrains:
-        origin = f"{ranks.origin}: LitGPT then checkpoints every block"
-        findings.record("training.activation_checkpointing", "full", origin, written=False)
 
 
 TOOL = Tool(

@@ -1,0 +1,131 @@
+"""LitGPT's commands as its own parser resolves them (jsonargparse, LitGPT 0.5.13), and the models that it builds."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator import estimate
+from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+Read = Callable[..., JobReading]
+LLAMA = "meta-llama/Llama-3.2-1B"
+LENGTH = "--train.max_seq_length 64"
+
+
+def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
+    return tuple(reading.value(key) for key in keys)
+
+
+RANKS = ("parallel.strategy", "parallel.data_shard", "parallel.data_replicate", "training.gradient_accumulation")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (f"finetune_full {LLAMA}", (None, 1, None, 16)),
+        (f"finetune_full {LLAMA} --devices 2", ("fsdp1", 2, None, 8)),
+        (f"finetune_full {LLAMA} --devices=2 --num_nodes=2", ("fsdp1", 4, None, 4)),
+        (f"finetune_full {LLAMA} --devices auto", ("fsdp1", 4, None, 4)),
+        (f"finetune_full {LLAMA} --devices -1", ("fsdp1", 4, None, 4)),
+        (f"finetune_lora {LLAMA} --devices 2", ("fsdp2", 2, None, 8)),
+        (f"pretrain {LLAMA} --devices 2 --num_nodes 2", ("fsdp1", 2, 2, 32)),
+        (f"pretrain {LLAMA}", ("fsdp1", 4, 1, 32)),
+    ],
+)
+def test_devices_decide_and_not_the_visible_gpus(read: Read, line: str, found: tuple[Any, ...]) -> None:
+    reading = read(f"litgpt {line} {LENGTH}", CUDA_VISIBLE_DEVICES="0,1,2,3")
+    assert values(reading, *RANKS) == found
+
+
+def test_worker_that_lightning_started_knows_how_many_there_are(read: Read) -> None:
+    line = f"litgpt finetune_full {LLAMA} {LENGTH} --devices auto"
+    assert values(read(line, WORLD_SIZE="8", LOCAL_RANK="3"), "parallel.data_shard") == (8,)
+    assert read(line).missing == ("parallel.data_shard",)
+
+
+def test_lora_before_version_0_5_11_uses_fsdp1(tmp_path: Path) -> None:
+    line = ["litgpt", "finetune_lora", LLAMA, *LENGTH.split(), "--devices", "2", "--precision", "bf16-true"]
+    old = read_launch(line, environ={}, cwd=tmp_path, versions={"litgpt": "0.5.9"})
+    new = read_launch(line, environ={}, cwd=tmp_path, versions={"litgpt": "0.5.11"})
+    assert values(old, "parallel.strategy", "parallel.reduce_dtype") == ("fsdp1", "bf16")
+    assert values(new, "parallel.strategy", "parallel.reduce_dtype") == ("fsdp2", "bf16")
+
+
+def test_mixed_precision_on_several_devices(read: Read) -> None:
+    full = read(f"litgpt finetune_full {LLAMA} {LENGTH} --devices 2")
+    assert values(full, "training.precision", "parallel.reduce_dtype") == ("bf16-mixed", "bf16")
+    lora = read(f"litgpt finetune_lora {LLAMA} {LENGTH} --devices 2")
+    assert lora.value("parallel.reduce_dtype") is None
+    assert lora.job().unsure.weights == "more"
+
+
+@pytest.mark.parametrize("place", ["finetune_lora --lora_r 32 NAME", "finetune_lora NAME --lora_r 32"])
+def test_the_models_name_is_no_value_of_a_flag(read: Read, place: str) -> None:
+    reading = read(f"litgpt {place.replace('NAME', LLAMA)} {LENGTH}")
+    assert values(reading, "model.id", "lora.rank") == (LLAMA, 32)
+
+
+def test_shortened_names_of_options(read: Read) -> None:
+    reading = read(f"litgpt finetune_full {LLAMA} --train.micro_batch 3 --train.max_seq 64 --train.max_t 9 --dev 2")
+    keys = ("training.micro_batch", "training.sequence_length", "parallel.data_shard")
+    assert values(reading, *keys) == (3, 64, 2)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parameters", "trained"),
+    [
+        ("finetune_full", 1_498_482_688, 1_498_482_688),
+        ("finetune_lora", 1_498_482_688, 851_968),
+    ],
+)
+def test_head_is_not_tied(read: Read, recipe: str, parameters: int, trained: int) -> None:
+    """Figures: parameters that LitGPT's own modules have on the meta device, adapters not among the model's."""
+    budget = estimate(read(f"litgpt {recipe} {LLAMA} {LENGTH}").job(), method="formula")
+    assert (budget.model.parameters, budget.model.trainable_parameters) == (parameters, trained)
+
+
+@pytest.mark.parametrize(("recipe", "trained"), [("finetune_adapter", 287_168), ("finetune_adapter_v2", 1_364_928)])
+def test_adapter_methods_train_few_parameters(read: Read, recipe: str, trained: int) -> None:
+    reading = read(f"litgpt {recipe} {LLAMA} {LENGTH}")
+    assert values(reading, "lora.rank", "training.trainable_parameters") == (None, trained)
+    unknown = read(f"litgpt {recipe} some/model {LENGTH}")
+    assert unknown.value("training.trainable_parameters") is None
+    assert any("own parameters are not counted" in warning for warning in unknown.warnings)
+
+
+def test_tied_embeddings_are_kept_where_they_are_asked_for(read: Read) -> None:
+    assert (
+        read(f"litgpt pretrain {LLAMA} {LENGTH} --devices 1 --train.tie_embeddings true").value("model.config") is None
+    )
+
+
+PYTHIA_160M = "--model_config.n_layer 12 --model_config.n_embd 768 --model_config.n_head 12"
+
+
+def test_model_that_is_written_out(read: Read, tmp_path: Path) -> None:
+    """Figure: LitGPT's Pythia 160M has 162,322,944 parameters."""
+    line = f"litgpt pretrain x {LENGTH} --devices 1 {PYTHIA_160M} --model_config.padding_multiple 128"
+    assert estimate(read(line).job(), method="formula").model.parameters == 162_322_944
+    llama = "{n_layer: 2, n_embd: 64, n_head: 4, n_query_groups: 2, norm_class_name: RMSNorm, mlp_class_name: LLaMAMLP,"
+    text = f"model_name: x\nmodel_config: {llama} intermediate_size: 128, bias: false, vocab_size: 500}}\n"
+    (tmp_path / "p.yaml").write_text(f"{text}devices: 1\ntrain: {{max_seq_length: 64}}\n")
+    reading = read_config_file(tmp_path / "p.yaml", environ={})
+    block = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 128 + 2 * 64
+    assert estimate(reading.job(), method="formula").model.parameters == 2 * 512 * 64 + 2 * block + 64
+
+
+def test_model_of_another_kind_is_asked_for(read: Read) -> None:
+    reading = read(f"litgpt pretrain x {LENGTH} --devices 1 {PYTHIA_160M} --model_config.n_expert 4")
+    assert "model.id" in reading.missing
+    assert any("n_expert" in warning for warning in reading.warnings)
+
+
+def test_folder_that_litgpt_wrote_names_its_model(read: Read, tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "finetune" / "lora" / "final"
+    folder.mkdir(parents=True)
+    (folder / "model_config.yaml").write_text("name: Llama-3.2-1B\nhf_config: {org: meta-llama, name: Llama-3.2-1B}\n")
+    assert read(f"litgpt finetune_full out/finetune/lora/final {LENGTH}").value("model.id") == LLAMA

@@ -1,0 +1,173 @@
+"""The environment and the folder of the interpreters that vramtop starts."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.paths import JOB_FOLDERS, note_job_folder
+from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
+from vramtop.estimator.trace.start_python import left_out_folders, safe_environment
+from vramtop.estimator.trace.worker_process import Worker
+
+PYTHON = Path(sys.executable)
+BASE_PYTHON = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+"""Outside of a virtual environment, so that it has user packages."""
+STRANGER = 54321
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+
+
+def python_path(environ: dict[str, str]) -> list[str]:
+    return [each for each in safe_environment(environ, PYTHON).get("PYTHONPATH", "").split(":") if each]
+
+
+def folder_of(owner: int, folder: Path) -> Path:
+    folder.mkdir()
+    os.chown(folder, owner, owner)
+    return folder
+
+
+def test_folders_of_the_users_own_stay_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "packages").mkdir()
+    assert python_path({"PYTHONPATH": f"{tmp_path / 'packages'}:/usr/lib"}) == [str(tmp_path / "packages"), "/usr/lib"]
+
+
+def test_the_current_folder_and_relative_ones_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for path in ("", ".", ":", "..", "here", f"{tmp_path}/here", f"{tmp_path}/here/../here", f"{tmp_path}/link"):
+        assert python_path({"PYTHONPATH": path}) == [], path
+
+
+def test_a_removed_current_folder_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert python_path({"PYTHONPATH": f".:{tmp_path}"}) == [str(tmp_path)]
+    assert probe_interpreter(PYTHON) is not None
+
+
+def test_the_folder_of_a_job_is_left_out(tmp_path: Path) -> None:
+    note_job_folder(tmp_path)
+    try:
+        assert python_path({"PYTHONPATH": str(tmp_path)}) == []
+    finally:
+        JOB_FOLDERS.discard(os.path.realpath(tmp_path))
+
+
+def test_folders_that_anyone_may_write_to_are_left_out_and_named(tmp_path: Path) -> None:
+    open_folder = tmp_path / "open"
+    open_folder.mkdir()
+    open_folder.chmod(0o777)
+    environ = {"PYTHONPATH": f"{open_folder}:/nowhere"}
+    assert python_path(environ) == []
+    assert left_out_folders(environ, PYTHON) == [f"{open_folder} (anyone may write to it)"]
+
+
+@needs_root
+def test_a_strangers_folder_is_left_out_unless_the_interpreter_is_theirs_too(tmp_path: Path) -> None:
+    theirs = folder_of(STRANGER, tmp_path / "theirs")
+    environ = {"PYTHONPATH": str(theirs)}
+    assert python_path(environ) == []
+    assert left_out_folders(environ, PYTHON) == [f"{theirs} (another user's)"]
+    assert safe_environment(environ, theirs / "python")["PYTHONPATH"] == str(theirs)  # as with a cluster's modules
+
+
+@pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"])
+def test_other_variables_lead_to_no_such_folder_either(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for value in (".", "packages", str(tmp_path)):
+        assert name not in safe_environment({name: value}, PYTHON)
+    assert safe_environment({name: "/usr"}, PYTHON)[name] == "/usr"
+
+
+def user_packages(home: Path) -> Path:
+    """Make a folder of user packages in which Python runs code when it starts."""
+    packages = home / ".local" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "evil.pth").write_text(f"import os; open({str(home / 'ran')!r}, 'w').close()\n")
+    return packages
+
+
+def test_user_packages_stay_unless_another_user_may_write_there(tmp_path: Path) -> None:
+    own, foreign = tmp_path / "own", tmp_path / "foreign"
+    for home in (own, foreign):
+        user_packages(home)
+    if os.geteuid() == 0:
+        os.chown(foreign / ".local", STRANGER, STRANGER)
+    else:
+        (foreign / ".local").chmod(0o777)
+    for home in (own, foreign):
+        with Worker(BASE_PYTHON, environ={"HOME": str(home)}) as worker:
+            worker.request({"op": "frameworks"}, 30)
+    assert (own / "ran").exists()
+    assert not (foreign / "ran").exists()
+
+
+def test_an_interpreter_works_in_a_folder_of_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Worker(PYTHON) as worker:
+        worker.request({"op": "frameworks"}, 30)
+        assert Path(f"/proc/{worker.pid}/cwd").readlink() == Path("/")
+        environ = Path(f"/proc/{worker.pid}/environ").read_bytes().split(b"\0")
+    assert b"PYTHONSAFEPATH=1" in environ
+
+
+def test_an_environment_may_be_named_relative_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(PYTHON.parents[2])
+    name = PYTHON.parents[1].name
+    assert find_interpreters(None, {"VIRTUAL_ENV": name})[0] == PYTHON
+    found = probe_interpreter(Path(name) / "bin" / PYTHON.name)
+    assert found is not None
+
+
+def test_only_one_module_starts_interpreters() -> None:
+    root = Path(__file__).parents[3]
+    starters = {"estimator/trace/start_python.py", "tui/app/fit_events.py"}  # the latter runs the user's own command
+    found = {
+        str(file.relative_to(root))
+        for package in ("estimator", "monitor", "tui")
+        for file in (root / package).rglob("*.py")
+        if any(word in file.read_text() for word in ("subprocess.run(", "subprocess.Popen(\n", "Popen([", "os.spawn"))
+    }
+    assert found == starters
+
+
+def test_planted_modules_do_not_hide_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f".:{tmp_path}:")
+    for name in ("json", "types", "torch", "importlib", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    assert probe_interpreter(PYTHON) is not None
+    assert not (tmp_path / "ran").exists()
+
+
+def vramtop_marks(command: list[Any], folder: Path, names: tuple[str, ...], path: str | None) -> set[str]:
+    """Return which of the modules planted in a folder run if a command is started there."""
+    marks = folder / "marks"
+    marks.mkdir(exist_ok=True)
+    for mark in marks.iterdir():
+        mark.unlink()
+    for name in names:
+        (folder / f"{name}.py").write_text(f"open({str(marks / name)!r}, 'w').close()\n")
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environ |= {} if path is None else {"PYTHONPATH": path}
+    subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=False, timeout=60)
+    return {mark.name for mark in marks.iterdir()}
+
+
+def test_vramtop_itself_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    names = ("json", "argparse", "msgspec", "psutil", "pynvml", "torch", "subprocess", "datetime", "gzip", "yaml")
+    module = [PYTHON, "-m", "vramtop.tui.cli", "--once", "--json"]
+    assert vramtop_marks(module, tmp_path, names, None) == set()
+    script = [PYTHON.parent / "vramtop", "--once", "--json"]
+    assert vramtop_marks(script, tmp_path, names, None) == set()
+    assert vramtop_marks(script, tmp_path, names, ".") == set()
