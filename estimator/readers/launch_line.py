@@ -3,12 +3,15 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 from ..common import InputError
 from ..job import Software
 from .notebook import notebook_of_program, with_cells
-from .program import SIZE_ARGUMENTS, Program, ScriptSettings, accelerate_layers, read_script
+from .program import Program, accelerate_layers
+from .script import SIZE_ARGUMENTS, ScriptSettings, read_script
 from .source import (
     UNKNOWN_TABLE,
     FilesystemView,
@@ -17,13 +20,14 @@ from .source import (
     NotebookCode,
     Setting,
     SettingsLayer,
+    default_setting,
     layer_from_table,
     parse_flags,
     read_table,
     transformers_defaults,
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer import read_trainer
+from .trainer import known_config, read_trainer
 from .trl import trl_defaults
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
@@ -122,7 +126,10 @@ def _read_own_script(program: Program) -> JobReading:
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
     accelerate = [*accelerate_layers(program, files), script.accelerate]
-    layers = [flags, files, script.written, script.hints, *defaults]
+    layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
+    for doubt in script.doubts:
+        program.findings.warn(doubt.sentence)
+        program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
     reading = read_trainer(program, layers, accelerate, method=method, unresolved=unresolved)
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
 
@@ -160,11 +167,25 @@ def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCod
         program.findings.warn("The script came through standard input and is not counted.")
         return ScriptSettings()
     try:
-        path, text = program.filesystem.resolve(script), notebook.text if notebook is not None else None
-        return read_script(path, options=options, environ=program.environ, text=text)
+        return read_script(
+            program.filesystem.resolve(script),
+            text=notebook.text if notebook is not None else None,
+            options=options,
+            environ=program.environ,
+            arguments=program.launch.arguments,
+            find_config=partial(_find_config, program),
+        )
     except InputError as error:
         program.findings.warn(f"The script is not counted: {error.message}")
         return ScriptSettings()
+
+
+def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
+    """Return the config of a model that the script names; a folder is one as the program sees it."""
+    folder = program.filesystem.resolve(name)
+    is_folder = os.access(folder / "config.json", os.F_OK)
+    model = default_setting(str(folder) if is_folder else name, "the script")
+    return known_config(model, program.environ, folders=is_folder)
 
 
 def _defaults(

@@ -12,6 +12,7 @@ from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, known_config, stored_dtype
 from .precision import read_precision
 from .run_arguments import read_run
+from .script_facts import config_of_script, models_of_script, read_trainable
 from .sharding import deepspeed_settings, fsdp_settings, read_parallel
 from .step_arguments import read_step
 from .trainer_inputs import TrainerInputs
@@ -46,13 +47,24 @@ def read_trainer(
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, stored=stored_dtype(config), findings=findings)
     read_parallel(inputs, findings)
+    read_trainable(inputs.settings, findings)
+    held = models_of_script(inputs.settings, program)
     if inputs.trl is not None:
-        _read_beside(inputs, inputs.trl, lora=lora, findings=findings)
+        _read_beside(inputs, inputs.trl, lora=lora, held=held, findings=findings)
+    elif held:
+        findings.record("other_models", [model for model, _ in held], held[0][1])
     warn_of_unread(inputs.settings, findings)
     return findings.build()
 
 
-def _read_beside(inputs: TrainerInputs, method: Method, *, lora: bool, findings: FindingCollector) -> None:
+def _read_beside(
+    inputs: TrainerInputs,
+    method: Method,
+    *,
+    lora: bool,
+    held: Sequence[tuple[Mapping[str, Any], str]],
+    findings: FindingCollector,
+) -> None:
     """Read what TRL's trainer holds beside the trained model: other models, and text that it generates."""
     settings, versions = inputs.settings, inputs.versions
     zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
@@ -60,6 +72,7 @@ def _read_beside(inputs: TrainerInputs, method: Method, *, lora: bool, findings:
         adapters=lora,
         sharding="zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None,
         filesystem=inputs.filesystem,
+        held=held,
     )
     read_other_models(method, settings, versions, findings, setup)
     read_rollout(method, settings, versions, findings, ranks=inputs.ranks)
@@ -88,6 +101,7 @@ def _inputs(
         program.environ,
         started=program.pid is not None and program.launcher is not program.launch,
         self_started_ranks=program.self_started_ranks,
+        findings=findings,
     )
     inputs = TrainerInputs(
         settings=LayeredSettings(program.reported, logged, layers[0], model_init, *layers[1:]),
@@ -109,7 +123,7 @@ def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, A
     config = known_config(findings.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
     if running is None or not isinstance(running.value, Mapping):
-        return config
+        return config_of_script(settings, findings) or config
     if config is not None and not _differs(running.value, config):
         return config
     findings.record("model.config", running.value, running.origin.removesuffix(": running_model_config"))

@@ -1,6 +1,6 @@
 """Reads the models that TRL's trainers hold beside the trained one: references, teachers, reward and value models."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +42,12 @@ class Setup:
     """What shards the trained weights."""
     filesystem: FilesystemView
     """Where paths of the program lead."""
+    held: Sequence[tuple[Mapping[str, Any], str]] = ()
+    """Models that the script itself loads and keeps, and where."""
+
+    def holds(self, role: str) -> bool:
+        """Return True if the script itself loads a model of a role."""
+        return any(model["role"] == role for model, _ in self.held)
 
 
 def read_other_models(
@@ -58,9 +64,14 @@ def read_other_models(
         *_teacher(method, settings, findings, setup),
         *_scorers(method, settings, findings, setup),
     )
-    for model, origin in found:
-        models.append(model)
+    by_role = {model["role"]: model for model, _ in found}
+    for model, origin in setup.held:
+        models.append({**({"sharded": True} if by_role.get(model["role"], {}).get("sharded") else {}), **model})
         origins.append(origin)
+    for model, origin in found:
+        if not setup.holds(model["role"]):
+            models.append(model)
+            origins.append(origin)
     if models:
         findings.record("other_models", models, "; ".join(dict.fromkeys(origins)), written=False)
     if method.trains_value_model:
@@ -110,7 +121,7 @@ def _teacher(method: Method, settings: LayeredSettings, findings: FindingCollect
     named = settings.find("teacher_model_name_or_path", "teacher_model")
     server = settings.find("teacher_model_server_url")
     options = settings.find("teacher_model_init_kwargs")
-    if server is not None:
+    if server is not None or setup.holds("teacher"):
         return
     if named is None or not isinstance(named.value, str):
         findings.warn(f"The teacher of TRL's {method.name} is not named here, and is not counted.")

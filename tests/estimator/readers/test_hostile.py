@@ -16,7 +16,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file import job_from_mapping, load_job
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.program.script_settings import read_script
+from vramtop.estimator.readers.script.script_settings import read_script
 from vramtop.estimator.readers.source.data_files import read_table
 
 some = settings(max_examples=60)

@@ -1,25 +1,26 @@
 """Settings in the source of a training script, which is parsed and never run."""
 
 import ast
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...common import InputError, TooLargeError, read_file
 from ..source import Setting, SettingsLayer
 from ..trl import method_of_class
-from .script_calls import LENGTH_ARGUMENTS, TRAINING_CONFIG, CallReader
-from .script_values import ScriptEvaluator, calls_in_order
-
-_MAX_BYTES = 3 * 2**16
-"""A script of this size is read within a second, whatever it contains; transformers' modeling files are smaller."""
+from .library import TRAINING_CONFIG, Doubt
+from .outcome import Outcome
+from .python import MAX_BYTES, parse
+from .worlds import Script, read_worlds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptSettings:
     """Settings in a script's source, by the names of transformers' and accelerate's arguments."""
 
+    assigned: SettingsLayer = field(default_factory=dict)
+    """What the script sets whatever its command line says."""
     written: SettingsLayer = field(default_factory=dict)
     """Arguments of the calls that configure the job."""
     hints: SettingsLayer = field(default_factory=dict)
@@ -32,6 +33,8 @@ class ScriptSettings:
     """True if it loads the model itself rather than let the trainer do it."""
     unresolved: Mapping[str, str] = field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
+    doubts: tuple[Doubt, ...] = ()
+    """What memory depends on and was not understood."""
 
     @property
     def trl_method(self) -> str | None:
@@ -52,25 +55,41 @@ class ScriptSettings:
 
 
 def read_script(
-    path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str], text: str | None = None
+    path: Path,
+    *,
+    options: Mapping[str, Setting],
+    environ: Mapping[str, Any],
+    arguments: Sequence[str] = (),
+    find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
+    overrides: SettingsLayer | None = None,
+    text: str | None = None,
 ) -> ScriptSettings:
     """Return the settings in a script's source.
 
     Args:
         path: the script.
         options: flags on its command line.
-        environ: its environment.
+        environ: its environment; a value may be unknown.
+        arguments: the words of its command line.
+        find_config: returns a model's config by the model's name; None if it is not here.
+        overrides: values of module-level names that a file which the script executes (``exec``) gives.
         text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
-        source = read_file(path, _MAX_BYTES) if text is None else text
-        with warnings.catch_warnings():  # the script's own syntax warnings would go to the terminal
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source, filename=str(path))
-        return _read(tree, ScriptEvaluator(tree, script=path.name, options=options, environ=environ))
+        tree = parse(read_file(path, MAX_BYTES) if text is None else text, path)
+        script = Script(
+            tree=tree,
+            path=path,
+            options=options,
+            arguments=arguments,
+            environ=environ,
+            find_config=_remembering(find_config),
+            overrides=overrides or {},
+        )
+        return _settings(read_worlds(script), tree, options)
     except TooLargeError:
         raise InputError(f"{path}: too large to be a script") from None
     except OSError as error:
@@ -81,22 +100,29 @@ def read_script(
         raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
 
 
-def _read(tree: ast.Module, evaluator: ScriptEvaluator) -> ScriptSettings:
-    reader = CallReader(evaluator)
-    called = set()
-    for call in calls_in_order(tree):
-        called.add(call.name)
-        reader.read(call)
+def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Callable[[str], Mapping[str, Any] | None]:
+    """Return the function with a memory: every reading of the script asks for the same models."""
+    known: dict[str, Mapping[str, Any] | None] = {}
+
+    def found(name: str) -> Mapping[str, Any] | None:
+        if name not in known:
+            known[name] = find(name) if find is not None else None
+        return known[name]
+
+    return found
+
+
+def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) -> ScriptSettings:
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    has_own_loop = not any(name.endswith("Trainer") for name in called)
-    defaults = {name: setting for name, setting in evaluator.defaults.items() if setting.value is not None}
+    names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
+    names = set() if found.has_optimizer else names
     return ScriptSettings(
-        written={**reader.models, **reader.written},
-        hints={**evaluator.constants(*LENGTH_ARGUMENTS), **reader.hints, **defaults},
-        accelerate={**(reader.own_loop if has_own_loop else {}), **reader.accelerate},
-        loads_model=reader.loads_model,
-        unresolved={name: sentence for name, sentence in reader.unresolved.items() if name not in reader.written},
-        called=frozenset(
-            called | {name for name in imported if method_of_class(name) or TRAINING_CONFIG.fullmatch(name)}
-        ),
+        assigned=found.assigned,
+        written=found.written,
+        hints=found.hints,
+        accelerate=found.accelerate,
+        loads_model=found.loads_model,
+        unresolved={each: text for each, text in found.unresolved.items() if each not in options},
+        called=frozenset(found.called | names),
+        doubts=tuple(found.doubts),
     )

@@ -1,0 +1,18 @@
+"""The command line of a script: the options that it declares, by whichever library, and their values.
+
+Lives here: argparse, HfArgumentParser, click, typer, fire, tyro, absl.
+Callers: ``library``, and ``readers.script``.
+"""
+
+from typing import TYPE_CHECKING
+
+from ....common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .functions import OPTION_FUNCTIONS as OPTION_FUNCTIONS, OPTION_PATHS as OPTION_PATHS
+    from .options import Options as Options
+    from .parsed import Parsed as Parsed
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__, {"functions": "OPTION_FUNCTIONS OPTION_PATHS", "options": "Options", "parsed": "Parsed"}
+    )
