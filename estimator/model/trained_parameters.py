@@ -174,17 +174,18 @@ def _aliases(group: ParameterGroup, inventory: Inventory) -> tuple[str, ...]:
             return tuple(name for name in names if name != group.name)
     if group.layered or inventory.tied:
         return ()
-    head, names = family_of(inventory.family).heads.masked_lm, []
+    head = family_of(inventory.family).heads.masked_lm
+    found: list[str] = []
     if head and group.name == f"{head.output}.bias":
         return (f"{head.output}.decoder.bias",)
     if group.role == "embedding":
         largest = max(g.elements for g in inventory.groups if g.role == "embedding" and not g.layered)
         if inventory.tied_head and group.elements == largest:
-            names.append(f"{head.output}.decoder.weight" if head else "lm_head.weight")
+            found.append(f"{head.output}.decoder.weight" if head else "lm_head.weight")
         before, shared, _ = group.name.partition("shared.weight")
         if shared:  # both stacks of T5 have it as theirs
-            names += [f"{before}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
-    return tuple(names)
+            found += [f"{before}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
+    return tuple(found)
 
 
 def _stacks(inventory: Inventory) -> tuple[dict[str, tuple[int, int]], int]:

@@ -68,9 +68,9 @@ def no_graph_per_token(context: LayerContext) -> float:
     mlp = tensors * c * context.widest_mlp / context.tensor_parallel
     heads = c * (2 * arch.query_size + arch.key_size + arch.value_size) / context.tensor_parallel
     attention = max(heads, 2 * c * scores_per_token(context))
-    return (
-        max(mlp, attention) + (c + 2 * widths.residual) * arch.hidden
-    )  # the normalised input, the block's and its own
+    # the half's input, normalised and as it is, the block's, and the first block's, which the model keeps
+    inputs = (c + 3 * widths.residual) * arch.hidden
+    return max(mlp, attention) + inputs
 
 
 def _adapter_outputs(context: LayerContext, *, activations_saved: bool) -> float:

@@ -42,5 +42,5 @@ def owning_modules(names: set[str]) -> list[str]:
 def _trains(names: list[str], rules: list[tuple[Any, bool]], otherwise: bool) -> bool:
     for rule, trains in reversed(rules):
         if any(rule.search(name) for name in names):
-            return trains
+            return bool(trains)
     return otherwise
