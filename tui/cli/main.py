@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common import InputError, VramtopError
+from vramtop.estimator.common import InputError, VramtopError, mask_line, show_secrets
 
 from ..draw import printable
 from .shared_flags import add_output_arguments, positive_seconds, process_id
@@ -58,6 +58,8 @@ def _main(arguments: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    if options.show_secrets:
+        show_secrets()
     recordings = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
     if recordings and (options.command or options.once):
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
@@ -119,7 +121,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one sentence and exits with 2."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"{self.prog}: {mask_line(message)}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(2)
 
 
