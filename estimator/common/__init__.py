@@ -24,7 +24,11 @@ if TYPE_CHECKING:
         is_folder as is_folder,
         note_job_folder as note_job_folder,
     )
-    from .process_limit import ProcessLimitError as ProcessLimitError, process_limit_error as process_limit_error
+    from .process_limit import (
+        ProcessLimitError as ProcessLimitError,
+        process_limit_error as process_limit_error,
+        start_thread as start_thread,
+    )
     from .secrets import (
         displayed as displayed,
         displayed_arguments as displayed_arguments,
@@ -51,7 +55,7 @@ else:
             "cancellation": "CancelToken current_token",
             "errors": "CancelledError CannotTellError InputError VramtopError",
             "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
-            "process_limit": "process_limit_error ProcessLimitError",
+            "process_limit": "process_limit_error ProcessLimitError start_thread",
             "secrets": (
                 "displayed displayed_arguments displayed_data mask_arguments mask_line mask_strings show_secrets"
             ),

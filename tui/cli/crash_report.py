@@ -15,11 +15,18 @@ def report_crash(error: BaseException) -> int:
 
 
 def crash_sentence(error: BaseException) -> str:
-    """Return what happened and how to report it; the traceback is written to a file."""
-    from vramtop.estimator.common import mask_line
+    """Return what happened and how to report it; the traceback is written to a file.
+
+    A limit of the machine is no internal error: it has a sentence of its own.
+    """
+    from vramtop.estimator.common import ProcessLimitError, mask_line, process_limit_error
 
     from ..draw import printable
 
+    limit = error if isinstance(error, ProcessLimitError) else None
+    limit = process_limit_error(error) if isinstance(error, RuntimeError) else limit
+    if limit is not None:
+        return limit.message
     what = mask_line(printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__))
     request = "please report it to vramtop's issue tracker"
     path = _save_traceback(error)
