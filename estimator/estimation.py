@@ -15,6 +15,7 @@ from .model import Architecture, Inventory, ResolvedModel, resolve_model
 from .model.count_parameters import count_parameters
 from .model.read_architecture import read_architecture
 from .trace import allocator_settings, exact_inventory
+from .trace.exact_optimizer import exact_optimizer
 from .trace.traced_budget import traced_budget
 
 _TRACE_HINT = "--method traced runs the model itself"
@@ -147,13 +148,36 @@ def _closed_form(
             lora = None if FRAMEWORKS[job.training.framework].own_adapters else job.lora  # the worker's are peft's
             counted = exact_inventory(model, job.model.task, lora=lora, python=python)
             shape = _architecture_of_built(job, model, arch, counted)
-            return closed_form(job, shape, counted, method="exact", gpu=gpu)
+            return _with_own_optimizer(job, shape, counted, gpu=gpu, python=python, progress=progress)
         except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise
     if isinstance(arch, CannotTellError):
         raise arch
     return closed_form(job, arch, count_parameters(arch), gpu=gpu)
+
+
+def _with_own_optimizer(
+    job: Job,
+    arch: Architecture,
+    counted: Inventory,
+    *,
+    gpu: Gpu | None,
+    python: str | None,
+    progress: Callable[[str], None] | None,
+) -> Budget:
+    """Return the closed form on counted parameters, and on counted optimizer states if the job names a class."""
+    if job.training.optimizer_class is not None and progress:
+        progress(f"stepping {job.training.optimizer_class} on parameters of the model's shapes")
+    try:
+        optimizer = exact_optimizer(job, counted, python=python)
+    except CannotTellError as error:
+        budget = closed_form(job, arch, counted, method="exact", gpu=gpu)
+        return replace(budget, warnings=(*budget.warnings, f"Its states were not counted: {error.message}."))
+    if optimizer is None:
+        return closed_form(job, arch, counted, method="exact", gpu=gpu)
+    budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules)
+    return replace(budget, assumptions=(*budget.assumptions, optimizer.assumption))
 
 
 def _architecture(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:

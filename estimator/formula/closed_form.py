@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..job import Gpu, Job
+from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
 from .plan import Plan, make_plan
-from .rank_memory import rank_memory
+from .rank_memory import RankMemory, rank_memory
 from .serving import serving_budget
 
 
@@ -26,6 +27,7 @@ def closed_form(
     method: Method = "formula",
     gpu: Gpu | None = None,
     words: bool = True,
+    optimizer: Optimizer | None = None,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -36,11 +38,12 @@ def closed_form(
         method: how they were counted: ``formula`` from the shape, ``exact`` on the built model.
         gpu: the GPU, for CUDA's own memory; None: a Hopper GPU.
         words: with assumptions and warnings, which a search does not need.
+        optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    plan = make_plan(job, arch, inventory, gpu=gpu)
+    plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
     if plan.job.served_by_vllm:
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
@@ -63,8 +66,14 @@ def closed_form(
         warnings=warnings(plan.job, arch, inventory) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
-        saved_state_bytes=sum(rank.states.saved for rank in ranks),
+        saved_state_bytes=_saved_state_bytes(plan, ranks),
     )
+
+
+def _saved_state_bytes(plan: Plan, ranks: Sequence[RankMemory]) -> int:
+    """Return the optimizer states of all stages, given ranks of the distinct ones."""
+    saved = {stage: rank.states.saved for stage, rank in zip(plan.distinct_stages, ranks, strict=True)}
+    return sum(saved[stage] for stage in plan.stages)
 
 
 def _stage_peaks(plan: Plan, peaks: Sequence[Peak]) -> tuple[RankPeak, ...]:

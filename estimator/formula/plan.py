@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from ..job import Generation, Gpu, Job, ResolvedJob, generation_of, resolve_job
+from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, Stage, stages
 
 
@@ -25,13 +26,20 @@ class Plan(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(self.stages))
 
 
-def make_plan(job: Job, arch: Architecture, inventory: Inventory, *, gpu: Gpu | None = None) -> Plan:
-    """Resolve a job on a model and a GPU.
+def make_plan(
+    job: Job,
+    arch: Architecture,
+    inventory: Inventory,
+    *,
+    gpu: Gpu | None = None,
+    optimizer: Optimizer | None = None,
+) -> Plan:
+    """Resolve a job on a model and a GPU, with an optimizer's rules in place of those that the job names, if given.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    resolved = resolve_job(job)
+    resolved = resolve_job(job, optimizer=optimizer)
     return Plan(
         job=resolved,
         arch=arch,

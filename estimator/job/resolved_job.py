@@ -99,13 +99,18 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """
 
 
-def resolve_job(job: Job) -> ResolvedJob:
-    """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone."""
+def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
+    """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
+
+    Args:
+        job: the job.
+        optimizer: rules in place of those that ``training.optimizer`` names.
+    """
     training, parallel = job.training, job.parallel
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
     row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
-    optimizer = row.with_options(training.optimizer_options)
+    optimizer = optimizer or row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)

@@ -13,6 +13,7 @@ from ..job import Job, job_to_mapping, resolve_job
 from ..job.rules import steps_take_same_memory
 from ..model import ResolvedModel
 from .allocator_report import ReservedMemory
+from .exact_optimizer import own_code
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import cache_file, cached_request
 from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
@@ -107,6 +108,12 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
 
 def optimizer_class(job: Job) -> dict[str, Any] | None:
     """Return the class with which the worker steps, for its request; None: no class can be traced, or no step."""
+    if job.training.optimizer_class is not None:
+        return {
+            "path": job.training.optimizer_class,
+            "options": dict(job.training.optimizer_options or {}),
+            "own": own_code(job) is not None,
+        }
     rules = resolve_job(job).optimizer
     if rules.torch_class is None:
         return None
@@ -115,10 +122,12 @@ def optimizer_class(job: Job) -> dict[str, Any] | None:
 
 
 def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
-    """Return the user's code that the worker may run: the model's, or that of a tensor-parallel plan."""
+    """Return the user's code that the worker may run: the model's, or that of a tensor-parallel plan or optimizer."""
     if model.code is not None:
         return dict(model.code)
-    return {"folder": str(Path(job.model.code_folder or "").resolve())} if job.parallel.tensor_plan else None
+    if job.parallel.tensor_plan:
+        return {"folder": str(Path(job.model.code_folder or "").resolve())}
+    return own_code(job) if job.training.mode == "train" else None
 
 
 def _cache_key(request: dict[str, Any], interpreter: Interpreter) -> list[Any]:

@@ -196,10 +196,13 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         InputError: a required setting is missing.
     """
     if loaded.missing:
-        first = loaded.missing[0]
-        raise InputError(
-            f"{source} does not set {', '.join(loaded.missing)}; add it {where} --set {first}={_EXAMPLE_VALUES[first]}"
-        )
+        refused = loaded.reading.refused if loaded.reading else {}
+        wrong = [key for key in loaded.missing if key in refused]
+        first = (*wrong, *loaded.missing)[0]
+        example = f"{where} --set {first}={_EXAMPLE_VALUES.get(first, 1)}"
+        if wrong:
+            raise InputError(f"{refused[first]}; correct it, or give it {example}")
+        raise InputError(f"{source} does not set {', '.join(loaded.missing)}; add it {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in findings if not f.written]
     return replace(loaded, notes=(*loaded.notes, f"Not written anywhere: {'; '.join(guessed)}.")) if guessed else loaded

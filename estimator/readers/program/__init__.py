@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .program import Program as Program
     from .ranks import (
         WorldSize as WorldSize,
+        checked_ranks as checked_ranks,
         processes_per_node as processes_per_node,
         read_world_size as read_world_size,
         visible_gpus as visible_gpus,
@@ -33,7 +34,7 @@ else:
             "deepspeed": "deepspeed_layer",
             "launchers": "Launch LaunchParser ToolCommand",
             "program": "Program",
-            "ranks": "processes_per_node read_world_size visible_gpus WorldSize",
+            "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
             "run_logs": "latest_file logged_trainer_settings table_in_file table_in_log",
         },
     )

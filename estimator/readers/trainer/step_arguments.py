@@ -59,44 +59,40 @@ def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None
     batch = _prefer_written(inputs.settings.find(*_BATCH_NAMES), inputs.deepspeed, "micro_batch")
     if (batch is None or not batch.written) and inputs.deepspeed is not None:
         batch = _share_of_train_batch(inputs, inputs.deepspeed) or batch
-    if batch is None:
-        return
-    number = as_int(batch)
-    if number is None:
-        findings.warn(f"{batch.origin}: {batch.value!r} is not a batch size.")
-        return
-    findings.record("training.micro_batch", number, batch.origin, written=batch.written)
+    if (unset := inputs.settings.find_unset(_BATCH_NAMES[0])) is not None and unset.written:
+        findings.refuse("training.micro_batch", unset)
+    findings.record_count("training.micro_batch", batch)
 
 
 def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> Setting | None:
     """Return a rank's share of DeepSpeed's ``train_batch_size``, which counts all ranks and accumulation steps."""
     total = deepspeed.find("train_batch")
     steps, ranks = as_int(deepspeed.find("gradient_accumulation_steps")), inputs.ranks
-    if total is None or not steps or not ranks or (as_int(total) or 0) % (steps * ranks):
+    sequences = as_int(total)
+    if total is not None and sequences is None:
+        return total
+    if total is None or sequences is None or not steps or not ranks or sequences % (steps * ranks):
         return None
-    share = (as_int(total) or 0) // (steps * ranks)
+    share = sequences // (steps * ranks)
     return Setting(value=share, origin=f"{total.origin}, over {ranks} ranks and {steps} accumulation steps")
 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    length = inputs.settings.find(*_LENGTH_NAMES)
-    if (number := as_int(length)) is not None and length is not None:
-        findings.record_from(length, "training.sequence_length", number)
+    findings.record_count("training.sequence_length", inputs.settings.find(*_LENGTH_NAMES))
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:
     name = "gradient_accumulation_steps"
     setting = _prefer_written(inputs.settings.find(name), inputs.deepspeed, name)
-    setting = _prefer_written(setting, inputs.accelerate, name)
-    if setting is not None and (number := as_int(setting)) is not None:
-        findings.record_from(setting, "training.gradient_accumulation", number)
+    findings.record_count("training.gradient_accumulation", _prefer_written(setting, inputs.accelerate, name))
 
 
 def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:
-    """Return a written setting of either source rather than a default."""
+    """Return a written setting of either source rather than a default; ``auto`` leaves it to the trainer's."""
     if setting is not None and setting.written:
         return setting
-    return (other.find(name) if other is not None else None) or setting
+    found = other.find(name) if other is not None else None
+    return setting if found is None or found.value == "auto" else found
 
 
 def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:

@@ -104,6 +104,7 @@ def _inputs(
         program.environ,
         started=program.pid is not None and program.launcher is not program.launch,
         self_started_ranks=program.self_started_ranks,
+        findings=findings,
     )
     inputs = TrainerInputs(
         settings=LayeredSettings(program.reported, logged, layers[0], model_init, *layers[1:]),

@@ -36,6 +36,9 @@ def read_length(
     if method.generation == "group" and completion is not None and as_int(completion) is not None:
         findings.record_from(completion, "training.loss_length", as_int(completion))
     bounds = [(number, bound) for bound in (whole, parts) if bound is not None and (number := as_int(bound))]
+    for bound in (whole, prompt, completion):
+        if bound is not None and bound.written and as_int(bound) is None:
+            findings.refuse(_LENGTH, bound)
     if not bounds:
         _ask(method, completion, versions, findings)
         return

@@ -13,12 +13,11 @@ the user's own is imported only from the folder that ``code`` names.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from ..request.errors import RefusedError, UnsupportedError
+from ..request.errors import UnsupportedError
 from ..request.request import read_user_code
-from ..request.user_code import import_attribute
+from ..request.user_code import optimizer_class
 
 
 def optimizer(message: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def _measured(message: dict[str, Any]) -> dict[str, Any]:
 
     from ..step.measured_optimizer import OptimizerFactory, measure
 
-    kind = _optimizer_class(message)
+    kind = optimizer_class(message["path"], read_user_code(message))
     factory = OptimizerFactory(kind, dict(message.get("options") or {}))
     tensors = [(tuple(each["shape"]), each["dtype"]) for each in message["tensors"]]
     found: dict[Any, Any] = {}
@@ -55,21 +54,6 @@ def _measured(message: dict[str, Any]) -> dict[str, Any]:
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "distribution": _distribution(kind.__module__.partition(".")[0]),
     }
-
-
-def _optimizer_class(message: dict[str, Any]) -> Any:
-    path, code = message["path"], read_user_code(message)
-    if code is not None:
-        kind = import_attribute(path, code.folder)
-    else:
-        module, _, name = path.partition(":")
-        try:
-            kind = getattr(import_module(module), name, None)
-        except Exception as error:  # noqa: BLE001 - a broken installation raises anything
-            raise RefusedError(f"{module} cannot be imported: {type(error).__name__}: {error}") from None
-    if not isinstance(kind, type):
-        raise RefusedError(f"{path} is no class")
-    return kind
 
 
 def _distribution(package: str) -> str | None:

@@ -93,6 +93,8 @@ class OptimizerClass:
     """``module:class``."""
     options: dict[str, Any]
     """Keyword arguments."""
+    own: bool = False
+    """It is a class of the user's own, from the folder that the request's code names."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class OptimizerFactory:
-    """Makes an optimizer of one class over one parameter.
+    """Makes optimizers of one class.
 
     Options that the class does not take by keyword belong to the group of matrices (``rank`` of low-rank optimizers).
     """
@@ -47,8 +47,12 @@ class OptimizerFactory:
     kind: Any
     options: dict[str, Any]
 
-    def make(self, parameter: Any) -> Any:
-        """Return the optimizer of a parameter."""
+    def make(self, named: list[tuple[str, Any]]) -> Any:
+        """Return the optimizer of parameters.
+
+        Raises:
+            UnsupportedError: the class needs an argument that only its user knows.
+        """
         signature = inspect.signature(self.kind)
         names = list(signature.parameters)
         open_ended = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
@@ -63,10 +67,15 @@ class OptimizerFactory:
         if names and names[0] in ("model", "module"):
             raise UnsupportedError(f"{self.kind.__name__} is made from a model, not from parameters")
         if names and names[0] == "named_parameters":
-            return self.kind([(_NAME, parameter)], **own)
-        if group and parameter.dim() > 1:
-            return self.kind([{"params": [parameter], **group}], **own)
-        return self.kind([parameter], **own)
+            return self.kind(named, **own)
+        parameters = [parameter for _, parameter in named]
+        if not group:
+            return self.kind(parameters, **own)
+        groups = [
+            {"params": [parameter for parameter in parameters if parameter.dim() > 1], **group},
+            {"params": [parameter for parameter in parameters if parameter.dim() < 2]},
+        ]
+        return self.kind([each for each in groups if each["params"]], **own)
 
 
 @contextlib.contextmanager
@@ -123,7 +132,7 @@ def _step(factory: OptimizerFactory, shape: tuple[int, ...], dtype: Any) -> Meas
     counter.ignore(parameter.grad)
     with warnings.catch_warnings(), counter:
         warnings.simplefilter("ignore")
-        optimizer = factory.make(parameter)
+        optimizer = factory.make([(_NAME, parameter)])
         if callable(getattr(optimizer, "train", None)):  # schedule-free optimizers evaluate at other weights
             optimizer.train()
         for _ in range(STEPS):
