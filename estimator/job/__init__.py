@@ -54,6 +54,11 @@ if TYPE_CHECKING:
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
     from .task import Task as Task
+    from .trainable import (
+        TrainableRules as TrainableRules,
+        describe_trained as describe_trained,
+        trainable_rules as trainable_rules,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -73,5 +78,6 @@ else:
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
             "task": "Task",
+            "trainable": "describe_trained trainable_rules TrainableRules",
         },
     )

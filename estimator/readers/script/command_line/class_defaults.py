@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...source import transformers_defaults
-from ...trl import method_of_class, trl_defaults
+from ...trl import argument_defaults, method_of_class, trl_defaults
 
 _TRAINING: Mapping[str, Any] = {
     **dict.fromkeys(("do_train", "do_eval", "do_predict", "fp16", "bf16", "torch_compile", "use_cpu", "tf32"), False),
@@ -20,28 +20,26 @@ _TRAINING: Mapping[str, Any] = {
     "predict_with_generate": False,
 }
 _MODEL: Mapping[str, Any] = {
-    **dict.fromkeys(("use_peft", "load_in_4bit", "load_in_8bit", "use_dora", "use_bnb_nested_quant"), False),
-    **dict.fromkeys(("attn_implementation", "lora_target_modules", "lora_modules_to_save"), None),
+    **dict.fromkeys(("use_dora", "trust_remote_code"), False),
     "lora_r": 16,
-    "lora_task_type": "CAUSAL_LM",
-    "trust_remote_code": False,
+    "lora_target_modules": None,
+    "lora_modules_to_save": None,
     "model_revision": "main",
 }
-"""Of TRL's ModelConfig."""
+"""Of TRL's ModelConfig, beside what the readers of TRL know."""
 
 
 def class_defaults(name: str, versions: Mapping[str, str]) -> dict[str, Any]:
     """Return the defaults of a class by its name."""
     if name == "ModelConfig":
-        return {**_MODEL, **_values(trl_defaults("sft", versions), "dtype"), "torch_dtype": None}
+        return {**_MODEL, **argument_defaults(versions)}
     found = {**_TRAINING, **_values(transformers_defaults(versions), *_SIZES)}
     method = method_of_class(name)
     if method is not None:
         own = trl_defaults(method.name, versions)
         found.update(_values(own, *own))
-        found["gradient_checkpointing"] = found.get("activation_checkpointing", False)
+        found.update(argument_defaults(versions))
         found["bf16"] = found.get("bf16_unless_fp16", False)
-        found["model_init_kwargs"] = None
     return found
 
 

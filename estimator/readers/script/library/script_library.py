@@ -293,21 +293,6 @@ class ScriptLibrary:
             self.notes.hints.setdefault("activation_checkpointing", Setting(value=True, origin=origin))
         return UNKNOWN
 
-    def _quantize(self, call: Call) -> Any:
-        return QuantizationConfig(call)
-
-    def _deepspeed(self, call: Call) -> Any:
-        return initialize_deepspeed(call, self.notes)
-
-    def _compile(self, call: Call) -> Any:
-        return compile_model(call, self.notes)
-
-    def _load(self, call: Call) -> Any:
-        return from_pretrained(call, self.notes)
-
-    def _adapt(self, call: Call) -> Any:
-        return get_peft_model(call, self.notes)
-
     def _device(self, call: Call) -> Any:
         value = call.value(0, "type", default=UNKNOWN)
         return value if isinstance(value, str) else UNKNOWN
@@ -339,21 +324,25 @@ def _apply(function: Callable[[Call], Any]) -> _Handler:
     return lambda _, call: function(call)
 
 
+def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
+    return lambda library, call: function(call, library.notes)
+
+
 _BY_PATH: Mapping[str, _Handler] = {
     **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
     **dict.fromkeys(("exec", "eval"), ScriptLibrary._execute),
     "setattr": ScriptLibrary._assign_attribute,
-    "torch.compile": ScriptLibrary._compile,
-    "deepspeed.initialize": ScriptLibrary._deepspeed,
+    "torch.compile": _noting(compile_model),
+    "deepspeed.initialize": _noting(initialize_deepspeed),
     "torch.device": ScriptLibrary._device,
     "os.environ.__setitem__": ScriptLibrary._set_environment,
-    "compile": ScriptLibrary._compile,
+    "compile": _noting(compile_model),
 }
 _BY_NAME: Mapping[str, _Handler] = {
-    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), ScriptLibrary._load),
+    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), _noting(from_pretrained)),
     **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
-    "BitsAndBytesConfig": ScriptLibrary._quantize,
-    "get_peft_model": ScriptLibrary._adapt,
+    "BitsAndBytesConfig": _apply(QuantizationConfig),
+    "get_peft_model": _noting(get_peft_model),
     "set_default_dtype": ScriptLibrary._set_default_dtype,
     "backward": ScriptLibrary._backward,
     "get_peft_config": _apply(peft_config),
