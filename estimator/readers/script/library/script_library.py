@@ -227,10 +227,11 @@ class ScriptLibrary:
                 call.path = base
                 found.values["_model"] = from_class(call, self.notes)
 
-    def train_step(self, call: Call) -> None:
+    def train_step(self, call: Call) -> Any:
         """Note which models something refers to while the script trains."""
         living = {id(model) for model in reachable_models(call.run, call)}
         self.notes.living = living | (self.notes.living or set())
+        return UNKNOWN
 
     def parsed(self, parsed: Parsed, kind: Any, call: Call) -> Any:
         """Return the object that a parser makes of a class: trainers' arguments are noted."""
@@ -282,20 +283,12 @@ class ScriptLibrary:
         found = parameters_of(call.receiver) if call.receiver is not None else None
         return found or UnknownParameters()
 
-    def _backward(self, call: Call) -> Any:
-        self.train_step(call)
-        return UNKNOWN
-
     def _loop_method(self, call: Call) -> Any:
         """Note a method of a model that is not known."""
         if call.name == "gradient_checkpointing_enable":
             origin = f"{call.where}: {call.name}()"
             self.notes.hints.setdefault("activation_checkpointing", Setting(value=True, origin=origin))
         return UNKNOWN
-
-    def _device(self, call: Call) -> Any:
-        value = call.value(0, "type", default=UNKNOWN)
-        return value if isinstance(value, str) else UNKNOWN
 
     def _set_environment(self, call: Call) -> Any:
         key, value = call.value(0), call.value(1)
@@ -320,6 +313,11 @@ _NO_CLASS: Any = None
 _Handler = Callable[[ScriptLibrary, Call], Any]
 
 
+def _device(call: Call) -> Any:
+    value = call.value(0, "type")
+    return value if isinstance(value, str) else UNKNOWN
+
+
 def _apply(function: Callable[[Call], Any]) -> _Handler:
     return lambda _, call: function(call)
 
@@ -334,7 +332,7 @@ _BY_PATH: Mapping[str, _Handler] = {
     "setattr": ScriptLibrary._assign_attribute,
     "torch.compile": _noting(compile_model),
     "deepspeed.initialize": _noting(initialize_deepspeed),
-    "torch.device": ScriptLibrary._device,
+    "torch.device": _apply(_device),
     "os.environ.__setitem__": ScriptLibrary._set_environment,
     "compile": _noting(compile_model),
 }
@@ -344,7 +342,7 @@ _BY_NAME: Mapping[str, _Handler] = {
     "BitsAndBytesConfig": _apply(QuantizationConfig),
     "get_peft_model": _noting(get_peft_model),
     "set_default_dtype": ScriptLibrary._set_default_dtype,
-    "backward": ScriptLibrary._backward,
+    "backward": ScriptLibrary.train_step,
     "get_peft_config": _apply(peft_config),
     "get_quantization_config": _apply(quantization_config),
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,
