@@ -5,19 +5,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError
 from .formula import host_need
 from .formula.closed_form import closed_form
-from .job import Gpu, Job, find_gpu
+from .job import Gpu, Job, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
-from .model import Architecture, Inventory, ResolvedModel, resolve_model
+from .model import (
+    Architecture,
+    Inventory,
+    ResolvedModel,
+    model_trained_parameters,
+    near_names,
+    resolve_model,
+)
 from .model.count_parameters import count_parameters
 from .model.read_architecture import read_architecture
 from .trace import allocator_settings, exact_inventory
+from .trace.exact_optimizer import exact_optimizer
 from .trace.traced_budget import traced_budget
 
 _TRACE_HINT = "--method traced runs the model itself"
+_COUNT_TOLERANCE = 0.002
+"""Relative difference of two counts of one model's parameters."""
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
 
@@ -61,8 +73,15 @@ def estimate(
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
             traced = traced_budget(
-                job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
+                _with_known_trained(job, shape),
+                model,
+                shape,
+                gpu=gpu,
+                memory_bytes=memory_bytes,
+                python=python,
+                environ=environ,
             )
+            _check_trained_count(job, traced)
             return widen_for_uncertainty(_with_host_need(traced, arch))
         except CannotTellError as error:
             if method == "traced":
@@ -119,6 +138,52 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu)
 
 
+def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> None:
+    """Check that every pattern of ``training.trainable`` matches a parameter, if the model's names are known.
+
+    Raises:
+        InputError: one matches none; names that resemble it are in the message.
+    """
+    if job.training.trainable is None:
+        return
+    arch = _architecture(job, resolve_model(job.model, environ=environ))
+    if isinstance(arch, CannotTellError) or arch.approximate:
+        return
+    inventory = count_parameters(arch)
+    trained = model_trained_parameters(resolve_job(job), inventory)
+    for pattern in trained.unmatched if trained else ():
+        near = ", ".join(near_names(inventory, pattern))
+        raise InputError(f"training.trainable: no parameter of this model matches {pattern!r}; near are {near}")
+
+
+def _with_known_trained(job: Job, arch: Architecture | None) -> Job:
+    """Return the job with patterns that give the number of trained parameters that the running program reports.
+
+    Raises:
+        CannotTellError: which parameters train is not known.
+    """
+    if job.training.trainable_parameters is None or arch is None:
+        return job
+    trained = model_trained_parameters(resolve_job(job), count_parameters(arch))
+    if trained is not None and trained.scale != 1:
+        raise CannotTellError("it is not known which parameters the running program trains")
+    if trained is None or not trained.inferred:
+        return job
+    return msgspec.structs.replace(
+        job, training=msgspec.structs.replace(job.training, trainable=list(trained.inferred))
+    )
+
+
+def _check_trained_count(job: Job, traced: Budget) -> None:
+    """Raise CannotTellError if the running program trains another number of parameters than the trace does."""
+    reported = job.training.trainable_parameters
+    if reported is not None and abs(reported - traced.model.trainable_parameters) > _COUNT_TOLERANCE * reported:
+        raise CannotTellError(
+            f"the running program trains {reported:,} parameters, and the model as it was read "
+            f"{traced.model.trainable_parameters:,}"
+        )
+
+
 def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
     """Return a traced budget with the host memory that the model's shape implies, if that is known."""
     if isinstance(arch, CannotTellError):
@@ -145,15 +210,40 @@ def _closed_form(
             progress(f"counting the parameters of {model.label} on the built model")
         try:
             lora = None if FRAMEWORKS[job.training.framework].own_adapters else job.lora  # the worker's are peft's
-            counted = exact_inventory(model, job.model.task, lora=lora, python=python)
+            counted = exact_inventory(
+                model, job.model.task, lora=lora, places=job.training.trainable is not None, python=python
+            )
             shape = _architecture_of_built(job, model, arch, counted)
-            return closed_form(job, shape, counted, method="exact", gpu=gpu)
+            return _with_own_optimizer(job, shape, counted, gpu=gpu, python=python, progress=progress)
         except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise
     if isinstance(arch, CannotTellError):
         raise arch
     return closed_form(job, arch, count_parameters(arch), gpu=gpu)
+
+
+def _with_own_optimizer(
+    job: Job,
+    arch: Architecture,
+    counted: Inventory,
+    *,
+    gpu: Gpu | None,
+    python: str | None,
+    progress: Callable[[str], None] | None,
+) -> Budget:
+    """Return the closed form on counted parameters, and on counted optimizer states if the job names a class."""
+    if job.training.optimizer_class is not None and progress:
+        progress(f"stepping {job.training.optimizer_class} on parameters of the model's shapes")
+    try:
+        optimizer = exact_optimizer(job, counted, python=python)
+    except CannotTellError as error:
+        budget = closed_form(job, arch, counted, method="exact", gpu=gpu)
+        return replace(budget, warnings=(*budget.warnings, f"Its states were not counted: {error.message}."))
+    if optimizer is None:
+        return closed_form(job, arch, counted, method="exact", gpu=gpu)
+    budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules)
+    return replace(budget, assumptions=(*budget.assumptions, optimizer.assumption))
 
 
 def _architecture(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:

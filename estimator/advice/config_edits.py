@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _ON_COMMAND_LINE = re.compile(r"^(?P<setting>--?[\w.-]+|[\w.-]+=) on the command line$")
 _IN_FILE = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]+)$")
-_PAIRED = re.compile(r"^(?P<origin>.*), times 2: each example is a chosen and a rejected sequence$")
 _SAME_IN_EVERY_TOOL = (
     "training.micro_batch",
     "training.gradient_accumulation",
@@ -121,23 +120,17 @@ def _edit_in_place(key: str, value: Any, now: "Finding", known: ToolKey | None) 
     same = key in _SAME_IN_EVERY_TOOL
     if not same and not (known and known.name == setting.strip("-=")):
         return None
-    paired = _PAIRED.match(now.origin) is not None
-    if paired and value % 2:
-        return None
-    new = value // 2 if paired else value
-    new = _tool_value(known, new) if known and not same else new
+    new = _tool_value(known, value) if known and not same else value
     if new is None:
         return None
-    old = now.value // 2 if paired else _old_tool_value(known, now.value)
-    return _edit(key, place, setting, old, new)
+    return _edit(key, place, setting, _old_tool_value(known, now.value), new)
 
 
 def _written_at(finding: "Finding") -> tuple[str, str] | None:
     """Return (place, setting) where the user wrote the value, if it is written there by itself."""
     if not finding.written:
         return None
-    paired = _PAIRED.match(finding.origin)
-    origin = (paired["origin"] if paired else finding.origin).removesuffix(", the longest a batch can be")
+    origin = finding.origin.removesuffix(", the longest a batch can be")
     if match := _ON_COMMAND_LINE.match(origin):
         return "command line", match["setting"]
     if match := _IN_FILE.match(origin):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Timeline as Timeline,
     )
     from .host_need import HostNeed as HostNeed
+    from .rank_peaks import RankPeaks as RankPeaks
     from .serving_need import ServingNeed as ServingNeed
     from .uncertainty import widen_for_uncertainty as widen_for_uncertainty
 else:
@@ -35,6 +36,7 @@ else:
                 "RankPeak Timeline"
             ),
             "host_need": "HostNeed",
+            "rank_peaks": "RankPeaks",
             "serving_need": "ServingNeed",
             "uncertainty": "widen_for_uncertainty",
         },

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common import format_gib
+from .rank_peaks import RankPeaks
 
 if TYPE_CHECKING:  # screens that show budgets need not load the modules that make them
     from ..job import Job
@@ -12,7 +13,7 @@ if TYPE_CHECKING:  # screens that show budgets need not load the modules that ma
     from .serving_need import ServingNeed
 
 Method = Literal["formula", "exact", "traced"]
-PhaseName = Literal["loading", "forward", "backward", "optimizer step"]
+PhaseName = Literal["loading", "generation", "forward", "backward", "optimizer step"]
 ComponentName = Literal[
     "weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"
 ]
@@ -165,7 +166,7 @@ class Budget:
     model: ModelFacts
     method: Method
     phases: tuple[Phase, ...]
-    """In the order of a run: loading, forward, backward, optimizer step."""
+    """In the order of a run: loading, generation (of text to train on, if any), forward, backward, optimizer step."""
     peak: Peak
     steady_device_bytes: int
     """Bytes that NVML shows between steps: the allocator's cache has grown and does not shrink by itself."""
@@ -190,12 +191,12 @@ class Budget:
     """Memory that vLLM needs, and what remains for its cache; None: vLLM does not run the job."""
 
     @property
-    def ranks(self) -> tuple[RankPeak, ...]:
+    def ranks(self) -> RankPeaks:
         """Peak of each rank, by pipeline stage first, as torchtitan and Megatron-LM number them."""
         peak = self.peak
         whole = RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
         stages = self.stages or (whole,)
-        return tuple(stage for stage in stages for _ in range(self.job.parallel.world_size // len(stages)))
+        return RankPeaks(stages, self.job.parallel.world_size // len(stages))
 
     def of_rank(self, rank: int) -> "Budget":
         """Return the budget with the peak of this rank's pipeline stage and the components of the highest peak."""

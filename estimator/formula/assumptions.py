@@ -2,8 +2,15 @@
 
 from collections.abc import Iterator
 
-from ..job import Gpu, ResolvedJob, is_four_bit
-from ..model import UNKNOWN_FAMILY_ERROR, Architecture, Inventory, adapter_groups
+from ..job import Gpu, ResolvedJob, describe_trained, is_four_bit
+from ..model import (
+    UNKNOWN_FAMILY_ERROR,
+    Architecture,
+    Inventory,
+    TrainedParameters,
+    adapter_groups,
+    near_names,
+)
 from ..model.families import FAMILIES
 from .activations import uses_eager_attention
 
@@ -33,6 +40,43 @@ def warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory |
     return tuple(_warnings(job, arch, inventory))
 
 
+def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> Iterator[str]:
+    """Yield what is trained where some of the model's own parameters are frozen, and what follows from that."""
+    if trained is None:
+        return
+    patterns = trained.inferred or job.training.trainable
+    if patterns and trained.scale == 1:
+        found = " (the only usual choice with that many)" if trained.inferred else ""
+        yield f"{trained.count:,} of the model's own parameters train: {describe_trained(patterns)}{found}."
+    if job.lora and trained.count:
+        yield "What trains beside the adapters is a copy of the frozen module, as peft makes for modules_to_save."
+    first = 0 if trained.before_blocks or job.lora else trained.first_block
+    if first and job.checkpoints_with_gradient:
+        yield "Gradient checkpointing passes gradients through frozen blocks too, as transformers 5 asks for them."
+    elif first:
+        where = "the head" if first == trained.blocks else f"block {first + 1} of {trained.blocks}"
+        yield f"Nothing trains before {where}: the blocks before it save no activations."
+
+
+def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, inventory: Inventory | None) -> Iterator[str]:
+    """Yield what is not known about which parameters train."""
+    if trained is None:
+        return
+    if trained.scale != 1:
+        yield (
+            f"The running program trains {job.training.trainable_parameters:,} parameters, and which is not known: "
+            "the range allows for activations of all blocks and of none."
+        )
+    for pattern in trained.unmatched:
+        near = near_names(inventory, pattern) if inventory else ()
+        also = f"; near are {', '.join(near)}" if near else ""
+        yield f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both."
+    if trained.guessed:
+        yield "The patterns tell numbers in names apart that only the built model shows: method exact counts them."
+    if not trained.count and not job.lora:
+        yield "No parameter trains, so that there is no backward pass."
+
+
 def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> Iterator[str]:
     name = gpu.label if gpu else "a GPU of the Hopper generation"
     lazy = "" if job.versions.loads_kernels_eagerly else ", with lazily loaded kernels (torch 1.13 or newer)"
@@ -51,6 +95,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
     if job.lora and job.framework.fp32_adapters and not job.deepspeed:
         yield "Adapter weights are fp32, as peft creates them by default."
+    yield from _rollout_assumptions(job, gpu)
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
@@ -80,7 +125,7 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
-    if job.optimizer.copies_foreach and job.optimizer.same_result and job.trains:
+    if job.optimizer.copies and job.optimizer.same_result and job.trains:
         yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
     if job.optimizer.paged:
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
@@ -89,8 +134,28 @@ def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
 def _loss_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.framework.keeps_fp32_logits and job.training.loss != "fused-linear":
         yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
+    elif job.training.loss == "chunked" and job.framework.chunked_loss == "without-logits":
+        how = "in tiles (TRL 1.15 or newer)" if job.versions.tiles_head else "256 tokens at a time (TRL before 1.15)"
+        yield f"The head runs {how}, so that the logits never exist at once."
     elif job.training.loss == "full" and not job.versions.copies_shifted_logits:
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
+
+
+def _rollout_assumptions(job: ResolvedJob, gpu: Gpu | None) -> Iterator[str]:
+    """Yield assumptions about text that is generated during training."""
+    if job.rollout is not None and job.rollout.engine == "vllm":
+        share = job.rollout.gpu_memory_utilization
+        total = f"the {gpu.label}" if gpu is not None else "a GPU of 80 GiB, since the GPU is not known"
+        asleep = "; it sleeps while training, and its memory is free then" if job.rollout.sleep else ""
+        yield (
+            f"vLLM in the training process takes {share:g} of {total}: its own weights, counted as weights, and its "
+            f"cache, counted as activations{asleep}."
+        )
+    elif job.generated_sequences:
+        yield (
+            f"Text is generated for {job.generated_sequences} sequences at once, each to its full length of "
+            f"{job.local_length} tokens; their cache is counted as activations."
+        )
 
 
 def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:

@@ -1,9 +1,11 @@
-"""Memory of a training process around its tensors: CUDA context, cuBLAS workspaces, NCCL and reduction buffers."""
+"""Memory of a training process around its tensors: CUDA context, cuBLAS workspaces, NCCL, reduction buffers, vLLM."""
 
 import re
 
-from ..common import KIB, MIB
-from ..job import Generation, Parallel, ResolvedJob
+from msgspec import Struct
+
+from ..common import GIB, KIB, MIB
+from ..job import Generation, Gpu, Parallel, ResolvedJob
 from ..job.rules import VersionRules
 from ..model import Stage
 from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers
@@ -23,6 +25,9 @@ _KERNELS_BYTES = 120 * MIB
 """Kernels of cuBLAS, flash attention and torch that a training step loads into the context."""
 _ALL_KERNELS_BYTES = 450 * MIB
 """All kernels, beside the context: A100, torch 1.13 and 2.1 with CUDA_MODULE_LOADING=EAGER, 922 and 942 MiB."""
+VLLM_GRAPHS_BYTES = 750 * MIB
+"""``Estimated CUDA graph memory: 0.73 GiB`` (vllm-project/vllm#39559)."""
+_UNKNOWN_GPU_BYTES = 80 * GIB
 _WORKSPACE_PAIRS = re.compile(r":(\d+):(\d+)")
 
 
@@ -136,3 +141,36 @@ def nccl_bytes(parallel: Parallel) -> int:
     sizes += [] if groups else [parallel.world_size]
     collectives = sum(_NCCL_PAIR_BYTES if size == 2 else _NCCL_BYTES for size in sizes)
     return collectives + (min(parallel.expert, _GPUS_PER_MACHINE) - 1) * _NCCL_PEER_BYTES
+
+
+class ColocatedVllm(Struct, frozen=True, kw_only=True):
+    """Bytes that a vLLM in the training process takes of one GPU; zeros without one."""
+
+    weights: int = 0
+    """Its own copy of the weights."""
+    cache: int = 0
+    """The rest of its share: its cache, and the activations of its largest step."""
+    sleeps: bool = False
+    """Its memory is given back between rollouts."""
+
+    @property
+    def total_bytes(self) -> int:
+        """The whole share."""
+        return self.weights + self.cache
+
+
+def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> ColocatedVllm:
+    """Return what a vLLM beside training takes: its share of the GPU's total, whatever it needs.
+
+    Args:
+        job: the job.
+        stage: a rank's parameters, for the weights that vLLM loads again.
+        gpu: the GPU; None: not known, so one of 80 GiB.
+    """
+    rollout = job.rollout
+    if rollout is None or rollout.engine != "vllm":
+        return ColocatedVllm()
+    total = gpu.total_bytes if gpu is not None else _UNKNOWN_GPU_BYTES
+    share = int(rollout.gpu_memory_utilization * total)
+    weights = min(share, stage.elements() * job.widths.compute // rollout.tensor)
+    return ColocatedVllm(weights=weights, cache=share - weights, sleeps=rollout.sleep)

@@ -45,7 +45,7 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
     """Return the host memory of a job that is resolved already."""
     job = plan.job
     loaded, mapped = _loading(plan)
-    weights, gradients, optimizer = _offloaded(job, plan.stages)
+    weights, gradients, optimizer = _offloaded(job, plan.distinct_stages)
     offloads = job.training.activation_offload and job.trains
     return HostNeed(
         process=_PROCESS_BYTES + _CUDA_BYTES,
@@ -55,7 +55,7 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        activations=max(_activations(job, plan.arch, stage) for stage in plan.stages) if offloads else 0,
+        activations=max(_activations(job, plan.arch, stage) for stage in plan.distinct_stages) if offloads else 0,
     )
 
 
@@ -69,7 +69,7 @@ def _loading(plan: Plan) -> tuple[int, int]:
     same = job.widths.weight == stored and (not job.precision.half_weights or dtype in (None, job.precision.dtype))
     if same or job.quantization or not job.framework.casts_while_loading or job.partitions_weights:
         return 0, mapped
-    return max(stage.base_elements for stage in plan.stages) * job.widths.weight, mapped
+    return max(stage.base_elements for stage in plan.distinct_stages) * job.widths.weight, mapped
 
 
 def _offloaded(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, int, int]:

@@ -161,10 +161,12 @@ def _step_bytes(job: ResolvedJob, stage: Stage, stepped_bytes: int) -> int:
     if job.deepspeed:
         elements = stage.elements(trainable=True) // shards
         return 4 * min(elements, _ZERO_SUB_GROUP_ELEMENTS) if job.partitions_weights else 6 * elements
-    if optimizer.copies_foreach and not in_backward:
-        return round(optimizer.step_copies * stepped_bytes / shards)
+    copies = 0.0 if optimizer.fused else optimizer.copies
+    if copies is not None and not in_backward:
+        return round(copies * stepped_bytes / shards)
     largest = max((held.largest_tensor for held in stage.parameters if held.trainable), default=0)
-    if in_backward and not optimizer.in_backward:
-        return largest * 4
     tensors = optimizer.step_tensors + (optimizer.step_casts if job.widths.weight != 4 else 0)
-    return int(largest * 4 * tensors // (1 if optimizer.steps_whole_matrices else shards))
+    width = 4 * tensors + job.widths.state * (optimizer.step_parameters if copies is None else copies)
+    if in_backward:
+        return int(largest * max(4, width))
+    return int(largest * width // (1 if optimizer.steps_whole_matrices else shards))

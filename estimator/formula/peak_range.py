@@ -1,10 +1,12 @@
 """From the allocated bytes of the peak to what NVML shows: the allocator's slack, and the range of uncertainty."""
 
+from dataclasses import replace
 from math import hypot
 
 from ..budget import Peak, Phase
 from ..common import MIB
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
+from .cuda_overhead import VLLM_GRAPHS_BYTES
 from .rank_memory import RankMemory
 
 _SEGMENT_BYTES = 2 * MIB
@@ -19,7 +21,14 @@ _DEFAULT_SLACK = 0.03
 
 
 def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Peak:
-    """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound."""
+    """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound.
+
+    vLLM allocates its share at once and keeps it, which adds neither slack nor doubt but for its CUDA graphs. The cache
+    of transformers' generation grows by a token at a time: blocks that it has outgrown stay with the allocator.
+    """
+    whole, components = phase, rank.with_vllm(phase.components, phase.name, sign=-1)
+    beside = whole.components.total_bytes - components.total_bytes
+    phase = replace(phase, components=components)
     allocated = phase.allocated_bytes
     slack = _slack_bytes(rank, phase)
     reserved = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
@@ -29,14 +38,16 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Pea
     fewer, more = (
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
+    outgrown = rank.generation_cache if phase.name == "generation" else 0
+    more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0)
     return Peak(
         phase=phase.name,
-        components=phase.components,
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        device_bytes=device,
-        low_bytes=max(0, device - _margin_below(rank, phase, inventory, relative_slack) - fewer),
-        high_bytes=device + _margin_above(rank, phase, inventory, relative_slack) + more,
+        components=whole.components,
+        allocated_bytes=allocated + beside,
+        reserved_bytes=reserved + beside,
+        device_bytes=device + beside,
+        low_bytes=max(0, device + beside - _margin_below(rank, phase, inventory, relative_slack) - fewer),
+        high_bytes=device + beside + _margin_above(rank, phase, inventory, relative_slack) + more,
     )
 
 

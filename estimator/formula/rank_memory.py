@@ -1,13 +1,28 @@
 """Bytes that one rank holds, by purpose, before they are put together into the moments of a step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from ..budget import Components, PhaseName
 from ..job import ResolvedJob
 from ..model import Stage
-from .activations import LossBytes, SavedActivations, head_passes, key_value_cache_bytes, loss_bytes
+from .activations import (
+    LossBytes,
+    SavedActivations,
+    generation_cache_bytes,
+    head_passes,
+    key_value_cache_bytes,
+    loss_bytes,
+)
 from .activations.saved_activations import saved_activations
-from .cuda_overhead import communication_buffers, context_bytes, nccl_bytes, workspace_bytes
+from .cuda_overhead import (
+    ColocatedVllm,
+    colocated_vllm,
+    communication_buffers,
+    context_bytes,
+    nccl_bytes,
+    workspace_bytes,
+)
 from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
 from .plan import Plan
@@ -27,14 +42,22 @@ class RankMemory:
     """NCCL's own buffers, outside of torch's allocator."""
     kv_cache: int
     """Key-value cache of inference."""
+    generation_cache: int
+    """Key-value cache of the text that is generated during training."""
+    vllm: ColocatedVllm
+    """What a vLLM in the same process takes."""
     context: int
     bare_context: int
     """CUDA context before a step has loaded its kernels."""
     workspace: int
+    vocabulary: int
+    """Tokens in the vocabulary."""
     tied: bool
     """Head and embedding are one parameter."""
     casts: int
     """Autocast's copies of the weights of the blocks' linear layers, all of them."""
+    trained_casts: int
+    """Those of weights that train."""
     head_casts: int
     """Autocast's copies of weights outside of the blocks."""
 
@@ -42,6 +65,68 @@ class RankMemory:
     def outside(self) -> int:
         """Bytes that never pass through torch's allocator."""
         return self.context + self.nccl
+
+    def with_vllm(self, components: Components, phase: PhaseName, *, sign: int = 1) -> Components:
+        """Return components with those of a vLLM in the same process, as far as it is awake in the phase.
+
+        Args:
+            components: the components of training.
+            phase: the phase that they belong to.
+            sign: 1; -1 to take vLLM's off.
+        """
+        vllm = self.vllm
+        if not vllm.total_bytes or phase == "loading" or (vllm.sleeps and phase != "generation"):
+            return components
+        return replace(
+            components,
+            weights=components.weights + sign * vllm.weights,
+            activations=components.activations + sign * vllm.cache,
+        )
+
+    @property
+    def gathered_weights(self) -> int:
+        """Weights of other ranks that ZeRO 3 gathers while text is generated (TRL's ``ds3_gather_for_generation``)."""
+        job = self.job
+        if (
+            not job.generated_sequences
+            or not job.partitions_weights
+            or not (job.rollout and job.rollout.gather_weights)
+        ):
+            return 0
+        return max(0, round(self.stage.elements() * job.widths.compute) - self.states.weights)
+
+    @property
+    def blocks_backward(self) -> int:
+        """Blocks that run backward: those from the first one that trains on."""
+        order = self.saved.order
+        return max(1, self.stage.layers) if order is None else order.blocks
+
+    @property
+    def forward_casts(self) -> int:
+        """Autocast's copies of the blocks' weights that exist at the end of the forward pass.
+
+        It caches casts of what is trained, and frozen layers save theirs, except in checkpointed blocks.
+        """
+        if self.job.recomputes:
+            return self.trained_casts
+        return self.casts * self.blocks_backward // max(1, self.stage.layers)
+
+    def saved_bytes(self, done: int) -> int:
+        """Return what the blocks save that have not run backward, when that many have."""
+        order, layers = self.saved.order, max(1, self.stage.layers)
+        if order is not None:
+            return order.saved_bytes(done)
+        return self.saved.all_layers_bytes * (layers - done) // layers
+
+    def gradients_after(self, done: float) -> int:
+        """Return the gradients that exist after that many blocks have run backward: the head's and theirs."""
+        if self.job.steps_in_backward:
+            return self.states.gradients
+        around, block = self.gradient_shares
+        if self.saved.order is None:
+            return round(self.states.gradients * (around + block * done))
+        trainable = max(1, self.stage.elements(trainable=True))
+        return round(self.states.gradients * (around + self.saved.order.trained_elements(done) / trainable))
 
     @property
     def second_gradient(self) -> int:
@@ -102,6 +187,8 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         buffers=communication_buffers(job, stage, tied=tied),
         nccl=nccl_bytes(job.parallel),
         kv_cache=key_value_cache_bytes(job, arch, stage),
+        generation_cache=generation_cache_bytes(job, arch, stage),
+        vllm=colocated_vllm(job, stage, plan.gpu),
         context=context_bytes(job.versions, plan.generation),
         bare_context=context_bytes(job.versions, plan.generation, kernels=False),
         workspace=workspace_bytes(
@@ -110,28 +197,32 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
             transformer_engine=job.framework.transformer_engine,
             experts=any(held.group.role == "expert" for held in stage.parameters),
         ),
+        vocabulary=arch.vocab,
         tied=tied,
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
+        trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),
     )
 
 
-def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool) -> int:
-    """Return the bytes of autocast's weight copies in the blocks, or outside of them."""
+def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool, trained: bool = False) -> int:
+    """Return the bytes of autocast's weight copies in the blocks, or outside of them; of all or of what trains."""
     if not job.widths.autocast:
         return 0
     passes = 1 if layered else head_passes(job)  # a frozen weight is cast again for every use
-    elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied)
+    elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied, trained)
     return elements * passes * job.widths.compute
 
 
 @lru_cache(maxsize=256)
-def _cast_elements(stage: Stage, layered: bool, fused_experts: bool, tied: bool) -> int:
+def _cast_elements(stage: Stage, layered: bool, fused_experts: bool, tied: bool, trained: bool) -> int:
     head = stage.token_embedding if tied and stage.last else None
     return sum(
         held.elements
         for held in stage.parameters
         if held.group.layered == layered
+        and not held.copied
+        and (not trained or (held.trainable and not held.adapter))
         and not held.quantized
         and (held.group.linear or (fused_experts and held.group.role == "expert") or held is head)
     )

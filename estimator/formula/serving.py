@@ -8,7 +8,7 @@ from ..common import GIB, MIB
 from ..job import Gpu, Inference
 from ..model import Architecture, LocalParameters, Stage
 from .activations import layer_token_bytes, prefill_tokens, sequence_cache_bytes
-from .cuda_overhead import context_bytes
+from .cuda_overhead import VLLM_GRAPHS_BYTES, context_bytes
 from .host_memory import host_need_of_plan
 from .plan import Plan
 
@@ -19,8 +19,6 @@ _SAMPLER_BYTES_PER_LOGIT = 41
 1.26 GiB for 256 sequences of Llama 3's vocabulary on one rank and on each of two (vllm-project/vllm#10511)."""
 _LIBRARIES_BYTES = 250 * MIB
 """Buffers of NCCL, cuBLAS and attention kernels: 0.16 to 0.35 GiB in vLLM's logs (#12126, #13061, #10517)."""
-_GRAPHS_BYTES = 750 * MIB
-"""``Estimated CUDA graph memory: 0.73 GiB`` (vllm-project/vllm#39559)."""
 _LARGE_GPU_BYTES = 70 * GIB
 
 
@@ -29,7 +27,7 @@ def serving_budget(plan: Plan, *, method: Method) -> Budget:
 
     Its ``serving`` holds the figures for larger GPUs.
     """
-    needs = [_need(plan, stage) for stage in plan.stages]
+    needs = [_need(plan, stage) for stage in plan.distinct_stages]
     need = max(needs, key=lambda each: each.least_bytes)
     context = context_bytes(plan.job.versions, plan.generation)
     parts = Components(
@@ -77,7 +75,7 @@ def _need(plan: Plan, stage: Stage) -> ServingNeed:
         weights=round(sum(_weight_bytes(held, asked.weights, widths.compute) for held in stage.parameters)),
         activations=max(_prefill_bytes(plan, step), _sampler_bytes(arch, stage, min(sequences, step))),
         libraries=_LIBRARIES_BYTES,
-        graphs=_GRAPHS_BYTES,
+        graphs=VLLM_GRAPHS_BYTES,
         sequence_bytes=sequence_cache_bytes(job, arch, stage.layers, length),
         token_bytes=layer_token_bytes(job, arch) * stage.layers,
         sequences=sequences,

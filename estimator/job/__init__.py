@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .config_fields import ConfigFields as ConfigFields, MissingFieldError as MissingFieldError
+    from .config_fields import (
+        ConfigFields as ConfigFields,
+        MissingFieldError as MissingFieldError,
+        format_value as format_value,
+    )
     from .gpu_catalogue import (
         Generation as Generation,
         Gpu as Gpu,
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
         match_nvml_name as match_nvml_name,
     )
     from .job import (
+        MAX_GPUS as MAX_GPUS,
         Inference as Inference,
         Job as Job,
         Lora as Lora,
@@ -49,14 +54,19 @@ if TYPE_CHECKING:
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
     from .task import Task as Task
+    from .trainable import (
+        TrainableRules as TrainableRules,
+        describe_trained as describe_trained,
+        trainable_rules as trainable_rules,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "config_fields": "ConfigFields MissingFieldError",
+            "config_fields": "ConfigFields format_value MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora ModelSpec OptimizerName Parallel Software StrategyName Target Training "
+                "Inference Job Lora MAX_GPUS ModelSpec OptimizerName Parallel Software StrategyName Target Training "
                 "Uncertainties UncertaintyDirection"
             ),
             "job_file": (
@@ -68,5 +78,6 @@ else:
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
             "task": "Task",
+            "trainable": "describe_trained trainable_rules TrainableRules",
         },
     )

@@ -6,7 +6,7 @@ from typing import Any
 from ..common import InputError
 
 _MAX_SIZE = 2**31 - 1
-_MAX_LAYERS = 10_000
+_MAX_LAYERS = 2_000
 """Layers are processed one by one; Transformers were trained with 1,000 (arXiv 2203.00555)."""
 _MAX_SHOWN_CHARACTERS = 80
 

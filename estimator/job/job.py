@@ -15,6 +15,9 @@ from .trainable import check_patterns
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
+_DIMENSIONS = ("data_shard", "data_replicate", "tensor", "pipeline", "context", "expert")
+MAX_GPUS = 2**20
+"""The largest clusters that are published have some 100,000 GPUs (Meta 24,576 twice, 2024; xAI 200,000, 2025)."""
 Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
 EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
@@ -87,8 +90,12 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Each gradient is applied and freed as it appears."""
     compile: bool = False
     """torch.compile is used."""
-    loss: Literal["full", "chunked", "fused-linear", "log-probs"] = "full"
-    """Implementation of the loss on the logits; ``log-probs``: of the given tokens, from all logits (DPO, GRPO)."""
+    loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
+    """Implementation of the loss on the logits.
+
+    ``log-probs``: log-probabilities of the given tokens, from all logits (DPO, GRPO); ``fused-log-probs``: of one
+    example at a time (Liger-Kernel); ``divergence``: between all logits of student and teacher (GKD).
+    """
     loss_length: Positive | None = None
     """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
     reference_pass: bool = False
@@ -180,12 +187,10 @@ class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     engine: Literal["transformers", "vllm"] = "transformers"
     """``vllm``: vLLM runs in the training process (TRL's ``colocate``) with a share of the GPU of its own."""
-    sequences: Positive | None = None
-    """Sequences that a rank generates at once; absent: those of a micro-batch."""
-    length: Positive | None = None
-    """Tokens of a sequence with its prompt; absent: ``training.sequence_length``."""
+    micro_batches: Positive = 1
+    """Micro-batches whose sequences a rank generates at once (TRL's ``steps_per_generation``)."""
     prompt_length: Positive | None = None
-    """Tokens of a prompt, which run at once; absent: the whole sequence."""
+    """Tokens of a prompt, which run at once; absent: what ``training.loss_length`` leaves of a sequence."""
     gather_weights: bool = True
     """ZeRO 3: the whole weights are gathered while text is generated (TRL's ``ds3_gather_for_generation``)."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.3
@@ -229,6 +234,13 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Megatron-FSDP keeps its communication buffers between steps."""
     load_on_rank_zero: bool = False
     """FSDP: only rank 0 of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, which msgspec reports with the key, for more ranks than there are GPUs anywhere."""
+        sizes = {name: getattr(self, name) for name in _DIMENSIONS}
+        if max(self.world_size, self.expert) > MAX_GPUS:
+            product = " x ".join(f"{name} {size:,}" for name, size in sizes.items() if size > 1)
+            raise ValueError(f"{product} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
 
     @property
     def data_ranks(self) -> int:

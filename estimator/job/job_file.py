@@ -13,6 +13,7 @@ import msgspec
 from ..common import InputError, is_file, note_job_folder, parse_toml, read_file
 from .config_fields import format_value
 from .job import Job, Run, Software, Uncertainties
+from .rules import LISTED_LIBRARIES
 
 _TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
@@ -65,8 +66,10 @@ def written_keys(path: Path) -> tuple[str, ...]:
 
 
 def uses_user_code(job: Job) -> bool:
-    """Return True if the job names user code that a worker has to import: a model or a tensor-parallel plan."""
-    return job.parallel.tensor_plan is not None or names_user_code(job.model.id)
+    """Return True if the job names user code that a worker has to import: a model, a plan or an optimizer."""
+    optimizer = job.training.optimizer_class
+    own_optimizer = optimizer is not None and optimizer.partition(":")[0].partition(".")[0] not in LISTED_LIBRARIES
+    return job.parallel.tensor_plan is not None or names_user_code(job.model.id) or own_optimizer
 
 
 def names_user_code(name: str | None) -> bool:

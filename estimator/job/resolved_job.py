@@ -26,6 +26,7 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
+from .trainable import TrainableRules, trainable_rules
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
@@ -50,6 +51,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     shards: Shards
     """Ranks over which they are sharded."""
 
+    trainable: TrainableRules | None
+    """Which of the model's own parameters train; None: without adapters all, else none."""
     trains: bool
     """It trains; otherwise it runs inference."""
     served_by_vllm: bool
@@ -72,12 +75,20 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
+    checkpoints_with_gradient: bool
+    """The first checkpointed block's input needs a gradient, whether anything before it trains or not."""
     sequences: int
     """Sequences of one forward pass on one rank."""
     local_length: int
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
     """Tokens of one micro-batch on one rank."""
+    generated_sequences: int
+    """Sequences that a rank generates at once with transformers; 0: it generates no text, or vLLM does."""
+    prompt_length: int
+    """Tokens of a prompt on one rank."""
+    scored_tokens: int
+    """Those of them whose logits are computed."""
 
     units_around_blocks: bool
     """FSDP2 gathers embedding and head as units of their own, as it gathers blocks."""
@@ -93,13 +104,18 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """
 
 
-def resolve_job(job: Job) -> ResolvedJob:
-    """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone."""
+def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
+    """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
+
+    Args:
+        job: the job.
+        optimizer: rules in place of those that ``training.optimizer`` names.
+    """
     training, parallel = job.training, job.parallel
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
     row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
-    optimizer = row.with_options(training.optimizer_options)
+    optimizer = optimizer or row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
@@ -129,6 +145,7 @@ def resolve_job(job: Job) -> ResolvedJob:
         ),
         zero_stage=stage,
         shards=shards,
+        trainable=(trainable_rules(training.trainable, adapters=job.lora is not None) if training.trainable else None),
         trains=training.mode == "train",
         served_by_vllm=job.served_by_vllm,
         quantization=kind,
@@ -142,13 +159,32 @@ def resolve_job(job: Job) -> ResolvedJob:
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
+        checkpoints_with_gradient=training.activation_checkpointing != "none"
+        and "transformers" in framework.libraries
+        and (versions.checkpoints_with_gradient or job.lora is not None),
         local_length=length,
         local_tokens=sequences * length,
+        generated_sequences=_generated_sequences(job, sequences),
+        prompt_length=_prompt_length(job, length),
+        scored_tokens=sequences * min(length, training.loss_length or length),
         units_around_blocks=_units_around_blocks(framework, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
         compiles_loss=training.compile and framework.compiles_loss and not versions.leaves_loss_to_eager,
     )
+
+
+def _generated_sequences(job: Job, sequences: int) -> int:
+    rollout = job.rollout
+    if rollout is None or rollout.engine != "transformers" or job.training.mode != "train":
+        return 0
+    return sequences * rollout.micro_batches
+
+
+def _prompt_length(job: Job, length: int) -> int:
+    """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
+    stated = job.rollout.prompt_length if job.rollout else None
+    return min(length, stated or max(1, length - (job.training.loss_length or 0)))
 
 
 def _units_around_blocks(framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:

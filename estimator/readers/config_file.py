@@ -17,10 +17,10 @@ from .source import (
     layer_from_table,
     read_table,
     transformers_defaults,
-    trl_defaults,
 )
 from .tools.shared import ConfigTable, Tool
 from .trainer import read_trainer
+from .trl import trl_defaults
 
 _PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
 """Variables that a file alone is read with: the ranks in our own environment belong to another job."""

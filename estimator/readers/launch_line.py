@@ -3,26 +3,32 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any
 
 from ..common import InputError
 from ..job import Software
-from .program import SIZE_ARGUMENTS, Program, ScriptSettings, accelerate_layers, read_script
+from .notebook import notebook_of_program, with_cells
+from .program import Program, accelerate_layers
+from .script import SIZE_ARGUMENTS, ScriptSettings, read_script
 from .source import (
     UNKNOWN_TABLE,
     FilesystemView,
     FindingCollector,
     JobReading,
+    NotebookCode,
     Setting,
     SettingsLayer,
+    default_setting,
     layer_from_table,
     parse_flags,
     read_table,
     transformers_defaults,
-    trl_defaults,
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
-from .trainer import read_trainer
+from .trainer import known_config, read_trainer
+from .trl import trl_defaults
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
@@ -111,16 +117,33 @@ def _read_software(program: Program) -> None:
 
 def _read_own_script(program: Program) -> JobReading:
     """Return the job of a script or module of the user's own, or of TRL's."""
-    flags, words = parse_flags(program.launch.arguments)
+    notebook = _read_notebook(program)
+    flags, words = parse_flags(() if notebook is not None else program.launch.arguments)
     files = _config_layer(program, flags, words)
     given = {**files, **flags}
-    script = _read_script(program, given)
+    script = _read_script(program, given, notebook)
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
     accelerate = [*accelerate_layers(program, files), script.accelerate]
-    layers = [flags, files, script.written, script.hints, *defaults]
-    return read_trainer(program, layers, accelerate, method=method, unresolved=unresolved)
+    layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
+    for doubt in script.doubts:
+        program.findings.warn(doubt.sentence)
+        program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
+    reading = read_trainer(
+        program, layers, accelerate, method=method, unresolved=unresolved, understood=script.understood
+    )
+    return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
+
+
+def _read_notebook(program: Program) -> NotebookCode | None:
+    try:
+        notebook = notebook_of_program(program)
+    except InputError as error:
+        program.findings.warn(f"The notebook is not counted: {error.message}")
+        return NotebookCode(text="", places=(), doubts=())
+    program.findings.warn(*(notebook.doubts if notebook is not None else ()))
+    return notebook
 
 
 def _config_layer(program: Program, flags: SettingsLayer, words: Sequence[str]) -> dict[str, Setting]:
@@ -137,7 +160,7 @@ def _config_layer(program: Program, flags: SettingsLayer, words: Sequence[str]) 
         return {}
 
 
-def _read_script(program: Program, options: SettingsLayer) -> ScriptSettings:
+def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCode | None) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
     script = program.launch.script
     if script is None or program.launch.trl_command:
@@ -146,10 +169,26 @@ def _read_script(program: Program, options: SettingsLayer) -> ScriptSettings:
         program.findings.warn("The script came through standard input and is not counted.")
         return ScriptSettings()
     try:
-        return read_script(program.filesystem.resolve(script), options=options, environ=program.environ)
+        return read_script(
+            program.filesystem.resolve(script),
+            text=notebook.text if notebook is not None else None,
+            options=options,
+            environ=program.environ,
+            arguments=program.launch.arguments,
+            find_config=partial(_find_config, program),
+            versions=program.versions,
+        )
     except InputError as error:
         program.findings.warn(f"The script is not counted: {error.message}")
         return ScriptSettings()
+
+
+def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
+    """Return the config of a model that the script names; a folder is one as the program sees it."""
+    folder = program.filesystem.resolve(name)
+    is_folder = os.access(folder / "config.json", os.F_OK)
+    model = default_setting(str(folder) if is_folder else name, "the script")
+    return known_config(model, program.environ, folders=is_folder)
 
 
 def _defaults(

@@ -9,10 +9,11 @@ import msgspec
 
 from ..budget import LargeTensor, PhaseName
 from ..common import CannotTellError
-from ..job import Job, job_to_mapping, resolve_job
+from ..job import Job, job_to_mapping, resolve_job, trainable_rules
 from ..job.rules import steps_take_same_memory
 from ..model import ResolvedModel
 from .allocator_report import ReservedMemory
+from .exact_optimizer import own_code
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import cache_file, cached_request
 from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
@@ -95,7 +96,8 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "config": dict(model.config),
         "task": job.model.task,
         "attention": job.model.attention,
-        "training": tables["training"],
+        "training": {key: value for key, value in tables["training"].items() if not key.startswith("trainable")},
+        "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
@@ -105,19 +107,38 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
     }
 
 
+def trainable_request(job: Job) -> dict[str, Any] | None:
+    """Return the rules for which parameters train, for the worker's requests; None: the job has none."""
+    patterns = job.training.trainable
+    if patterns is None or job.training.mode != "train":
+        return None
+    rules = trainable_rules(patterns, adapters=job.lora is not None)
+    texts = zip(rules.rules, rules.patterns, strict=True)
+    return {"rules": [[*rule, pattern] for rule, pattern in texts], "otherwise": rules.otherwise}
+
+
 def optimizer_class(job: Job) -> dict[str, Any] | None:
     """Return the class with which the worker steps, for its request; None: no class can be traced, or no step."""
+    if job.training.optimizer_class is not None:
+        return {
+            "path": job.training.optimizer_class,
+            "options": dict(job.training.optimizer_options or {}),
+            "own": own_code(job) is not None,
+        }
     rules = resolve_job(job).optimizer
     if rules.torch_class is None:
         return None
-    return {"path": rules.torch_class, "options": {**rules.options, **rules.torch_options}}
+    given = {name: value for name, value in rules.options.items() if value}  # what is off is off by default
+    return {"path": rules.torch_class, "options": {**given, **rules.torch_options}}
 
 
 def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
-    """Return the user's code that the worker may run: the model's, or that of a tensor-parallel plan."""
+    """Return the user's code that the worker may run: the model's, or that of a tensor-parallel plan or optimizer."""
     if model.code is not None:
         return dict(model.code)
-    return {"folder": str(Path(job.model.code_folder or "").resolve())} if job.parallel.tensor_plan else None
+    if job.parallel.tensor_plan:
+        return {"folder": str(Path(job.model.code_folder or "").resolve())}
+    return own_code(job) if job.training.mode == "train" else None
 
 
 def _cache_key(request: dict[str, Any], interpreter: Interpreter) -> list[Any]:

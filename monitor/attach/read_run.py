@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vramtop.estimator.common import CannotTellError, InputError, displayed_arguments, note_job_folder
 from vramtop.estimator.job import ModelSpec, names_user_code
@@ -31,6 +32,7 @@ from ..probe.probe_settings import settings_from_probe
 from .attachment import Attachment, RankProcess
 from .gpu_assignment import assign_gpu
 from .gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
+from .paths_of_process import as_process_sees, reaches_into
 from .process_environment import (
     container_root,
     environ_from_here,
@@ -39,6 +41,7 @@ from .process_environment import (
     path_from_here,
     pid_in_own_namespace,
 )
+from .program_command import readable_command
 
 
 def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None) -> Attachment:
@@ -63,8 +66,9 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
     if cwd is not None:
         note_job_folder(cwd)
     sample = ProbeReader(run.reporting_process.pid).read()
+    command, unknown_notebook = readable_command(program, root)
     reading = read_launch(
-        _command_with_script(program),
+        command,
         environ=environ,
         cwd=cwd or Path(f"/proc/{program.pid}/cwd"),
         root=root,
@@ -75,7 +79,9 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         started_at=program.start_time,
         self_started_ranks=len(run.ranks) if run.self_started else None,
     )
-    reading = _with_model_config(reading, environ)
+    reading = _with_model_config(reading, environ, pid=program.pid, root=root)
+    reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
+    reading = as_process_sees(reading, program.pid, root)
     require_running(pid, run.requested.start_time)
     return Attachment(
         pid=pid,
@@ -91,7 +97,7 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         estimate_environ=estimate_environ(environ),
         inside=container_info(program.pid, program.environ),
         probe=sample,
-        warnings=(*_warnings(run), *reading.warnings),
+        warnings=(*_warnings(run), *([unknown_notebook] if unknown_notebook else []), *reading.warnings),
     )
 
 
@@ -107,22 +113,11 @@ def require_running(pid: int, start_time: float) -> None:
         raise CannotTellError(f"Process {pid} ended while it was read.") from None
 
 
-def _command_with_script(program: ProcessInfo) -> tuple[str, ...]:
-    """Return the command line; for ``python - < train.py`` with the file that is the program's standard input."""
-    if program.launch.script != "-":
-        return program.argv
-    try:
-        file = os.readlink(f"/proc/{program.pid}/fd/0")  # noqa: PTH115 - a pipe's link is not a path
-    except OSError:
-        return program.argv
-    if not file.startswith("/") or file.startswith("/dev/"):
-        return program.argv
-    at = program.argv.index("-")
-    return (*program.argv[:at], file, *program.argv[at + 1 :])
+def _with_model_config(reading: JobReading, environ: Mapping[str, str], *, pid: int, root: Path | None) -> JobReading:
+    """Look the model up as the process would, not in our own folder; a model that is not found is reported missing.
 
-
-def _with_model_config(reading: JobReading, environ: Mapping[str, str]) -> JobReading:
-    """Look the model up as the process would, not in our own folder; a model that is not found is reported missing."""
+    A model whose name means another folder here, or none, gets its config beside its name.
+    """
     found = next((finding for finding in reading.findings if finding.key == "model.id"), None)
     if found is None or reading.value("model.config") is not None:
         return reading
@@ -135,10 +130,34 @@ def _with_model_config(reading: JobReading, environ: Mapping[str, str]) -> JobRe
         model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))
     except InputError as error:
         return _without_model(reading, f"The model's config cannot be read: {error.message}")
-    if name.startswith("/") or not os.access(name, os.F_OK):
+    differs = reaches_into(name, pid, root) or (not name.startswith("/") and os.access(name, os.F_OK))
+    if not differs:
         return reading
     config = Finding(key="model.config", value=dict(model.config), origin=found.origin, written=found.written)
     return replace(reading, findings=(*reading.findings, config))
+
+
+def _with_configs_of_others(
+    reading: JobReading, environ: Mapping[str, str], *, pid: int, root: Path | None
+) -> JobReading:
+    """Give models beside the trained one their config where only the process finds them by their name."""
+
+    def with_config(table: Mapping[str, Any]) -> dict[str, Any]:
+        name = str(table.get("id") or "")
+        if not reaches_into(name, pid, root) or table.get("config"):
+            return dict(table)
+        try:
+            return {**table, "config": dict(resolve_model(ModelSpec(id=name), environ=environ).config)}
+        except InputError:  # the estimate will say that there is no such model
+            return dict(table)
+
+    findings = tuple(
+        replace(finding, value=[with_config(table) for table in finding.value])
+        if finding.key == "other_models"
+        else finding
+        for finding in reading.findings
+    )
+    return replace(reading, findings=findings)
 
 
 def _without_model(reading: JobReading, warning: str) -> JobReading:

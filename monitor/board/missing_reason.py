@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..snapshot import gpu_list
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -40,5 +42,5 @@ def missing_reason(
         return _ENDED
     unread = [gpu.reading.label for gpu in board.gpus if gpu.reading.processes is None]
     if unread:
-        return MissingReason("GPU n/a", f"Its memory is not known: GPU {', '.join(unread)} cannot be read.")
+        return MissingReason("GPU n/a", f"Its memory is not known: GPU {gpu_list(unread)} cannot be read.")
     return NOT_ON_GPU_YET

@@ -96,7 +96,7 @@ def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | N
         return budget
     if devices:
         return None
-    return f"needs {format_gib(max(rank.device_bytes for rank in budget.ranks))} GiB, and no GPU is seen here"
+    return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is seen here"
 
 
 def _check(job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None) -> FitResult:

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
         namespace_pids as namespace_pids,
         start_time_of as start_time_of,
     )
-    from .process_info import ProcessInfo as ProcessInfo, parse_rank as parse_rank, read_process as read_process
+    from .process_info import (
+        ProcessInfo as ProcessInfo,
+        ancestors as ancestors,
+        parse_rank as parse_rank,
+        read_process as read_process,
+    )
     from .process_origin import (
         ProcessOrigin as ProcessOrigin,
         ancestor_pids as ancestor_pids,
@@ -57,7 +62,7 @@ else:
             "interpreter": "find_interpreter installed_versions",
             "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
             "process_identity": "is_running namespace_pids start_time_of",
-            "process_info": "parse_rank ProcessInfo read_process",
+            "process_info": "ancestors parse_rank ProcessInfo read_process",
             "process_origin": "ancestor_pids ProcessOrigin read_origin",
             "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
             "run_processes": "find_run_processes RunProcesses",

@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .field_types import ANNOTATION_NAMES as ANNOTATION_NAMES
+    from .gpu_list import gpu_list as gpu_list
     from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
     from .mig_devices import (
         MigDevice as MigDevice,
@@ -44,6 +45,7 @@ else:
         __name__,
         {
             "field_types": "ANNOTATION_NAMES",
+            "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
             "snapshot": (

@@ -24,12 +24,14 @@ class Recorder:
     """One recording, from its construction until ``stop``.
 
     Args:
-        path: a file that does not exist yet.
+        path: a file that does not exist yet; it is removed again if nothing could be recorded.
         on_error: receives the reason if the file cannot be written; called on the recorder's thread.
     """
 
     def __init__(self, path: Path, on_error: Callable[[VramtopError], None]) -> None:
         self.path = path
+        self.written = 0
+        """Snapshots in the file."""
         self._on_error = on_error
         self._queue: queue.Queue[Snapshot | None] = queue.Queue(_MAX_QUEUED_SNAPSHOTS)
         self._thread = threading.Thread(target=self._write, name="vramtop-recorder", daemon=True)
@@ -59,5 +61,6 @@ class Recorder:
             with RecordingWriter(self.path) as writer:
                 while snapshot := self._queue.get():
                     writer.write(snapshot)
+                    self.written += 1
         except VramtopError as error:
             self._on_error(error)

@@ -7,7 +7,7 @@ from vramtop.estimator.estimation import MethodChoice
 from vramtop.estimator.job import Gpu, Job, find_gpu
 from vramtop.monitor.board.fit import DeviceCapacity
 from vramtop.monitor.host import HostRam
-from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.snapshot import Snapshot, gpu_list
 
 
 def estimate_method(options: argparse.Namespace) -> MethodChoice:
@@ -23,20 +23,19 @@ def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, in
 
 
 def described_devices(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
-    """Return this number of empty GPUs of a machine that is described rather than read."""
+    """Return this number of empty GPUs of a machine that is described rather than read: alike, so one entry."""
     reserved = gpu.reserved_bytes or 0 if gpu and memory_bytes == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
-    return tuple(
-        DeviceCapacity(
-            index=index,
-            uuid=None,
-            name=name,
-            total_bytes=memory_bytes,
-            free_bytes=memory_bytes - reserved,
-            reserved_bytes=reserved,
-        )
-        for index in range(count)
+    alike = DeviceCapacity(
+        index=0,
+        uuid=None,
+        name=name,
+        total_bytes=memory_bytes,
+        free_bytes=memory_bytes - reserved,
+        reserved_bytes=reserved,
+        count=count,
     )
+    return (alike,)
 
 
 def described_host(options: argparse.Namespace) -> HostRam | None:
@@ -57,5 +56,5 @@ def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
         raise InputError(f"--gpu {text}: give indices, such as 0 or 0,1") from None
     absent = [index for index in indices if index not in present]
     if absent:
-        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {', '.join(map(str, present))}")
+        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {gpu_list(present)}")
     return indices

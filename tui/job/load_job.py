@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.readers.source import JobReading
 
 _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+_PROGRAM_SUFFIXES = (".py", ".ipynb")
+"""Files that are read as if Python ran them without arguments."""
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
@@ -83,11 +85,27 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         raise InputError("no job is given: a job file, a model, or a launch line after --")
     path = Path(options.job)
     if path.suffix in _JOB_SUFFIXES and not path.is_dir():
-        return _require_complete(_from_file(path, changes), str(path), "with")
+        return _checked(_require_complete(_from_file(path, changes), str(path), "with"))
+    if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
+        return _require_complete(_from_launch_line(["python", options.job], changes), str(path), "with")
     try:
-        return LoadedJob(job=with_changes(_from_model(options.job, changes), changes, where="the command line"))
+        job = with_changes(_from_model(options.job, changes), changes, where="the command line")
+        return _checked(LoadedJob(job=job))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _checked(loaded: LoadedJob) -> LoadedJob:
+    """Return a job that the user wrote, after a look at the names in it.
+
+    Raises:
+        InputError: a pattern in ``training.trainable`` matches no parameter of the model.
+    """
+    if loaded.reading is None and loaded.job.training.trainable is not None:
+        from vramtop.estimator.estimation import check_trainable
+
+        check_trainable(loaded.job)
+    return loaded
 
 
 def load_from_text(text: str) -> LoadedJob:
@@ -105,6 +123,8 @@ def load_from_text(text: str) -> LoadedJob:
     path = expand_user(unquoted)
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
         return _from_file(path, {})
+    if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
+        return _from_launch_line(["python", unquoted], {})
     if len(text.split()) > 1 and not is_folder(path):
         return _from_launch_line([text], {})
     if not unquoted:
@@ -190,10 +210,13 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         InputError: a required setting is missing.
     """
     if loaded.missing:
-        first = loaded.missing[0]
-        raise InputError(
-            f"{source} does not set {', '.join(loaded.missing)}; add it {where} --set {first}={_EXAMPLE_VALUES[first]}"
-        )
+        refused = loaded.reading.refused if loaded.reading else {}
+        wrong = [key for key in loaded.missing if key in refused]
+        first = (*wrong, *loaded.missing)[0]
+        example = f"{where} --set {first}={_EXAMPLE_VALUES.get(first, 1)}"
+        if wrong:
+            raise InputError(f"{refused[first]}; correct it, or give it {example}")
+        raise InputError(f"{source} does not set {', '.join(loaded.missing)}; add it {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in findings if not f.written]
     return replace(loaded, notes=(*loaded.notes, f"Not written anywhere: {'; '.join(guessed)}.")) if guessed else loaded

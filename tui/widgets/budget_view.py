@@ -7,7 +7,7 @@ from textual.content import Content
 from vramtop.estimator.budget import Budget, Method
 from vramtop.estimator.common import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
+from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult, count_devices
 
 from ..draw import (
     COMPONENTS,
@@ -115,12 +115,14 @@ def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool =
     """
     placed = [gpu for gpu in fit.gpus if gpu.device in fit.rank_devices]
     others = [gpu for gpu in fit.gpus if gpu not in placed]
-    if not placed_only or len(others) < 2 or not placed:
+    if not placed_only or count_devices(gpu.device for gpu in others) < 2 or not placed:
         return [_gpu_line(gpu, budget, width=width, placed=gpu in placed) for gpu in fit.gpus]
     roomiest = max(others, key=lambda gpu: gpu.device.available_bytes or 0)
     most = format_gib(roomiest.device.available_bytes or 0)
     what = "others" if any(gpu.device.mig for gpu in others) else "other GPUs"
-    rest = f"   {len(others)} {what}, at most {most} GiB free ({roomiest.device.label})"
+    rest = (
+        f"   {count_devices(gpu.device for gpu in others):,} {what}, at most {most} GiB free ({roomiest.device.label})"
+    )
     return [*(_gpu_line(gpu, budget, width=width, placed=True) for gpu in placed), Content.styled(rest, "dim")]
 
 
@@ -150,7 +152,7 @@ def short_gpu_name(name: str | None) -> str:
 
 def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
     device = gpu.device
-    label = f"{'▶' if placed else ' '}{device.index:>2} {_gpu_label(device)}"[: _LABEL_WIDTH - 1]
+    label = f"{'▶' if placed else ' '}{device.numbers:>2} {_gpu_label(device)}"[: _LABEL_WIDTH - 1]
     room_for_bar = max(8, width - _LABEL_WIDTH - _TAIL_WIDTH - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(

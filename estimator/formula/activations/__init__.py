@@ -10,6 +10,7 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .kv_cache import (
+        generation_cache_bytes as generation_cache_bytes,
         key_value_cache_bytes as key_value_cache_bytes,
         layer_token_bytes as layer_token_bytes,
         prefill_tokens as prefill_tokens,
@@ -17,16 +18,20 @@ if TYPE_CHECKING:
     )
     from .layer_context import uses_eager_attention as uses_eager_attention
     from .litgpt import head_passes as head_passes
-    from .logits_and_loss import LossBytes as LossBytes, loss_bytes as loss_bytes
+    from .logits_and_loss import loss_bytes as loss_bytes
+    from .loss_moments import LossBytes as LossBytes
     from .saved_activations import SavedActivations as SavedActivations
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "kv_cache": "key_value_cache_bytes layer_token_bytes prefill_tokens sequence_cache_bytes",
+            "kv_cache": (
+                "generation_cache_bytes key_value_cache_bytes layer_token_bytes prefill_tokens sequence_cache_bytes"
+            ),
             "layer_context": "uses_eager_attention",
             "litgpt": "head_passes",
-            "logits_and_loss": "loss_bytes LossBytes",
+            "logits_and_loss": "loss_bytes",
+            "loss_moments": "LossBytes",
             "saved_activations": "SavedActivations",
         },
     )

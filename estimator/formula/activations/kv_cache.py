@@ -15,6 +15,13 @@ def key_value_cache_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) ->
     return job.sequences * sequence_cache_bytes(job, arch, stage.layers, job.local_length)
 
 
+def generation_cache_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
+    """Bytes of the keys and values of all sequences that transformers generates at once during training."""
+    if not job.generated_sequences or not arch.has_vocab_head:
+        return 0
+    return job.generated_sequences * sequence_cache_bytes(job, arch, stage.layers, job.local_length)
+
+
 def sequence_cache_bytes(job: ResolvedJob, arch: Architecture, layers: int, length: int) -> int:
     """Bytes of the keys and values of one sequence.
 

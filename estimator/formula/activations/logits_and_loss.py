@@ -9,30 +9,11 @@ from ...job import ResolvedJob
 from ...job.rules import Framework
 from ...model import Architecture, Stage, unpacked_bytes
 from .litgpt import HEAD_CHUNK
+from .log_probabilities import divergence, log_probabilities, one_example_at_a_time, without_logits
+from .loss_moments import LossBytes
 
 _LOSS_CHUNKS = 8
 """Number of chunks into which torchtune and torchtitan cut a sequence for their chunked losses."""
-
-
-class LossBytes(Struct, frozen=True, kw_only=True):
-    """Bytes for one micro-batch on the last stage; zeros on the others."""
-
-    forward_bytes: int
-    """Peak while the loss is computed, including tensors saved for the backward pass."""
-    backward_bytes: int
-    """Peak while the loss runs backward, including those tensors."""
-    gradient_bytes: int = 0
-    """The logits' gradient in the compute type, with which the head runs backward."""
-    upcast_bytes: int = 0
-    """After the forward pass, while accelerate casts its outputs to fp32, if that is more."""
-    eager_extra_bytes: int = 0
-    """Additional reserved bytes if the loss is left out of what is compiled (torchtitan's ``compile.components``)."""
-    low_precision_bytes: int = 0
-    """The logits in the compute type, if they are freed before an fp32 copy runs backward."""
-    retained_bytes: int = 0
-    """Held by the script's variables while the blocks run backward and the optimizer steps."""
-    retained_before_bytes: int = 0
-    """Held by them from the previous micro-batch while the blocks run forward."""
 
 
 class _Logits(Struct, frozen=True, kw_only=True):
@@ -73,13 +54,13 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
     """Return the bytes of logits and loss on one stage."""
     if not stage.last:
         return LossBytes(forward_bytes=0, backward_bytes=0)
-    tokens = job.local_tokens
+    tokens = job.scored_tokens
     if not arch.has_vocab_head:
-        outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.sequences)
+        outputs = arch.num_labels * (job.local_tokens if arch.task == "token-classification" else job.sequences)
         return LossBytes(forward_bytes=12 * outputs, backward_bytes=12 * outputs)
     framework = job.framework
     ranks = job.parallel.tensor if framework.splits_logits else 1
-    logits = _logits(job, arch, tokens=tokens, ranks=ranks)
+    logits = _logits(job, arch, tokens=tokens, ranks=ranks, trains_head=stage.trains_head)
     if not job.trains:
         size = logits.compute_width * logits.elements
         return LossBytes(forward_bytes=size, backward_bytes=0)
@@ -89,22 +70,26 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
         unpacked = unpacked_bytes(stage.head, width=framework.unpacked_width)
         return _litgpt_loss(job, logits, unpacked)
     match job.training.loss:
-        case "full" | "log-probs":
+        case "full":
             return _full_loss(logits, framework, split=ranks > 1)
+        case "log-probs" | "fused-log-probs" | "divergence":
+            return _token_loss(job, logits)
         case "chunked":
             if framework.chunked_loss == "at-once":
                 return _chunks_at_once(logits, split=job.parallel.tensor > 1)
+            if framework.chunked_loss == "without-logits":
+                return without_logits(job, arch, tokens=tokens, trains_head=logits.head_bytes > 0)
             return _chunks_one_by_one(logits)
         case "fused-linear":
             return _fused_linear_loss(logits)
 
 
-def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int) -> _Logits:
+def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int, trains_head: bool) -> _Logits:
     causal, widths = arch.task == "causal-lm", job.widths
     return _Logits(
         elements=-(-tokens * arch.vocab // ranks),
         hidden_elements=tokens * arch.hidden,
-        head_bytes=widths.compute * arch.vocab * arch.hidden // ranks if job.lora is None else 0,
+        head_bytes=widths.compute * arch.vocab * arch.hidden // ranks if trains_head else 0,
         compute_width=widths.compute,
         loss_width=4 if causal or widths.mixed else widths.compute,
         capped=bool(arch.logit_softcap),
@@ -154,6 +139,16 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
         upcast_bytes=saved + (c + wide) * n if lowered else 0,
         low_precision_bytes=low,
     )
+
+
+def _token_loss(job: ResolvedJob, logits: _Logits) -> LossBytes:
+    """Bytes of a loss on the log-probabilities of tokens."""
+    if job.training.loss == "divergence":
+        return divergence(job, logits=logits.elements)
+    if job.training.loss == "log-probs":
+        return log_probabilities(job, logits=logits.elements)
+    hidden = logits.compute_width * logits.hidden_elements
+    return one_example_at_a_time(job, logits=logits.elements, hidden_bytes=hidden, head_bytes=logits.head_bytes)
 
 
 def _vocabulary_parallel_loss(logits: _Logits) -> LossBytes:

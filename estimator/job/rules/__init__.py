@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     )
     from .frameworks import FRAMEWORKS as FRAMEWORKS, Framework as Framework
     from .optimizers import (
+        LISTED_LIBRARIES as LISTED_LIBRARIES,
         NOT_KNOWN as NOT_KNOWN,
         OPTIMIZERS as OPTIMIZERS,
         UNKNOWN as UNKNOWN,
         Optimizer as Optimizer,
         OptimizerChoice as OptimizerChoice,
+        PerShape as PerShape,
         optimizer_arguments as optimizer_arguments,
         optimizer_by_class as optimizer_by_class,
         optimizer_by_trainer_name as optimizer_by_trainer_name,
@@ -47,8 +49,8 @@ else:
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS",
             "optimizers": (
-                "NOT_KNOWN option_defaults Optimizer optimizer_arguments optimizer_by_class "
-                "optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS UNKNOWN"
+                "LISTED_LIBRARIES NOT_KNOWN option_defaults Optimizer optimizer_arguments optimizer_by_class "
+                "optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS PerShape UNKNOWN"
             ),
             "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
             "version_rules": "older steps_take_same_memory VersionRules",

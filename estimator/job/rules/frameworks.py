@@ -10,8 +10,9 @@ from msgspec import Struct
 
 RmsNorm = Literal["autograd", "fused", "litgpt"]
 """``autograd``: transformers' chain of operations; ``fused``: one kernel; ``litgpt``: its own chain of operations."""
-ChunkedLoss = Literal["one-by-one", "at-once"]
-"""``one-by-one``: all logits exist, the loss of a chunk at a time; ``at-once``: a chunk runs forward and backward."""
+ChunkedLoss = Literal["one-by-one", "at-once", "without-logits"]
+"""``one-by-one``: all logits exist, the loss of a chunk at a time; ``at-once``: a chunk runs forward and backward;
+``without-logits``: TRL's, which makes the logits of a part at a time, and again in the backward pass."""
 AvailableLoss = Literal["chunked", "fused-linear"]
 
 
@@ -151,6 +152,7 @@ _ROWS = (
         frees_mlp_first=True,
         embeddings_without_gradient=True,
         tensor_parallel_plan=True,
+        chunked_loss="without-logits",
         loss_in_forward=True,
         accumulates_unsharded=True,
         units_around_blocks=True,

@@ -36,12 +36,18 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """The causal loss copies the fp32 logits without the last token (transformers before 4.49)."""
     casts_logits_in_model: bool
     """The model returns fp32 logits, so that the 16-bit ones are freed before the loss (transformers before 4.46)."""
+    checkpoints_with_gradient: bool
+    """Gradient checkpointing makes the embedding's output need a gradient, trained or not (transformers since 5.0)."""
     scales_norms_in_fp32: bool
     """LitGPT's RMSNorm multiplies by its weight before it casts back to 16 bits (since 0.4.6)."""
     runs_longest_first: bool
     """LitGPT's scripts ran the longest sample in the first micro-batch only (before 0.2)."""
     leaves_loss_to_eager: bool
     """``compile`` covers torchtitan's blocks only, not its loss (before 0.1; pull requests 755 and 1033)."""
+    gathers_log_softmax: bool
+    """TRL's log-probabilities are gathered from a whole log-softmax (before 0.15)."""
+    tiles_head: bool
+    """TRL runs the head in tiles and makes no logits (since 1.15); before, in chunks that are recomputed."""
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
 
@@ -80,9 +86,12 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         loads_whole_libraries=whole,
         copies_shifted_logits=older(software.transformers, 4, 49),
         casts_logits_in_model=older(software.transformers, 4, 46),
+        checkpoints_with_gradient=not older(software.transformers, 5, 0),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
         leaves_loss_to_eager=older(software.torchtitan, 0, 1),
+        gathers_log_softmax=older(software.trl, 0, 15),
+        tiles_head=not older(software.trl, 1, 15),
         gathers_with_root=older(software.torchtitan, 0, 2),
     )
 
@@ -95,6 +104,9 @@ def steps_take_same_memory(job: Job, *, torch: str, transformers: str) -> bool:
     if asked.keeps_quantized_inputs:  # a trace has its own stand-ins for quantized layers
         return False
     if stated.torch is not None and asked.zeroes_gradients != found.zeroes_gradients:
+        return False
+    frozen = job.training.trainable is not None and job.training.activation_checkpointing != "none"
+    if stated.transformers and frozen and asked.checkpoints_with_gradient != found.checkpoints_with_gradient:
         return False
     return stated.transformers is None or (
         asked.copies_shifted_logits == found.copies_shifted_logits

@@ -1,4 +1,4 @@
-"""The program that runs: launchers, the script's source, environment, rank count and the run's own logs.
+"""The program that runs: launchers, environment, rank count and the run's own logs.
 
 Lives here: what can be read before it is known which tool trains.
 Callers: ``trainer``, ``tools``, the two entry points of ``readers``; preflight and ``monitor.host`` for launch lines.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .program import Program as Program
     from .ranks import (
         WorldSize as WorldSize,
+        checked_ranks as checked_ranks,
         processes_per_node as processes_per_node,
         read_world_size as read_world_size,
         visible_gpus as visible_gpus,
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
         table_in_file as table_in_file,
         table_in_log as table_in_log,
     )
-    from .script_calls import SIZE_ARGUMENTS as SIZE_ARGUMENTS
-    from .script_settings import ScriptSettings as ScriptSettings, read_script as read_script
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -35,9 +34,7 @@ else:
             "deepspeed": "deepspeed_layer",
             "launchers": "Launch LaunchParser ToolCommand",
             "program": "Program",
-            "ranks": "processes_per_node read_world_size visible_gpus WorldSize",
+            "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
             "run_logs": "latest_file logged_trainer_settings table_in_file table_in_log",
-            "script_calls": "SIZE_ARGUMENTS",
-            "script_settings": "read_script ScriptSettings",
         },
     )

@@ -5,6 +5,8 @@ from typing import Any
 
 from ..source import Setting
 
+_WITHOUT_AUTO = ("zero_stage",)
+"""Settings that nothing fills in."""
 _COPIED = {
     "zero_hpz_partition_size": "zero_optimization.zero_hpz_partition_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -25,7 +27,8 @@ def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setti
     """
     zero = _inner(table, "zero_optimization")
     values: dict[str, tuple[Any, str]] = {name: (_value_at(table, path), path) for name, path in _COPIED.items()}
-    values["zero_stage"] = zero.get("stage", 0), "zero_optimization.stage"
+    stage = zero.get("stage", 0)
+    values["zero_stage"] = "none" if stage is None else stage, "zero_optimization.stage"
     if zero.get("cpu_offload") is True:
         values["offload_optimizer_device"] = "cpu", "zero_optimization.cpu_offload"
     values["mixed_precision"] = _mixed_precision(table)
@@ -33,7 +36,7 @@ def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setti
     return {
         name: Setting(value=value, origin=f"{source}: {path}")
         for name, (value, path) in values.items()
-        if value is not None and value != "auto"
+        if value is not None and (value != "auto" or name in _WITHOUT_AUTO)
     }
 
 

@@ -27,6 +27,10 @@ _LAUNCHER_MODULES = {
 }
 _TRL_MODULES = ("trl", "trl.cli")
 _ACCELERATE_MODULES = ("accelerate", "accelerate.commands.accelerate_cli")
+KERNEL_MODULES = ("ipykernel_launcher", "ipykernel", "ipykernel.kernelapp", "colab_kernel_launcher")
+"""Modules that run a Jupyter kernel, whose cells come from elsewhere."""
+_NOTEBOOK_COMMANDS = ("papermill", "jupyter-nbconvert", "jupyter-execute")
+_NOTEBOOK_MODULES = {"papermill": "papermill", "nbconvert": "jupyter-nbconvert", "jupyter": "jupyter"}
 _SCRIPT_RUNNERS = {"debugpy", "pdb", "cProfile", "coverage", "scalene", "viztracer", "memory_profiler", "kernprof"}
 """Modules that run the script after them."""
 _FLAGS_WITHOUT_VALUE = {
@@ -66,7 +70,8 @@ class Launch:
     """One launch line: its launchers with their own flags, then the program they start."""
 
     launchers: tuple[str, ...] = ()
-    """``torchrun``, ``accelerate``, ``deepspeed``, ``trl``, ``tool`` (starts its own ranks); outermost first."""
+    """``torchrun``, ``accelerate``, ``deepspeed``, ``trl``, ``tool`` (starts its own ranks), ``notebook`` (starts a
+    kernel, in which it runs a notebook); outermost first."""
     options: dict[str, Setting] = field(default_factory=dict)
     """The launchers' flags by name."""
     command: str | None = None
@@ -88,6 +93,11 @@ class Launch:
     def only_launches(self) -> bool:
         """True if its process trains nothing itself. A tool's own command may do either: it trains on one GPU."""
         return bool(self.launchers) and "tool" not in self.launchers
+
+    @property
+    def is_kernel(self) -> bool:
+        """True if it is a Jupyter kernel, which runs the cells of a notebook that its command line does not name."""
+        return self.module in KERNEL_MODULES
 
     @property
     def trl_command(self) -> str | None:
@@ -164,10 +174,14 @@ class LaunchParser:
             return list(following) == ["launch"]
         if name == "trl":
             return bool(following) and following[0] in _TRL_COMMANDS
+        if name == "jupyter":
+            return bool(following) and f"jupyter-{following[0]}" in _NOTEBOOK_COMMANDS
         if name in self._tool_commands:
             subcommands = self._tool_commands[name].subcommands
             return bool(following) and (subcommands is None or following[0] in subcommands)
-        return name in _LAUNCHER_COMMANDS or bool(_PYTHON.fullmatch(name)) or token.endswith(".py")
+        if name in _LAUNCHER_COMMANDS or name in _NOTEBOOK_COMMANDS:
+            return True
+        return bool(_PYTHON.fullmatch(name)) or token.endswith((".py", ".ipynb"))
 
     def _command(self, tokens: list[str], found: Launch) -> Launch:
         """Parse a command that begins with the program."""
@@ -182,6 +196,8 @@ class LaunchParser:
             return _trl(rest, found)
         if name in _LAUNCHER_COMMANDS:
             return self._launcher(_LAUNCHER_COMMANDS[name], rest, found)
+        if name == "jupyter" or name in _NOTEBOOK_COMMANDS:
+            return _notebook(tokens, found)
         tool = self._tool_commands.get(name)
         if tool is not None:
             found = replace(found, launchers=(*found.launchers, "tool"))
@@ -214,6 +230,8 @@ class LaunchParser:
             return _trl(rest, found)
         if name in _LAUNCHER_MODULES:
             return self._launcher(_LAUNCHER_MODULES[name], rest, found)
+        if name in _NOTEBOOK_MODULES:
+            return _notebook([_NOTEBOOK_MODULES[name], *rest], found)
         return replace(found, module=name, arguments=tuple(rest))
 
     def _launcher(self, name: str, tokens: list[str], found: Launch) -> Launch:
@@ -251,6 +269,19 @@ def _end_of_flags(tokens: Sequence[str], without_value: set[str]) -> int:
         takes_value = "=" not in tokens[index] and flag_name(tokens[index]) not in without_value
         index += 2 if takes_value else 1
     return min(index, len(tokens))
+
+
+def _notebook(tokens: list[str], found: Launch) -> Launch:
+    """Parse ``papermill in.ipynb out.ipynb -p batch 4`` or ``jupyter nbconvert --execute x.ipynb``."""
+    name, rest = PurePath(tokens[0]).name, tokens[1:]
+    if name == "jupyter" and rest:
+        name, rest = f"jupyter-{rest[0]}", rest[1:]
+    names = [index for index, token in enumerate(rest) if token.endswith(".ipynb") and not token.startswith("-")]
+    names = [index for index in names if index == 0 or rest[index - 1] != "--output"]
+    if name not in _NOTEBOOK_COMMANDS or not names or (name == "jupyter-nbconvert" and "--execute" not in rest):
+        return replace(found, script=tokens[0], arguments=tuple(tokens[1:]))
+    others = (*rest[: names[0]], *rest[names[0] + 1 :])
+    return replace(found, launchers=(*found.launchers, "notebook"), script=rest[names[0]], arguments=others)
 
 
 def _trl(tokens: list[str], found: Launch) -> Launch:

@@ -33,13 +33,15 @@ if TYPE_CHECKING:
         as_word as as_word,
         default_layer as default_layer,
         default_setting as default_setting,
+        is_open as is_open,
         parse_digits as parse_digits,
+        refusal as refusal,
     )
+    from .notebooks import NotebookCode as NotebookCode, read_notebook as read_notebook
     from .versions import (
         framework_with_version as framework_with_version,
         is_at_least as is_at_least,
         transformers_defaults as transformers_defaults,
-        trl_defaults as trl_defaults,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -50,9 +52,10 @@ else:
             "filesystem_view": "FilesystemView follow_links",
             "flags": "flag_name is_flag parse_flags",
             "layered_settings": (
-                "as_bool as_int as_word default_layer default_setting LayeredSettings parse_digits "
+                "as_bool as_int as_word default_layer default_setting is_open LayeredSettings parse_digits refusal "
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
-            "versions": "framework_with_version is_at_least transformers_defaults trl_defaults",
+            "notebooks": "NotebookCode read_notebook",
+            "versions": "framework_with_version is_at_least transformers_defaults",
         },
     )

@@ -9,6 +9,10 @@ from ...common import InputError, TooLargeError, check_nesting, parse_toml, read
 from .filesystem_view import FilesystemView
 from .layered_settings import Setting
 
+_LIMITS = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
+"""Settings whose null means that there is no limit, whatever the default is."""
+_REQUIRED = ("per_device_train_batch_size",)
+"""Settings whose null makes no sense."""
 _TYPE_NAMES = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
 
 
@@ -32,7 +36,7 @@ def layer_from_table(table: Mapping[str, Any], *, source: str, prefix: str = "")
     return {
         name.replace("-", "_"): Setting(value=value, origin=f"{source}: {prefix}{name}")
         for name, value in table.items()
-        if value is not None
+        if value is not None or name in (*_LIMITS, *_REQUIRED)
     }
 
 

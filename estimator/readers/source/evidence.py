@@ -1,12 +1,12 @@
 """Evidence for a job: every value with the place it was read from, what is missing, and what is uncertain."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...job import Job, UncertaintyDirection, with_changes
 from ...job.rules import UNKNOWN, OptimizerChoice
-from .layered_settings import Setting
+from .layered_settings import Setting, as_int, refusal
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""
@@ -30,7 +30,7 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "training.loss": ("logits",),
     "training.sequences_per_example": ("activations", "logits"),
     "training.loss_length": ("logits",),
-    "rollout.sequences": ("activations",),
+    "rollout.micro_batches": ("activations",),
     "rollout.gpu_memory_utilization": ("activations",),
     "lora.rank": ("gradients", "optimizer"),
     "lora.targets": ("gradients", "optimizer", "activations"),
@@ -44,6 +44,16 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "other_models": ("weights",),
 }
 """Components of the budget that a job key decides; they are uncertain where its value is."""
+
+
+_MEANINGS = {
+    "training.micro_batch": "batch size",
+    "training.sequence_length": "sequence length",
+    _ACCUMULATION: "number of accumulation steps",
+    "lora.rank": "rank of adapters",
+}
+"""What the number of a key is, in a sentence; other keys are numbers of ranks."""
+_DATA_RANKS = ("parallel.data_shard", "parallel.data_replicate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +108,8 @@ class JobReading:
     uncertainties: tuple[Uncertainty, ...] = ()
     """Components that may differ; they widen the estimate's range."""
     global_batch: GlobalBatch | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Missing keys for which something is written that makes no sense, each with a sentence on what and where."""
 
     def evidence(self) -> dict[str, str]:
         """Return where each value was read, by key."""
@@ -151,10 +163,42 @@ class FindingCollector:
         self._required = list(REQUIRED_KEYS)
         self._uncertainties: dict[Uncertainty, None] = {}
         self._global_batch: GlobalBatch | None = None
+        self._refused: dict[str, str] = {}
+        self._refused_ranks: str | None = None
 
     def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
-        """Record a value, unless the key has one already."""
-        self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
+        """Record a value, unless the key has one already, or what was written for it makes no sense."""
+        if key not in self._refused:
+            self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
+
+    def record_count(self, key: str, setting: Setting | None) -> None:
+        """Record a whole number of at least 1; refuse any other value."""
+        if setting is None:
+            return
+        number = as_int(setting)
+        if number is None:
+            self.refuse(key, setting)
+        else:
+            self.record_from(setting, key, number)
+
+    def refuse(self, key: str, setting: Setting, what: str = "") -> None:
+        """Record that what is written for a key makes no sense: no default replaces it, the user has to give it.
+
+        Args:
+            key: the job key; nothing happens if it is found already.
+            setting: the value, and where it was written.
+            what: what it should have been; by default the key's meaning.
+        """
+        if key not in self._findings:
+            meaning = what or _MEANINGS.get(key) or f"number of {key.rpartition('.')[2].replace('_', ' ')} ranks"
+            self._refused.setdefault(key, refusal(setting, meaning))
+            self.warn(f"{self._refused[key]}.")
+            self.require(key)
+
+    def refuse_ranks(self, sentence: str) -> None:
+        """Record that the number of ranks that is written makes no sense, as a sentence without a full stop says."""
+        self._refused_ranks = sentence
+        self.warn(f"{sentence}.")
 
     def record_from(self, setting: Setting, key: str, value: Any) -> None:
         """Record a value that follows from a setting, with the setting's origin."""
@@ -162,10 +206,14 @@ class FindingCollector:
 
     def record_global_batch(self, sequences: int | None, setting: Setting, *, rounds_up: bool = False) -> None:
         """Record the sequences per optimizer step over all ranks, from which the accumulation steps follow."""
-        if sequences is not None:
-            self._global_batch = GlobalBatch(
-                sequences=sequences, origin=setting.origin, written=setting.written, rounds_up=rounds_up
-            )
+        if setting.value is None:
+            return
+        if sequences is None:
+            self.refuse(_ACCUMULATION, setting, "batch size of all ranks")
+            return
+        self._global_batch = GlobalBatch(
+            sequences=sequences, origin=setting.origin, written=setting.written, rounds_up=rounds_up
+        )
 
     def record_optimizer(self, setting: Setting, choice: OptimizerChoice) -> None:
         """Record the optimizer that a setting names, with its options and what is uncertain about it."""
@@ -207,6 +255,11 @@ class FindingCollector:
 
     def build(self) -> JobReading:
         """Return everything as a reading; required keys without a finding are missing."""
+        refused = dict(self._refused)
+        if self._refused_ranks is not None:
+            if not {*self._findings, *self._required} & set(_DATA_RANKS):
+                self.require(_DATA_RANKS[1])
+            refused |= dict.fromkeys(_DATA_RANKS, self._refused_ranks)
         self._findings |= {finding.key: finding for finding in self._accumulation()}
         findings = sorted(self._findings.values(), key=lambda finding: _TABLES.index(finding.key.partition(".")[0]))
         known = {*self._findings, *(["model.id"] if "model.config" in self._findings else [])}
@@ -216,14 +269,15 @@ class FindingCollector:
             warnings=tuple(self._warnings),
             uncertainties=tuple(self._uncertainties),
             global_batch=self._global_batch,
+            refused={key: sentence for key, sentence in refused.items() if key not in self._findings},
         )
 
     def _accumulation(self) -> Iterator[Finding]:
         """Yield the accumulation steps that follow from the global batch, if the number of ranks is known."""
         total, micro = self._global_batch, self.get("training.micro_batch")
         shard, copies = self.get("parallel.data_shard"), self.get("parallel.data_replicate")
-        unknown_ranks = {"parallel.data_shard", "parallel.data_replicate"} & set(self._required) - set(self._findings)
-        if total is None or micro is None or unknown_ranks:
+        unknown_ranks = set(_DATA_RANKS) & set(self._required) - set(self._findings)
+        if total is None or micro is None or unknown_ranks or _ACCUMULATION in self._refused:
             return
         ranks = (shard.value if shard else 1) * (copies.value if copies else 1)
         steps = total.accumulation_steps(micro.value * ranks)

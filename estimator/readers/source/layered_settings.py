@@ -1,9 +1,15 @@
 """Settings of another tool by its own names, in layers: the command line wins over files, files over defaults."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...job import format_value
+
+_PLAIN = re.compile(r"[\w.+:-]{1,40}")
+_OPEN = ("-1", "auto", "none")
+_WORDS = {"True": "true", "False": "false", "None": "null"}
 UNKNOWN_TABLE = "**"
 """Name that stands for arguments passed as a table (``**settings``) whose contents are unknown."""
 _TRUE = {"true", "1", "yes", "y", "on", "t"}
@@ -58,6 +64,19 @@ class LayeredSettings:
                     return setting
         return None
 
+    def is_unset(self, *names: str) -> bool:
+        """Return True if the first layer that has one of these names says ``None``: the default does not hold."""
+        return self.find_unset(*names) is not None
+
+    def find_unset(self, *names: str) -> Setting | None:
+        """Return the setting with which the first layer that has one of these names says ``None``."""
+        self._read.update(names)
+        for layer in self._layers:
+            given = [layer[name] for name in names if name in layer]
+            if given:
+                return given[0] if all(setting.value in _UNSET for setting in given) else None
+        return None
+
     def find_true(self, *names: str) -> Setting | None:
         """Return the setting that ``find`` returns, if its value means true."""
         setting = self.find(*names)
@@ -76,7 +95,7 @@ class LayeredSettings:
         seen = set(self._read)
         for layer in self._layers:
             for name, setting in layer.items():
-                if name not in seen and setting.written:
+                if name not in seen and setting.written and setting.value not in _UNSET:
                     seen.add(name)
                     yield name, setting
 
@@ -88,12 +107,32 @@ def as_bool(setting: Setting | None) -> bool | None:
 
 
 def as_int(setting: Setting | None) -> int | None:
-    """Return a whole number of at least 1; None if the value is anything else."""
+    """Return a whole number of at least 1; None if the value is anything else (``refusal`` says so).
+
+    Any spelling that Python, YAML or pydantic may turn into that number is taken: ``4``, ``"4"``, ``4.0``, ``1e3``.
+    """
     try:
         number = float(str(setting.value)) if setting and not isinstance(setting.value, bool) else 0.0
     except ValueError:
         return None
     return int(number) if 1 <= number < 2**31 and number == int(number) else None
+
+
+def is_open(setting: Setting) -> bool:
+    """Return True for a value that leaves a number to the program: ``-1``, ``auto``."""
+    return str(setting.value).strip().lower() in _OPEN
+
+
+def refusal(setting: Setting, what: str) -> str:
+    """Return the sentence on a value that makes no sense: ``--max_length on the command line is -1, which is no ...``.
+
+    Args:
+        setting: the value, and where it was written.
+        what: what it should have been: ``batch size``.
+    """
+    value = setting.value
+    text = value if isinstance(value, str) and _PLAIN.fullmatch(value) else format_value(value)
+    return f"{setting.origin} is {_WORDS.get(text, text)}, which is no {what}"
 
 
 def as_word(setting: Setting | None) -> str | None:

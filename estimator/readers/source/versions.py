@@ -39,18 +39,3 @@ def transformers_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
         "fsdp_version_default": 2 if five else 1,
     }
     return default_layer(values, f"default of {framework_with_version('transformers', versions)}")
-
-
-def trl_defaults(method: str, versions: Mapping[str, str]) -> dict[str, Setting]:
-    """Return the defaults that TRL changes (its ``base_config.py``, ``sft_config.py``, ``model_config.py``).
-
-    SFT computes its loss in chunks by default since TRL 1.7 (huggingface/trl#5846).
-    """
-    values: dict[str, object] = {"activation_checkpointing": True, "bf16_unless_fp16": True}
-    if method in ("sft", "dpo", "kto", "reward"):
-        values["max_length"] = 1024
-    if method == "sft" and is_at_least("trl", (1, 7), versions):
-        values["loss_type"] = "chunked_nll"
-    if is_at_least("trl", (1, 0), versions):
-        values["dtype"] = "float32"
-    return default_layer(values, f"default of {framework_with_version('trl', versions)}")

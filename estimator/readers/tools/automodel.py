@@ -6,7 +6,7 @@ transformers' own; FSDP2 gathers in bf16 and reduces in fp32.
 
 import re
 
-from ..program import Program, ToolCommand, WorldSize, read_world_size
+from ..program import Program, ToolCommand, WorldSize, checked_ranks, read_world_size
 from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer import WEIGHT_DTYPES, known_config, stored_dtype, warn_of_unread
 from .shared import (
@@ -129,7 +129,7 @@ def _read_precision(program: Program, settings: LayeredSettings) -> None:
 
 def _read_length(settings: LayeredSettings, findings: FindingCollector) -> None:
     packed = settings.find("packed_sequence.packed_sequence_size")
-    length = packed if as_int(packed) else settings.find(*_LENGTH_NAMES)
+    length = packed if packed is not None and str(packed.value) != "0" else settings.find(*_LENGTH_NAMES)
     record_int(findings, "training.sequence_length", length)
 
 
@@ -251,8 +251,8 @@ def _world_size(program: Program, settings: LayeredSettings) -> WorldSize:
     """Return the number of ranks; ``automodel`` itself starts one per GPU, or as many as ``--nproc-per-node``."""
     per_node = settings.find("nproc_per_node")
     if "tool" not in program.launcher.launchers or "RANK" in program.environ:
-        return read_world_size(program.launcher, LayeredSettings(), program.environ)
-    return WorldSize(ranks=per_node if as_int(per_node) else None)
+        return read_world_size(program.launcher, LayeredSettings(), program.environ, findings=program.findings)
+    return checked_ranks(None if as_word(per_node) in ("gpu", "auto") else per_node, program.findings)
 
 
 TOOL = Tool(

@@ -23,11 +23,14 @@ from ..trainer import read_trainer
 from .shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
+    PROJECTOR,
+    VISION_TOWER,
     Tool,
     ToolKey,
     ToolKeys,
     Translation,
     batch_keys,
+    globs_of_regex,
     tool_layers,
     uses_deepspeed,
 )
@@ -58,9 +61,14 @@ _SWITCHES: Mapping[str, tuple[str, object]] = {
 }
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("bf16", "bfloat16", "fp16", "float16", "float32", "bnb_config_kwargs.bnb_4bit_use_double_quant", "batch_size"),
+    *("unfrozen_parameters", "freeze_mm_modules", "spectrum_top_fraction", "spectrum_model_name"),
     *("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_step", "lora_on_cpu"),
     *("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "liger_cross_entropy"),
 )
+
+
+_RANGE = re.compile(r"\[\d*(:\d*)?\]$")
+"""The part of a parameter that ``unfrozen_parameters`` trains: the rest has gradients too, which are zeroed."""
 
 
 def read(program: Program) -> JobReading:
@@ -68,6 +76,7 @@ def read(program: Program) -> JobReading:
     layers = tool_layers(program, "config", written=("debug.log",))
     settings = LayeredSettings(*layers)
     translated = [_translate(layer) for layer in layers]
+    _read_frozen(program, settings)
     defaults = {
         **transformers_defaults(program.versions),
         "micro_batch_size": default_setting(1, "axolotl's default"),
@@ -81,6 +90,27 @@ def read(program: Program) -> JobReading:
         [*accelerate, uses_deepspeed(settings), *accelerate_layers(program, {})],
         method=_method(settings),
     )
+
+
+def _read_frozen(program: Program, settings: LayeredSettings) -> None:
+    """Record the parameters that train (``utils/freeze.py``; ``unfrozen_parameters`` works without an adapter only)."""
+    findings = program.findings
+    unfrozen, adapter = settings.find("unfrozen_parameters"), settings.find("adapter")
+    spectrum = settings.find("spectrum_top_fraction")
+    if spectrum is not None:
+        findings.warn(f"{spectrum.origin}: Spectrum trains layers by a list of its own; all are counted.")
+        findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+    elif unfrozen is not None and unfrozen.value and adapter is None:
+        patterns = unfrozen.value if isinstance(unfrozen.value, list) else [unfrozen.value]
+        found = [globs_of_regex(_RANGE.sub("", str(each)), from_start=True, dots_are_literal=True) for each in patterns]
+        if all(globs is not None for globs in found):
+            globs = [glob for each in found for glob in each or ()]
+            findings.record_from(unfrozen, "training.trainable", globs)
+        else:
+            findings.warn(f"{unfrozen.origin}: not all of its patterns are understood; all parameters are counted.")
+            findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+    elif (frozen := settings.find_true("freeze_mm_modules")) is not None:
+        findings.record_from(frozen, "training.trainable", [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)])
 
 
 def _translate(layer: SettingsLayer) -> Translation:
@@ -174,7 +204,7 @@ def _method(settings: LayeredSettings) -> str | None:
     if settings.is_true("reward_model"):
         return "reward"
     method = as_word(settings.find("rl"))
-    return "dpo" if method in ("ipo", "simpo") else method
+    return {"ipo": "dpo", "simpo": "cpo"}.get(method or "", method)
 
 
 TOOL = Tool(

@@ -208,7 +208,9 @@ def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> No
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     findings, find = program.findings, settings.find
     alone = program.config_file is not None
-    world = WorldSize(ranks=None) if alone else read_world_size(program.launcher, LayeredSettings(), program.environ)
+    world = WorldSize(ranks=None)
+    if not alone:
+        world = read_world_size(program.launcher, LayeredSettings(), program.environ, findings=findings)
     sizes = {
         "tensor": find("tensor_model_parallel_size"),
         "pipeline": find("pipeline_model_parallel_size"),

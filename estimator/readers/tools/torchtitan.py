@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..program import Program, WorldSize, read_world_size
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting, is_open
 from ..trainer import warn_of_unread
 from .shared import (
     Tool,
@@ -97,10 +97,12 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
     record_int(findings, "training.sequence_length", length)
     batch = settings.find("training.local_batch_size", "training.batch_size")
     tokens = settings.find("training.num_tokens_per_microbatch_per_dp_rank")
+    if tokens is not None and not is_open(tokens) and as_int(tokens) is None:
+        findings.refuse("training.micro_batch", tokens, "number of tokens")
     if tokens is not None and as_int(tokens) and (sequence_length := as_int(length)):
         _read_batch_in_tokens(tokens, sequence_length, settings, findings)
         return
-    if (total := settings.find("training.global_batch_size")) is not None:
+    if (total := settings.find("training.global_batch_size")) is not None and not is_open(total):
         findings.record_global_batch(as_int(total), total)
     stages, local = as_int(settings.find("parallelism.pipeline_parallel_degree")) or 1, as_int(batch)
     if stages == 1 or batch is None or local is None:
@@ -108,8 +110,8 @@ def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
         return
     micro = settings.find("parallelism.pipeline_parallel_microbatch_size")
     micro = micro or default_setting(1, "torchtitan's default micro-batch of a pipeline")
+    findings.record_count("training.micro_batch", micro)
     size = as_int(micro) or 1
-    findings.record_from(micro, "training.micro_batch", size)
     origin = f"{batch.origin}, in micro-batches of {size}"
     findings.record("training.gradient_accumulation", max(1, local // size), origin)
 
@@ -172,7 +174,9 @@ def _read_float8(settings: LayeredSettings, findings: FindingCollector) -> None:
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     findings, find = program.findings, settings.find
     alone = program.config_file is not None
-    world = None if alone else read_world_size(program.launcher, LayeredSettings(), program.environ)
+    world = None
+    if not alone:
+        world = read_world_size(program.launcher, LayeredSettings(), program.environ, findings=findings)
     shard, copies = find("parallelism.data_parallel_shard_degree"), find("parallelism.data_parallel_replicate_degree")
     tensor, stages = find("parallelism.tensor_parallel_degree"), find("parallelism.pipeline_parallel_degree")
     if as_int(shard) != 1 and (world is None or (as_int(world.ranks) or 1) > 1):

@@ -146,7 +146,7 @@ def _read_targets(settings: LayeredSettings, findings: FindingCollector) -> None
 def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     """Record FSDP2 for distributed recipes; only the launch line states which recipe a file is for."""
     findings = program.findings
-    world = read_world_size(program.launcher, LayeredSettings(), program.environ)
+    world = read_world_size(program.launcher, LayeredSettings(), program.environ, findings=program.findings)
     recipe = PurePath(program.launch.script or "").stem
     distributed = next((found for name in _DISTRIBUTED_NAMES if (found := settings.find(name)) is not None), None)
     several = (as_int(world.ranks) or 1) > 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..program import Program, ToolCommand
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting, is_open
 from ..trainer import config_dtype, known_config
 from .shared import Tool, ToolKey, ToolKeys, apply_rules, has_any, int_rule, record_int, record_word, tool_layers
 
@@ -67,6 +67,8 @@ def _read_model(settings: LayeredSettings, program: Program) -> None:
 
 def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     length = settings.find("max_model_len")
+    if length is not None and not is_open(length) and _token_count(length) is None:
+        findings.refuse("training.sequence_length", length)
     if length is not None and (tokens := _token_count(length)):
         findings.record_from(length, "training.sequence_length", tokens)
     elif isinstance(longest := config.get("max_position_embeddings"), int):
@@ -78,17 +80,22 @@ def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: 
     step = settings.find("max_num_batched_tokens")
     if step is not None and (tokens := _token_count(step)):
         findings.record_from(step, "inference.prefill_tokens", tokens)
+    elif step is not None:
+        findings.refuse("inference.prefill_tokens", step, "number of tokens")
 
 
 def _read_memory_share(settings: LayeredSettings, findings: FindingCollector) -> None:
     default = default_setting(_DEFAULT_MEMORY_SHARE, "vLLM's default gpu_memory_utilization")
     share = settings.find("gpu_memory_utilization") or default
+    key = "inference.gpu_memory_utilization"
     try:
-        findings.record_from(share, "inference.gpu_memory_utilization", float(share.value))
-    except (TypeError, ValueError):
-        findings.warn(
-            f"{share.origin}: {share.value!r} is not a share of the GPU's memory; {_DEFAULT_MEMORY_SHARE} is counted."
-        )
+        number = 0.0 if isinstance(share.value, bool) else float(share.value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0.0
+    if 0 < number <= 1:
+        findings.record_from(share, key, number)
+    else:
+        findings.refuse(key, share, "share of the GPU's memory (above 0, at most 1)")
 
 
 def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
@@ -127,7 +134,7 @@ def _read_stored_quantization(quantization: Mapping[str, Any], findings: Finding
 def _read_parallel(settings: LayeredSettings, findings: FindingCollector) -> None:
     apply_rules(_PARALLEL_RULES, settings, findings, tool="vLLM")
     copies = settings.find("data_parallel_size", "dp")
-    if copies is not None and (as_int(copies) or 1) > 1:
+    if copies is not None and as_int(copies) != 1:
         record_int(findings, "parallel.data_replicate", copies)
         if settings.is_true("enable_expert_parallel"):
             findings.warn("--enable-expert-parallel: experts are counted whole on each data-parallel rank.")

@@ -11,7 +11,6 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .model_facts import config_dtype as config_dtype, known_config as known_config, stored_dtype as stored_dtype
     from .precision import WEIGHT_DTYPES as WEIGHT_DTYPES
-    from .step_arguments import PREFERENCE_METHODS as PREFERENCE_METHODS
     from .trainer_program import read_trainer as read_trainer
     from .unread_settings import warn_of_unread as warn_of_unread
 else:
@@ -20,7 +19,6 @@ else:
         {
             "model_facts": "config_dtype known_config stored_dtype",
             "precision": "WEIGHT_DTYPES",
-            "step_arguments": "PREFERENCE_METHODS",
             "trainer_program": "read_trainer",
             "unread_settings": "warn_of_unread",
         },

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, default_setting
+from ..source import FindingCollector, LayeredSettings, Setting, as_bool, default_setting
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
@@ -32,8 +32,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
             findings.add_uncertainty("less", "weights")
         return False
     rank = rank or default_setting(16 if inputs.method else 8, "the default rank, not set anywhere")
-    if (number := as_int(rank)) is not None:
-        findings.record_from(rank, "lora.rank", number)
+    findings.record_count("lora.rank", rank)
     _read_targets(find(*_TARGET_NAMES), default_targets, findings)
     if quantization is not None:
         findings.record_from(quantization, "lora.quantization", quantization.value)

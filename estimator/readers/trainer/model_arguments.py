@@ -67,9 +67,9 @@ def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record_from(task, "model.task", task.value)
     elif peft_task is not None and as_word(peft_task) in _TASK_BY_PEFT_TYPE:
         findings.record_from(peft_task, "model.task", _TASK_BY_PEFT_TYPE[as_word(peft_task) or ""])
-    elif inputs.method == "reward":
-        origin = "TRL's reward trainer scores sequences"
-        findings.record("model.task", "sequence-classification", origin, written=False)
+    elif inputs.trl is not None and inputs.trl.task is not None:
+        origin = f"the model that TRL's {inputs.trl.name} trains"
+        findings.record("model.task", inputs.trl.task, origin, written=False)
 
 
 def _read_attention(setting: Setting | None, findings: FindingCollector) -> None:

@@ -24,7 +24,7 @@ _PEFT_TARGETS = {
 
 
 def known_config(
-    model: Finding | None, environ: Mapping[str, str], *, folders: bool = True
+    model: Finding | Setting | None, environ: Mapping[str, str], *, folders: bool = True
 ) -> Mapping[str, Any] | None:
     """Return the model's config; None if it cannot be found here.
 

@@ -14,6 +14,7 @@ from ..source import (
     as_int,
     as_word,
     default_setting,
+    is_open,
     layer_from_table,
     parse_digits,
     table_of_setting,
@@ -28,6 +29,7 @@ _FSDP1_NAMES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBR
 _FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op", "hybrid_shard": "hybrid", "hybrid_shard_zero2": "hybrid"}
 _DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}
 """Dimensions in ParallelismConfig by their short names, and in the job."""
+_MAX_ZERO_STAGE = 3
 _OFFLOAD_DEVICES = ("cpu", "nvme")
 
 
@@ -132,6 +134,8 @@ def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
         if key == "tensor" and setting is None and inputs.deepspeed is not None:
             setting = inputs.deepspeed.find("tensor")
         size = as_int(setting)
+        if setting is not None and size is None and not is_open(setting):
+            findings.refuse(f"parallel.{key}", setting)
         if setting is None or size is None or size == 1:
             continue
         if key != "expert":
@@ -149,7 +153,10 @@ def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, f
         _record_ranks("parallel.data_shard", data, world, findings)
         return
     number = as_int(stage) or 0
-    if number not in (1, 2, 3):
+    if number > _MAX_ZERO_STAGE or (number == 0 and not _is_zero(stage)):
+        findings.refuse("parallel.strategy", stage, f"stage of ZeRO (0 to {_MAX_ZERO_STAGE})")
+        return
+    if number == 0:
         origin = f"{stage.origin} (stage 0 shards nothing)"
         findings.record("parallel.strategy", "ddp", origin, written=stage.written)
         _record_ranks("parallel.data_replicate", data, world, findings)
@@ -178,7 +185,10 @@ def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: Finding
 
 def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
     version = fsdp.find("fsdp_version") or default_setting(1, "accelerate's default FSDP version")
-    if str(version.value) == "2":
+    if as_int(version) not in (1, 2):
+        findings.refuse("parallel.strategy", version, "version of FSDP (1 or 2)")
+        return
+    if as_int(version) == 2:
         findings.record_from(version, "parallel.strategy", "fsdp2")
         reshard = fsdp.find("fsdp_reshard_after_forward")
         if reshard is not None and as_bool(reshard) is not None:
@@ -229,10 +239,10 @@ def _record_shards_and_replicas(inputs: TrainerInputs, data: int | None, finding
     replicate = inputs.accelerate.find("parallelism_config_dp_replicate_size")
     shard = inputs.accelerate.find("parallelism_config_dp_shard_size")
     copies = as_int(replicate) or 1
-    if replicate is not None and copies > 1:
-        findings.record("parallel.data_replicate", copies, replicate.origin)
-    if shard is not None and as_int(shard):
-        findings.record("parallel.data_shard", as_int(shard), shard.origin)
+    if replicate is not None and not is_open(replicate) and as_int(replicate) != 1:
+        findings.record_count("parallel.data_replicate", replicate)
+    if shard is not None and not is_open(shard):
+        findings.record_count("parallel.data_shard", shard)
     elif data is not None and data % copies == 0:
         _record_ranks("parallel.data_shard", data // copies, inputs.world, findings)
 
@@ -245,6 +255,11 @@ def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, f
     elif data is not None and data > 1:
         findings.record("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
         _record_ranks("parallel.data_replicate", data, world, findings)
+
+
+def _is_zero(setting: Setting) -> bool:
+    text = str(setting.value).strip()
+    return not isinstance(setting.value, bool) and bool(text) and not text.strip("0.") and text[0] == "0"
 
 
 def _record_ranks(key: str, size: int | None, world: WorldSize, findings: FindingCollector) -> None:

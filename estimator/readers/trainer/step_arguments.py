@@ -15,17 +15,12 @@ from ..source import (
     as_bool,
     as_int,
     as_word,
-    framework_with_version,
-    is_at_least,
     layer_from_table,
     table_of_setting,
 )
+from ..trl import read_length, read_loss
 from .trainer_inputs import TrainerInputs
 
-PREFERENCE_METHODS = ("dpo", "reward", "orpo", "cpo")
-"""Methods of TRL whose examples are a chosen and a rejected sequence."""
-_REFERENCE_METHODS = ("dpo", "kto", "grpo", "rloo")
-_GENERATING_METHODS = ("grpo", "rloo")
 _BATCH_NAMES = (
     *("per_device_train_batch_size", "per_gpu_train_batch_size"),
     *("micro_batch_size", "train_batch_size", "batch_size"),
@@ -39,70 +34,65 @@ _LENGTH_NAMES = (
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Record the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
     _read_micro_batch(inputs, findings)
-    _read_length(inputs, findings)
+    if inputs.trl is not None:
+        length = None if inputs.settings.is_unset(*_LENGTH_NAMES) else inputs.settings.find(*_LENGTH_NAMES)
+        read_length(inputs.trl, inputs.settings, inputs.versions, findings, whole=length)
+    else:
+        _read_length(inputs, findings)
     _read_accumulation(inputs, findings)
     _read_optimizer(inputs, findings)
     _read_checkpointing(inputs, findings)
-    _read_loss(inputs, findings)
+    if inputs.trl is not None:
+        read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
+    else:
+        _read_loss(inputs, findings)
     _read_compile(inputs, findings)
     if inputs.settings.is_true("auto_find_batch_size"):
         sentence = "auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written."
         findings.mark_uncertain("training.micro_batch", sentence, direction="less")
-    if inputs.method in _REFERENCE_METHODS:
-        _warn_of_reference_model(inputs, findings)
+    if inputs.method is not None and inputs.trl is None:
+        findings.warn(f"TRL's method {inputs.method} is not known here: models that it holds besides are not counted.")
+        findings.add_uncertainty("more", "weights", "activations", "logits")
 
 
 def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None:
     batch = _prefer_written(inputs.settings.find(*_BATCH_NAMES), inputs.deepspeed, "micro_batch")
     if (batch is None or not batch.written) and inputs.deepspeed is not None:
         batch = _share_of_train_batch(inputs, inputs.deepspeed) or batch
-    if batch is None:
-        return
-    number = as_int(batch)
-    if number is None:
-        findings.warn(f"{batch.origin}: {batch.value!r} is not a batch size.")
-        return
-    origin = batch.origin
-    if inputs.method in PREFERENCE_METHODS:
-        number, origin = 2 * number, f"{batch.origin}, times 2: each example is a chosen and a rejected sequence"
-    findings.record("training.micro_batch", number, origin, written=batch.written)
+    if (unset := inputs.settings.find_unset(_BATCH_NAMES[0])) is not None and unset.written:
+        findings.refuse("training.micro_batch", unset)
+    findings.record_count("training.micro_batch", batch)
 
 
 def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> Setting | None:
     """Return a rank's share of DeepSpeed's ``train_batch_size``, which counts all ranks and accumulation steps."""
     total = deepspeed.find("train_batch")
     steps, ranks = as_int(deepspeed.find("gradient_accumulation_steps")), inputs.ranks
-    if total is None or not steps or not ranks or (as_int(total) or 0) % (steps * ranks):
+    sequences = as_int(total)
+    if total is not None and sequences is None:
+        return total
+    if total is None or sequences is None or not steps or not ranks or sequences % (steps * ranks):
         return None
-    share = (as_int(total) or 0) // (steps * ranks)
+    share = sequences // (steps * ranks)
     return Setting(value=share, origin=f"{total.origin}, over {ranks} ranks and {steps} accumulation steps")
 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    length = inputs.settings.find(*_LENGTH_NAMES)
-    prompt, completion = (as_int(inputs.settings.find(f"max_{part}_length")) for part in ("prompt", "completion"))
-    if prompt and completion and (length is None or not length.written):
-        origin = "max_prompt_length + max_completion_length"
-        findings.record("training.sequence_length", prompt + completion, origin)
-    elif (number := as_int(length)) is not None and length is not None:
-        packed = inputs.settings.is_true("packing")
-        origin = length.origin if packed or inputs.method is None else f"{length.origin}, the longest a batch can be"
-        findings.record("training.sequence_length", number, origin, written=length.written)
+    findings.record_count("training.sequence_length", inputs.settings.find(*_LENGTH_NAMES))
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:
     name = "gradient_accumulation_steps"
     setting = _prefer_written(inputs.settings.find(name), inputs.deepspeed, name)
-    setting = _prefer_written(setting, inputs.accelerate, name)
-    if setting is not None and (number := as_int(setting)) is not None:
-        findings.record_from(setting, "training.gradient_accumulation", number)
+    findings.record_count("training.gradient_accumulation", _prefer_written(setting, inputs.accelerate, name))
 
 
 def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:
-    """Return a written setting of either source rather than a default."""
+    """Return a written setting of either source rather than a default; ``auto`` leaves it to the trainer's."""
     if setting is not None and setting.written:
         return setting
-    return (other.find(name) if other is not None else None) or setting
+    found = other.find(name) if other is not None else None
+    return setting if found is None or found.value == "auto" else found
 
 
 def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -168,16 +158,8 @@ def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollecto
 
 def _read_loss(inputs: TrainerInputs, findings: FindingCollector) -> None:
     liger = inputs.settings.find_true("use_liger_kernel", "use_liger")
-    loss = inputs.settings.find("loss_type")
     if liger is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
-    elif loss is None or inputs.method != "sft":
-        return
-    elif as_word(loss) == "chunked_nll":
-        findings.record_from(loss, "training.loss", "chunked")
-    elif as_word(loss) == "nll" and is_at_least("trl", (1, 16), inputs.versions):  # which deprecates "chunked_nll"
-        origin = f"{loss.origin}, chunked in {framework_with_version('trl', inputs.versions)}"
-        findings.record("training.loss", "chunked", origin)
 
 
 def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -187,11 +169,3 @@ def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
         findings.record("training.compile", True, compiled.origin)
     elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
         findings.record("training.compile", True, dynamo.origin)
-
-
-def _warn_of_reference_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    findings.warn(f"TRL's {inputs.method} trainer may hold a reference model and generate text; neither is counted.")
-    if not inputs.settings.is_true("use_peft"):  # with adapters, the reference is the same model with adapters off
-        findings.add_uncertainty("more", "weights")
-    if inputs.method in _GENERATING_METHODS:
-        findings.add_uncertainty("more", "activations")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ..program import WorldSize
 from ..source import FilesystemView, LayeredSettings, as_int
+from ..trl import METHODS, Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +21,19 @@ class TrainerInputs:
     """TRL's method: ``sft``, ``dpo``, ...; None without TRL."""
     versions: Mapping[str, str]
     """Installed versions by distribution, where known."""
+    own_loss: bool = True
+    """TRL's trainer computes the loss; False: a tool's own, derived from it."""
     filesystem: FilesystemView
     """The file system in which the program's paths are resolved."""
     deepspeed: LayeredSettings | None = None
     """DeepSpeed's settings by the names of accelerate's flags; None: DeepSpeed is not used."""
     fsdp: LayeredSettings | None = None
     """FSDP's settings by the names of accelerate's flags; None: FSDP is not used."""
+
+    @property
+    def trl(self) -> Method | None:
+        """TRL's method, where it is one that is known here."""
+        return METHODS.get(self.method or "")
 
     @property
     def ranks(self) -> int | None:

@@ -1,16 +1,18 @@
 """Reads a program that trains with transformers into a job, whichever tool its settings come from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..program import Program, logged_trainer_settings, read_world_size
-from ..source import JobReading, LayeredSettings, SettingsLayer
+from ..source import FindingCollector, JobReading, LayeredSettings, SettingsLayer, as_int
+from ..trl import Method, Setup, read_other_models, read_rollout
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, known_config, stored_dtype
 from .precision import read_precision
 from .run_arguments import read_run
+from .script_facts import config_of_script, models_of_script, read_trainable
 from .sharding import deepspeed_settings, fsdp_settings, read_parallel
 from .step_arguments import read_step
 from .trainer_inputs import TrainerInputs
@@ -23,7 +25,9 @@ def read_trainer(
     accelerate: Sequence[SettingsLayer],
     *,
     method: str | None,
+    own_loss: bool = True,
     unresolved: Mapping[str, str] | None = None,
+    understood: Collection[str] = (),
 ) -> JobReading:
     """Return the job of a program that trains with transformers.
 
@@ -32,10 +36,12 @@ def read_trainer(
         layers: settings by transformers' names, the one that wins first.
         accelerate: settings by the names of accelerate's flags, the one that wins first.
         method: TRL's method (``sft``, ``dpo``, ...); None without TRL.
+        own_loss: TRL's trainer computes the loss; False: a tool's own, derived from it.
         unresolved: settings whose values only the running program knows, each with a sentence.
+        understood: options that the script was seen to use, which need no warning.
     """
     findings = program.findings
-    inputs = _inputs(program, layers, accelerate, method=method, unresolved=unresolved or {})
+    inputs = _inputs(program, layers, accelerate, method=method, own_loss=own_loss, unresolved=unresolved or {})
     read_model(inputs, findings)
     read_step(inputs, findings)
     read_run(inputs, findings)
@@ -43,8 +49,36 @@ def read_trainer(
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, stored=stored_dtype(config), findings=findings)
     read_parallel(inputs, findings)
+    read_trainable(inputs.settings, findings)
+    held = models_of_script(inputs.settings, program)
+    if inputs.trl is not None:
+        _read_beside(inputs, inputs.trl, lora=lora, held=held, findings=findings)
+    elif held:
+        findings.record("other_models", [model for model, _ in held], held[0][1])
+    inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)
     return findings.build()
+
+
+def _read_beside(
+    inputs: TrainerInputs,
+    method: Method,
+    *,
+    lora: bool,
+    held: Sequence[tuple[Mapping[str, Any], str]],
+    findings: FindingCollector,
+) -> None:
+    """Read what TRL's trainer holds beside the trained model: other models, and text that it generates."""
+    settings, versions = inputs.settings, inputs.versions
+    zero3 = inputs.deepspeed is not None and as_int(inputs.deepspeed.find("zero_stage")) == 3
+    setup = Setup(
+        adapters=lora,
+        sharding="zero3" if zero3 else "fsdp" if inputs.fsdp is not None else None,
+        filesystem=inputs.filesystem,
+        held=held,
+    )
+    read_other_models(method, settings, versions, findings, setup)
+    read_rollout(method, settings, versions, findings, ranks=inputs.ranks)
 
 
 def _inputs(
@@ -53,6 +87,7 @@ def _inputs(
     accelerate: Sequence[SettingsLayer],
     *,
     method: str | None,
+    own_loss: bool,
     unresolved: Mapping[str, str],
 ) -> TrainerInputs:
     """Return all settings; what the running program reports or has logged wins over what was read."""
@@ -69,12 +104,14 @@ def _inputs(
         program.environ,
         started=program.pid is not None and program.launcher is not program.launch,
         self_started_ranks=program.self_started_ranks,
+        findings=findings,
     )
     inputs = TrainerInputs(
         settings=LayeredSettings(program.reported, logged, layers[0], model_init, *layers[1:]),
         accelerate=launcher,
         world=world,
         method=method,
+        own_loss=own_loss,
         versions=program.versions,
         filesystem=program.filesystem,
     )
@@ -89,7 +126,7 @@ def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, A
     config = known_config(findings.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
     if running is None or not isinstance(running.value, Mapping):
-        return config
+        return config_of_script(settings, findings) or config
     if config is not None and not _differs(running.value, config):
         return config
     findings.record("model.config", running.value, running.origin.removesuffix(": running_model_config"))

@@ -69,7 +69,9 @@ def warn_of_unresolved(
         findings: collects the warnings.
     """
     for name, sentence in arguments.items():
-        if name != UNKNOWN_TABLE:
+        if name not in (*_KEY_BY_ARGUMENT, UNKNOWN_TABLE):
+            findings.warn(sentence)
+        elif name != UNKNOWN_TABLE:
             findings.mark_uncertain(_KEY_BY_ARGUMENT[name], sentence)
         elif not reported:
             findings.warn(sentence)

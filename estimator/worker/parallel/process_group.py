@@ -41,7 +41,7 @@ def device_mesh(parallel: Parallel) -> Any:
     """Return a mesh with those of the dimensions ``replicate``, ``shard`` and ``tensor`` that are larger than 1."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    sizes = {"replicate": parallel.data_replicate, "shard": parallel.data_shard, "tensor": parallel.tensor}
+    sizes = {"replicate": parallel.copies, "shard": parallel.data_shard, "tensor": parallel.tensor}
     named = {name: size for name, size in sizes.items() if size > 1}
     return _without_fake_mode(lambda: init_device_mesh("cpu", tuple(named.values()), mesh_dim_names=tuple(named)))
 

@@ -72,7 +72,12 @@ class Parallel:
     @property
     def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
-        return self.data_shard * self.data_replicate * self.tensor
+        return self.data_shard * self.copies * self.tensor
+
+    @property
+    def copies(self) -> int:
+        """Copies that a trace makes: two stand for any number, on which no rank's memory depends."""
+        return min(self.data_replicate, 2)
 
     @property
     def sharded(self) -> bool:
@@ -88,6 +93,18 @@ class OptimizerClass:
     """``module:class``."""
     options: dict[str, Any]
     """Keyword arguments."""
+    own: bool = False
+    """It is a class of the user's own, from the folder that the request's code names."""
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """The rules that a job file's ``training.trainable`` makes."""
+
+    rules: list[list[Any]]
+    """A regular expression that is searched in a parameter's name, whether such a parameter trains, and its pattern."""
+    otherwise: bool
+    """Whether a parameter that matches none trains."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,8 @@ class Request:
     optimizer: OptimizerClass | None = None
     """The class that ``training.optimizer`` stands for; None: no class can be traced, or the job takes no step."""
     lora: Lora | None = None
+    trainable: Trainable | None = None
+    """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
     rollout: bool = False
     """Text is generated during training."""
@@ -126,6 +145,7 @@ def read_request(message: dict[str, Any]) -> Request:
         training=Training(**message.get("training") or {}),
         optimizer=None if optimizer is None else OptimizerClass(**optimizer),
         lora=None if lora is None else Lora(**lora),
+        trainable=read_trainable(message),
         parallel=Parallel(**message.get("parallel") or {}),
         rollout=message.get("rollout") is not None,
         cpu_kernels=bool(message.get("cpu_kernels")),
@@ -141,3 +161,9 @@ def read_user_code(message: dict[str, Any]) -> UserCode | None:
     code = UserCode(**message["code"])
     code.prepare(("torch", "transformers", *(("peft",) if message.get("lora") else ())))
     return code
+
+
+def read_trainable(message: dict[str, Any]) -> Trainable | None:
+    """Return the rules of a message for which parameters train; None: it has none."""
+    rules = message.get("trainable")
+    return None if rules is None else Trainable(**rules)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..memory.allocation_history import phase_spans
+from ..request.user_code import optimizer_class as import_optimizer_class
+from .measured_optimizer import OptimizerFactory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..memory.allocation_history import AllocationHistory
     from ..memory.tracker import StorageTracker
     from ..request.request import OptimizerClass, Request
@@ -33,6 +36,7 @@ class OptimizerStep:
     def __init__(self, request: Request, trained: list[tuple[str, Any]], tracker: StorageTracker) -> None:
         self._tracker = tracker
         self._parameters = [(parameter, _local_part(parameter)) for _, parameter in trained]
+        self._code = request.code if request.optimizer is not None and request.optimizer.own else None
         self._names = {local: name for (name, _), (_, local) in zip(trained, self._parameters)}  # noqa: B905 - 3.9
         self._optimizer = None
         optimizer_class = request.optimizer
@@ -40,7 +44,7 @@ class OptimizerStep:
             for parameter in self._names:
                 self._step_in_backward(optimizer_class, parameter)
         elif optimizer_class is not None:
-            self._optimizer = _make_optimizer(optimizer_class, [local for _, local in self._parameters])
+            self._optimizer = self._make_optimizer(optimizer_class, list(self._names))
         fused = optimizer_class is not None and optimizer_class.options.get("fused", False)
         self._counters_on_host = not request.cpu_kernels and not fused
         self._scaler = _GradScaler("cpu") if request.training.precision == "fp16-mixed" else None
@@ -71,7 +75,7 @@ class OptimizerStep:
 
     def _step_in_backward(self, optimizer_class: OptimizerClass, parameter: Any) -> None:
         """Give a parameter its own optimizer, as the Trainer's layerwise optimizers do; nothing is clipped."""
-        optimizer = _make_optimizer(optimizer_class, [parameter])
+        optimizer = self._make_optimizer(optimizer_class, [parameter])
 
         def step(_parameter: Any) -> None:
             optimizer.step()
@@ -80,12 +84,26 @@ class OptimizerStep:
 
         parameter.register_post_accumulate_grad_hook(step)
 
+    def _make_optimizer(self, optimizer_class: OptimizerClass, parameters: list[Any]) -> Any:
+        kind = import_optimizer_class(optimizer_class.path, self._code)
+        return OptimizerFactory(kind, optimizer_class.options).make([(self._names[each], each) for each in parameters])
+
     def _label_states(self, optimizer: Any) -> None:
         for local, state in optimizer.state.items():
-            tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
-            self._tracker.label(tensors.values(), "optimizer", [self._names[local]] * len(tensors))
-            if self._counters_on_host and "step" in tensors:
-                self._tracker.mark_on_host((tensors["step"],))
+            tensors = list(_tensors_in(state))
+            self._tracker.label(tensors, "optimizer", [self._names[local]] * len(tensors))
+            if self._counters_on_host and isinstance(state.get("step"), torch.Tensor):
+                self._tracker.mark_on_host((state["step"],))
+
+
+def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
+    """Yield the tensors of a state, also those in lists and in objects such as a projector."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        for each in inner or getattr(value, "__dict__", {}).values():
+            yield from _tensors_in(each, depth - 1)
 
 
 class _GradScaler(torch.amp.GradScaler):  # type: ignore[misc] # torch is not type-checked
@@ -107,11 +125,6 @@ def _local_gradient(parameter: Any) -> Any:
     if gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)
     return gradient._local_tensor
-
-
-def _make_optimizer(optimizer_class: OptimizerClass, parameters: list[Any]) -> Any:
-    module, _, name = optimizer_class.path.partition(":")
-    return getattr(import_module(module), name)(parameters, **optimizer_class.options)
 
 
 def move_step_to_host(history: AllocationHistory) -> None:

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 
     from ..request.request import Request
 
+_MAX_TOKENS = 2**36
+"""Times a vocabulary and 4 bytes, the most that fits into 63 bits."""
+_MAX_LAYERS = 512
+"""Tracing takes about a fifth of a second for each."""
+_LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_MAX_SHARDS = 512
+"""torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
 STRATEGIES = ("none", "ddp", "fsdp2")
 
 
@@ -25,6 +32,10 @@ def check_supported(request: Request) -> None:
 
 
 def _unsupported_settings(request: Request) -> Iterator[str]:
+    counts = (request.config.get(name) for name in _LAYER_NAMES)
+    layers = max((count for count in counts if isinstance(count, int)), default=1)
+    if layers > _MAX_LAYERS:
+        yield f"a model of {layers:,} layers cannot be traced in time, at most {_MAX_LAYERS}"
     yield from _unsupported_training(request)
     yield from _unsupported_parallelism(request)
     if request.lora is not None and request.lora.quantization != "none":
@@ -51,6 +62,9 @@ def _unsupported_training(request: Request) -> Iterator[str]:
         yield "activation offload cannot be traced"
     if training.optimizer_in_backward and (request.parallel.world_size > 1 or training.precision == "fp16-mixed"):
         yield "an optimizer that steps in the backward pass can be traced on one GPU only, without a gradient scaler"
+    tokens = training.micro_batch * training.sequence_length
+    if tokens > _MAX_TOKENS:
+        yield f"a micro-batch of {tokens:,} tokens cannot be traced: torch cannot count the bytes of its logits"
     if training.compile:
         yield "torch.compile cannot be traced"
     if request.task == "feature-extraction" and training.mode == "train":
@@ -61,6 +75,9 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
     parallel = request.parallel
     if parallel.strategy not in STRATEGIES:
         yield f"the strategy {parallel.strategy} cannot be traced, only none, ddp and fsdp2"
+    for name in ("data_shard", "tensor"):
+        if getattr(parallel, name) > _MAX_SHARDS:
+            yield f"{name} = {getattr(parallel, name):,} cannot be traced, at most {_MAX_SHARDS}"
     for name in ("pipeline", "context", "expert"):
         if getattr(parallel, name) > 1:
             yield f"{name} parallelism cannot be traced"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .device_capacity import (
         DeviceCapacity as DeviceCapacity,
         commit as commit,
+        count_devices as count_devices,
         device_capacities as device_capacities,
     )
     from .fit_check import check_fit as check_fit, with_host_memory as with_host_memory
@@ -20,7 +21,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "device_capacity": "commit device_capacities DeviceCapacity",
+            "device_capacity": "commit count_devices device_capacities DeviceCapacity",
             "fit_check": "check_fit with_host_memory",
             "fit_result": "DeviceVerdict FitResult Verdict",
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...snapshot import mig_label
+from ...snapshot import gpu_list, mig_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ class DeviceCapacity:
     """Memory available on one GPU, or on one MIG device of it."""
 
     index: int
-    """NVML index of the GPU."""
+    """NVML index of the GPU; of the first one of several that are alike."""
     uuid: str | None
     """UUID of the GPU or of the MIG device, as CUDA_VISIBLE_DEVICES takes it."""
     name: str | None
@@ -49,6 +49,8 @@ class DeviceCapacity:
     """The MIG device; None: a whole GPU."""
     mig_label: str | None = None
     """Name of the MIG device on the dashboard: ``0:3``."""
+    count: int = 1
+    """GPUs that are alike, with consecutive indices: those of a machine that is described rather than read."""
 
     @property
     def device_index(self) -> DeviceIndex:
@@ -69,10 +71,26 @@ class DeviceCapacity:
 
     @property
     def label(self) -> str:
-        """Name in sentences: ``GPU 0``, ``GPU 0:3 (MIG 1g.10gb)``."""
+        """Name in sentences: ``GPU 0``, ``GPU 0-63``, ``GPU 0:3 (MIG 1g.10gb)``."""
         if self.mig is None:
-            return f"GPU {self.index}"
+            return f"GPU {self.numbers}"
         return f"GPU {self.mig_label or self.index} ({' '.join(filter(None, ('MIG', self.mig.profile)))})"
+
+    @property
+    def indices(self) -> range:
+        """NVML index; of several that are alike, their indices."""
+        return range(self.index, self.index + self.count)
+
+    @property
+    def numbers(self) -> str:
+        """Index, or indices: ``0-63``."""
+        return gpu_list([self.indices])
+
+    def split(self, count: int) -> tuple[DeviceCapacity, DeviceCapacity | None]:
+        """Return the first ``count`` of alike GPUs, and the rest; None: there is no rest."""
+        if count >= self.count:
+            return self, None
+        return replace(self, count=count), replace(self, index=self.index + count, count=self.count - count)
 
     @property
     def available_bytes(self) -> int | None:
@@ -80,6 +98,11 @@ class DeviceCapacity:
         if self.unusable_reason:
             return 0
         return None if self.free_bytes is None else max(0, self.free_bytes - self.committed_bytes)
+
+
+def count_devices(devices: Iterable[DeviceCapacity]) -> int:
+    """Return the number of devices; those that are alike count each."""
+    return sum(device.count for device in devices)
 
 
 def device_capacities(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
+from .device_capacity import count_devices
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from vramtop.estimator.budget import ServingNeed
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+MAX_LISTED = 1024
+"""GPUs, and ranks, that JSON lists one by one; of more it lists the first, and their number (``gpus_total``)."""
 MIG_NEEDS_ONE_RANK = "is for jobs of one rank: a program sees one MIG device and no GPU beside it"
 """CUDA enumerates a single compute instance, and no whole GPU along with one (NVIDIA MIG User Guide, CUDA Device
 Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
@@ -23,7 +28,7 @@ Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceVerdict:
-    """Verdict for one rank of the job on one device."""
+    """Verdict for one rank of the job on one device; for as many alike ranks on as many alike devices."""
 
     device: DeviceCapacity
     verdict: Verdict
@@ -75,7 +80,8 @@ class FitResult:
     gpus: tuple[DeviceVerdict, ...]
     """Every device that was considered, in the order given."""
     rank_devices: tuple[DeviceCapacity, ...]
-    """Devices of the ranks, in the order of the ranks; the best placement if the job does not fit."""
+    """Devices of the ranks, in the order of the ranks; the best placement if the job does not fit. Alike devices may
+    be one entry with their number."""
     margin_bytes: int | None
     """Smallest margin over the chosen devices; negative if the job does not fit.
 
@@ -90,8 +96,8 @@ class FitResult:
 
     @property
     def placement(self) -> tuple[int, ...]:
-        """NVML index of each rank's GPU; for a MIG device, of the GPU that it is a part of."""
-        return tuple(device.index for device in self.rank_devices)
+        """NVML index of each rank's GPU; for a MIG device, of the GPU that it is a part of. At most ``MAX_LISTED``."""
+        return tuple(islice(_indices(self.rank_devices), MAX_LISTED))
 
     @property
     def cuda_devices(self) -> tuple[str, ...]:
@@ -107,13 +113,19 @@ class FitResult:
         """Return the fields of ``vramtop fit --json`` that concern the GPUs and the host."""
         return {
             "verdict": self.verdict,
-            "gpus": [_device_json(gpu) for gpu in self.gpus],
+            "gpus": list(islice(_listed(self.gpus), MAX_LISTED)),
             "placement": list(self.placement),
-            "placement_uuids": [device.uuid for device in self.rank_devices],
+            "placement_uuids": list(islice(_uuids(self.rank_devices), MAX_LISTED)),
             "margin_bytes": self.margin_bytes,
+            **self._totals_json(),
             **({"host": self.host.to_json()} if self.host else {}),
             **({"serving": self.serving.to_json()} if self.serving else {}),
         }
+
+    def _totals_json(self) -> dict[str, int]:
+        """Return how many GPUs and ranks there are, where not all of them are listed."""
+        gpus = count_devices(gpu.device for gpu in self.gpus)
+        return {} if gpus <= MAX_LISTED else {"gpus_total": gpus, "placement_total": count_devices(self.rank_devices)}
 
 
 def smallest_margin(verdicts: Sequence[DeviceVerdict]) -> int | None:
@@ -135,10 +147,23 @@ def too_few_devices(count: int, devices: Sequence[DeviceCapacity]) -> str:
     return f"{there_are} here{mig_note}"
 
 
-def _device_json(gpu: DeviceVerdict) -> dict[str, Any]:
+def _indices(devices: Iterable[DeviceCapacity]) -> Iterable[int]:
+    return chain.from_iterable(device.indices for device in devices)
+
+
+def _uuids(devices: Iterable[DeviceCapacity]) -> Iterable[str | None]:
+    return chain.from_iterable(repeat(device.uuid, device.count) for device in devices)
+
+
+def _listed(gpus: Iterable[DeviceVerdict]) -> Iterable[dict[str, Any]]:
+    """Return an iterator over the entry of each device, those that are alike one by one."""
+    return (_device_json(gpu, index) for gpu in gpus for index in gpu.device.indices)
+
+
+def _device_json(gpu: DeviceVerdict, index: int) -> dict[str, Any]:
     device = gpu.device
     return {
-        "index": device.index,
+        "index": index,
         "uuid": device.uuid,
         "name": device.name,
         "free_bytes": device.free_bytes,

@@ -1,11 +1,11 @@
 """Fit of a model served by vLLM, which allocates a share of each GPU and refuses to start unless that share is free."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vramtop.estimator.budget import ServingNeed
 from vramtop.estimator.common import format_gib
 
-from .device_capacity import DeviceCapacity
+from .device_capacity import DeviceCapacity, count_devices
 from .fit_result import (
     VERDICTS_BEST_FIRST,
     DeviceVerdict,
@@ -26,29 +26,51 @@ def check_serving_fit(need: ServingNeed, ranks: int, devices: Sequence[DeviceCap
         ranks: number of ranks.
         devices: all devices that are considered.
     """
-    servings = {id(device): _serving_on(need, device) for device in devices}
-    verdicts = {id(device): _judge(servings[id(device)], device) for device in devices}
     most_available_first = sorted(
         combinable_devices(devices, ranks),
         key=lambda device: (device.available_bytes is None, -(device.available_bytes or 0)),
     )
-    chosen = most_available_first[:ranks]
+    chosen = list(_first(most_available_first, ranks))
+    taken = {id(device): some for device, some in chosen}
+    verdicts = [_judge(_serving_on(need, some), some) for _, some in chosen]
     verdict: Verdict = "does_not_fit"
     serving = None
-    if len(chosen) < ranks:
-        sentence = f"needs {ranks} GPUs, and {too_few_devices(len(chosen), devices)}"
+    found = count_devices(some for _, some in chosen)
+    if found < ranks:
+        sentence = f"needs {ranks:,} GPUs, and {too_few_devices(found, devices)}"
     else:
-        worst = max(chosen, key=lambda device: VERDICTS_BEST_FIRST.index(verdicts[id(device)].verdict))
-        verdict, serving = verdicts[id(worst)].verdict, servings[id(worst)]
-        sentence = _sentence(verdict, serving, worst)
+        worst = max(verdicts, key=lambda each: VERDICTS_BEST_FIRST.index(each.verdict))
+        verdict, serving = worst.verdict, _serving_on(need, worst.device)
+        sentence = _sentence(verdict, serving, worst.device)
+    parts = (part for device in devices for part in _parts(device, taken.get(id(device))))
     return FitResult(
         verdict=verdict,
-        gpus=tuple(verdicts[id(device)] for device in devices),
-        rank_devices=tuple(chosen),
-        margin_bytes=smallest_margin([verdicts[id(device)] for device in chosen]),
+        gpus=tuple(_judge(_serving_on(need, part), part) for part in parts),
+        rank_devices=tuple(some for _, some in chosen),
+        margin_bytes=smallest_margin(verdicts),
         sentence=sentence,
         serving=serving,
     )
+
+
+def _first(devices: Iterable[DeviceCapacity], count: int) -> Iterator[tuple[DeviceCapacity, DeviceCapacity]]:
+    """Yield as many devices, each with those of it that are needed: alike ones are one entry."""
+    for device in devices:
+        if not count:
+            return
+        some, _ = device.split(min(count, device.count))
+        count -= some.count
+        yield device, some
+
+
+def _parts(device: DeviceCapacity, taken: DeviceCapacity | None) -> Iterator[DeviceCapacity]:
+    """Yield the alike devices with a rank, and those without."""
+    if taken is None:
+        yield device
+        return
+    yield taken
+    if rest := device.split(taken.count)[1]:
+        yield rest
 
 
 def _serving_on(need: ServingNeed, device: DeviceCapacity) -> ServingFit | None:

@@ -1,11 +1,13 @@
 """Placement of the ranks of a job on devices: each rank allocates its predicted peak on a device of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from vramtop.estimator.budget import RankPeak
+from vramtop.estimator.budget import RankPeak, RankPeaks
 from vramtop.estimator.common import format_gib
 
-from .device_capacity import DeviceCapacity
+from ...snapshot import gpu_list
+from .device_capacity import DeviceCapacity, count_devices
 from .fit_result import (
     VERDICTS_BEST_FIRST,
     DeviceVerdict,
@@ -17,7 +19,7 @@ from .fit_result import (
 )
 
 
-def check_training_fit(ranks: Sequence[RankPeak], devices: Sequence[DeviceCapacity]) -> FitResult:
+def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> FitResult:
     """Place the rank with the highest peak on the device with the most available memory, and so on.
 
     If any placement fits all ranks, this one does. A device without a rank is judged by the highest peak.
@@ -26,36 +28,69 @@ def check_training_fit(ranks: Sequence[RankPeak], devices: Sequence[DeviceCapaci
         ranks: predicted peak of each rank.
         devices: all devices that are considered.
     """
-    by_rank = _place(ranks, combinable_devices(devices, len(ranks)))
-    chosen = [by_rank[rank] for rank in sorted(by_rank)]
+    by_rank = sorted(_place(ranks, combinable_devices(devices, len(ranks))), key=lambda placed: placed.position)
+    chosen = [placed.verdict for placed in by_rank]
     verdict: Verdict = "does_not_fit"
-    if len(chosen) == len(ranks):
+    if count_devices(each.device for each in chosen) == len(ranks):
         verdict = max((each.verdict for each in chosen), key=VERDICTS_BEST_FIRST.index)
-    highest = max(ranks, key=lambda rank: rank.device_bytes)
-    verdicts = {id(each.device): each for each in chosen}  # hashing all fields of a device takes longer
+    on_device: dict[int, list[DeviceVerdict]] = {}  # hashing all fields of a device takes longer
+    for placed in by_rank:
+        on_device.setdefault(id(placed.of), []).append(placed.verdict)
     return FitResult(
         verdict=verdict,
-        gpus=tuple(verdicts.get(id(device)) or _judge(highest, device) for device in devices),
+        gpus=tuple(v for device in devices for v in _verdicts_on(device, on_device.get(id(device), ()), ranks.highest)),
         rank_devices=tuple(each.device for each in chosen),
         margin_bytes=smallest_margin(chosen),
         sentence=_sentence(verdict, ranks, chosen, devices),
     )
 
 
-def _place(ranks: Sequence[RankPeak], devices: Sequence[DeviceCapacity]) -> dict[int, DeviceVerdict]:
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Alike ranks on as many alike devices."""
+
+    position: int
+    """Their place in the order of all ranks."""
+    of: DeviceCapacity
+    """The devices of which these are some, or all."""
+    verdict: DeviceVerdict
+
+
+def _verdicts_on(device: DeviceCapacity, placed: Sequence[DeviceVerdict], highest: RankPeak) -> Iterator[DeviceVerdict]:
+    """Yield the verdict of a device; of alike devices with different ranks, or with and without, more than one."""
+    yield from sorted(placed, key=lambda each: each.device.index)
+    taken = count_devices(each.device for each in placed)
+    rest = device.split(taken)[1] if taken else device
+    if rest is not None:
+        yield _judge(highest, rest)
+
+
+def _place(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> list[_Placed]:
     """Assign a device to each rank while there are any; one of unknown memory only if the others do not suffice."""
-    highest_first = sorted(range(len(ranks)), key=lambda rank: -ranks[rank].device_bytes)
     known = [device for device in devices if device.available_bytes is not None]
     known.sort(key=lambda device: -(device.available_bytes or 0))
     unknown = [device for device in devices if device.available_bytes is None]
-    first: dict[int, DeviceVerdict] = {}
+    first: list[_Placed] = []
     for count in range(len(unknown) + 1):
-        order = [*unknown[:count], *known, *unknown[count:]]
-        placed = {rank: _judge(ranks[rank], device) for rank, device in zip(highest_first, order, strict=False)}
-        if all(verdict.verdict != "does_not_fit" for verdict in placed.values()):
+        placed = list(_in_order(ranks, [*unknown[:count], *known, *unknown[count:]]))
+        if all(each.verdict.verdict != "does_not_fit" for each in placed):
             return placed
         first = first or placed
     return first
+
+
+def _in_order(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> Iterator[_Placed]:
+    """Yield the ranks with the highest peak on the first devices, and so on."""
+    remaining = iter(devices)
+    source = free = next(remaining, None)
+    for position, (rank, count) in sorted(enumerate(ranks.runs), key=lambda run: -run[1][0].device_bytes):
+        wanted = count
+        while wanted and source is not None and free is not None:
+            taken, free = free.split(min(wanted, free.count))
+            yield _Placed(position, source, _judge(rank, taken))
+            wanted -= taken.count
+            if free is None:
+                source = free = next(remaining, None)
 
 
 def _judge(rank: RankPeak, device: DeviceCapacity) -> DeviceVerdict:
@@ -71,32 +106,40 @@ def _judge(rank: RankPeak, device: DeviceCapacity) -> DeviceVerdict:
 
 
 def _sentence(
-    verdict: Verdict, ranks: Sequence[RankPeak], chosen: Sequence[DeviceVerdict], devices: Sequence[DeviceCapacity]
+    verdict: Verdict, ranks: RankPeaks, chosen: Sequence[DeviceVerdict], devices: Sequence[DeviceCapacity]
 ) -> str:
     need = _need_text(ranks)
-    if len(chosen) < len(ranks):
-        return f"needs {len(ranks)} GPUs ({need}), and {too_few_devices(len(chosen), devices)}"
-    labels = "GPU " + ", ".join(each.device.label.removeprefix("GPU ") for each in chosen)
+    found = count_devices(each.device for each in chosen)
+    if found < len(ranks):
+        return f"needs {len(ranks):,} GPUs ({need}), and {too_few_devices(found, devices)}"
+    labels = f"GPU {_labels(chosen)}"
     match verdict:
         case "fits":
             return f"needs {need} and fits on {labels}"
         case "tight":
-            high = max(rank.high_bytes for rank in ranks)
+            high = max(rank.high_bytes for rank in ranks.stages)
             return f"needs {need}: expected to fit on {labels}, but may take {format_gib(high)} GiB"
         case "does_not_fit":
             worst = max(chosen, key=lambda each: each.shortfall_bytes)
             if worst.device.unusable_reason:
                 return f"needs {need}; {worst.device.label} {worst.device.unusable_reason}"
-            return f"needs {need}; {worst.device.label} is short of {format_gib(worst.shortfall_bytes)} GiB"
+            lack = "is" if worst.device.count == 1 else "are each"
+            return f"needs {need}; {worst.device.label} {lack} short of {format_gib(worst.shortfall_bytes)} GiB"
         case "unknown":
             unread = (each.device.unread_reason for each in chosen if each.verdict == "unknown")
             reason = next(filter(None, unread), None)
             return f"needs {need}; the memory available on {labels} is unknown" + (f": {reason}" if reason else "")
 
 
-def _need_text(ranks: Sequence[RankPeak]) -> str:
+def _labels(chosen: Sequence[DeviceVerdict]) -> str:
+    """Return the devices in words: ``0-63``, ``1, 2``, ``0:3 (MIG 1g.10gb)``."""
+    devices = sorted((each.device for each in chosen), key=lambda device: device.index)
+    return gpu_list(device.label.removeprefix("GPU ") if device.mig else device.indices for device in devices)
+
+
+def _need_text(ranks: RankPeaks) -> str:
     """Return the memory that the ranks need: ``40.0 GiB``, ``4 × 10.1 to 12.0 GiB``."""
-    sizes = sorted({rank.device_bytes for rank in ranks})
+    sizes = sorted({rank.device_bytes for rank in ranks.stages})
     lowest = f"{format_gib(sizes[0])} to " if len(sizes) > 1 else ""
     need = f"{lowest}{format_gib(sizes[-1])} GiB"
-    return f"{len(ranks)} × {need}" if len(ranks) > 1 else need
+    return f"{len(ranks):,} × {need}" if len(ranks) > 1 else need

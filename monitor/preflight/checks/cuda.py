@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
+from ...snapshot import gpu_list
 from ..context import Check, CheckContext, CheckResult, assign_gpus, assigned_gpu_indices, target_devices
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
@@ -39,8 +40,7 @@ class DriverCheck(Check):
         found = f"driver {source.driver_version or '(unknown)'}, CUDA up to {source.cuda_version or '?'}; {types}"
         silent = [gpu.index for gpu in gpus if gpu.total_bytes is None and any(f.field is None for f in gpu.faults)]
         if silent:
-            indices = ", ".join(map(str, silent))
-            return self.warns(f"{found}; no answer from GPU {indices}", "reset or leave out those GPUs")
+            return self.warns(f"{found}; no answer from GPU {gpu_list(silent)}", "reset or leave out those GPUs")
         return self.passes(found)
 
 
@@ -132,7 +132,7 @@ class VisibleDevicesCheck(Check):
         names_mig = (value or "").startswith("MIG-")  # several MIG devices may be parts of one GPU
         if not indices and not names_mig:
             return self.fails(f"{setting}: no GPU is visible", "correct CUDA_VISIBLE_DEVICES, or unset it")
-        gpus, ranks, total = f"GPU {', '.join(map(str, indices))}", len(assignments), len(snapshot.gpus)
+        gpus, ranks, total = f"GPU {gpu_list(indices)}", context.ranks_here, len(snapshot.gpus)
         if len(indices) < ranks and not names_mig:
             return self._too_few(context, f"{setting}: {ranks} ranks, and only {gpus} for them", total)
         found = f"{setting}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {gpus} of {total}"

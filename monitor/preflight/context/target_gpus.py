@@ -4,6 +4,9 @@ from ...attach import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent
 from ...board.fit import DeviceCapacity
 from .check_context import CheckContext
 
+_MAX_RANKS = 1024
+"""No machine has a GPU for more; of more ranks the first stand for the others."""
+
 
 def assign_gpus(context: CheckContext) -> tuple[GpuAssignment, ...]:
     """Return the GPU of each rank on this machine, by local rank; empty if this machine's GPUs cannot be read."""
@@ -14,7 +17,7 @@ def assign_gpus(context: CheckContext) -> tuple[GpuAssignment, ...]:
         GpuEnvironment.from_environ(
             context.environ, local_rank=rank, mig_parent=nvml_mig_parent if rank == 0 else lambda _: None
         )
-        for rank in range(context.ranks_here)
+        for rank in range(min(context.ranks_here, _MAX_RANKS))
     )
     return tuple(assign_gpu(environment, snapshot.gpus, pid=0) for environment in environments)
 

@@ -49,9 +49,9 @@ def test_flags_of_a_launch_line(changes: dict[str, Any], words: list[str], tmp_p
     assert of_line(TRL, changes, tmp_path) == words
 
 
-def test_preference_pairs_are_counted_as_the_tool_does(tmp_path: Path) -> None:
+def test_the_batch_of_preference_pairs_is_the_tools_own(tmp_path: Path) -> None:
     line = TRL.replace("trl sft", "trl dpo")
-    assert of_line(line, {"training.micro_batch": 4}, tmp_path) == ["--per_device_train_batch_size 4 -> 2"]
+    assert of_line(line, {"training.micro_batch": 2}, tmp_path) == ["--per_device_train_batch_size 4 -> 2"]
 
 
 def test_keys_of_other_tools_configuration_files(tmp_path: Path) -> None:

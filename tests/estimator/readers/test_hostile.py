@@ -16,7 +16,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file import job_from_mapping, load_job
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.program.script_settings import read_script
+from vramtop.estimator.readers.script.script_settings import read_script
 from vramtop.estimator.readers.source.data_files import read_table
 
 some = settings(max_examples=60)
@@ -128,7 +128,7 @@ def test_impossible_model_shapes_are_refused(field: str, value: object) -> None:
             estimate(Job(model=ModelSpec(config=config)), gpu=None)
 
 
-@pytest.mark.parametrize("layers", [10_001, 2**31 - 1], ids=short)
+@pytest.mark.parametrize("layers", [2_001, 2**31 - 1], ids=short)
 def test_an_impossible_number_of_layers_is_not_iterated_over(layers: int) -> None:
     config = {**LLAMA, "model_type": "mixtral", "num_hidden_layers": layers}
     with pytest.raises(InputError, match="layers are more than any model has"):

@@ -211,10 +211,10 @@ def test_trl_reads_its_file_and_the_command_line_takes_precedence(read: Read, tm
     assert (job.training.loss, job.training.precision) == ("chunked", "bf16-mixed")
 
 
-def test_preference_pairs_double_the_batch(read: Read) -> None:
+def test_a_preference_pair_is_one_example_of_two_sequences(read: Read) -> None:
     reading = read("trl dpo --model_name_or_path gpt2 --per_device_train_batch_size 2")
-    assert found(reading, "training.micro_batch") == (4,)
-    assert any("reference model" in warning for warning in reading.warnings)
+    assert found(reading, "training.micro_batch", "training.sequences_per_example") == (2, 2)
+    assert reading.job({"training.micro_batch": 3}).training.sequences_per_example == 2
 
 
 def test_a_trl_worker_gets_its_process_count_from_the_launcher_line(read: Read) -> None:

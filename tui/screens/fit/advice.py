@@ -7,6 +7,7 @@ from vramtop.estimator.advice import Suggestion, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CancelledError, VramtopError, current_token
 from vramtop.estimator.job import Job
+from vramtop.monitor.board.fit import count_devices
 
 from ..what_if import AXES, Axis, Sweep, sweep_setting
 from .capacity import Capacity
@@ -59,7 +60,7 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
     found: tuple[Suggestion, ...] = ()
     if capacity.devices and capacity.verdict(budget) in ("does_not_fit", "tight"):
         found = suggest(
-            budget.job, budget, estimate, capacity.verdict, gpus=len(capacity.devices), most=_MAX_SUGGESTIONS
+            budget.job, budget, estimate, capacity.verdict, gpus=count_devices(capacity.devices), most=_MAX_SUGGESTIONS
         )
     limits, max_positions = capacity.limits(budget), getattr(quick_estimate, "max_positions", None)
 

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 from vramtop.estimator.advice import Suggestion
 from vramtop.estimator.budget import Budget
-from vramtop.monitor.board.fit import DeviceCapacity, FitResult, Verdict, check_fit, with_host_memory
+from vramtop.monitor.board.fit import (
+    DeviceCapacity,
+    FitResult,
+    Verdict,
+    check_fit,
+    count_devices,
+    with_host_memory,
+)
 from vramtop.monitor.host import HostRam
 
 from ..what_if import GpuLimits
@@ -26,7 +33,9 @@ class Capacity:
         found = check_fit(budget, self.devices)
         if self.host is None:
             return found
-        return with_host_memory(found, budget, self.host, ranks=max(1, min(len(budget.ranks), len(self.devices))))
+        return with_host_memory(
+            found, budget, self.host, ranks=max(1, min(len(budget.ranks), count_devices(self.devices)))
+        )
 
     def verdict(self, budget: Budget) -> Verdict:
         """Return only the verdict of ``fit``."""

@@ -76,12 +76,15 @@ class GpuPicker(Horizontal):
         gpu = self._catalogue.get(self._chosen)
         if gpu is not None:
             free_bytes = gpu.total_bytes - (gpu.reserved_bytes or 0)
-            return tuple(
-                DeviceCapacity(
-                    index=index, uuid=None, name=gpu.label, total_bytes=gpu.total_bytes, free_bytes=free_bytes
-                )
-                for index in range(self._count or ranks)
+            alike = DeviceCapacity(
+                index=0,
+                uuid=None,
+                name=gpu.label,
+                total_bytes=gpu.total_bytes,
+                free_bytes=free_bytes,
+                count=self._count or ranks,
             )
+            return (alike,)
         if self._board is None:
             return ()
         return device_capacities(self._board.snapshot, _committed(self._board, pinned))

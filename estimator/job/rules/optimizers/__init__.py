@@ -17,7 +17,9 @@ if TYPE_CHECKING:
         optimizer_by_trainer_name as optimizer_by_trainer_name,
         optimizer_class_names as optimizer_class_names,
     )
+    from .libraries import LISTED_LIBRARIES as LISTED_LIBRARIES
     from .optimizer import Optimizer as Optimizer
+    from .states import PerShape as PerShape
     from .table import OPTIMIZERS as OPTIMIZERS, UNKNOWN as UNKNOWN, option_defaults as option_defaults
 else:
     __getattr__, __all__ = lazy_exports(
@@ -27,7 +29,9 @@ else:
                 "NOT_KNOWN optimizer_arguments optimizer_by_class optimizer_by_trainer_name "
                 "optimizer_class_names OptimizerChoice"
             ),
+            "libraries": "LISTED_LIBRARIES",
             "optimizer": "Optimizer",
+            "states": "PerShape",
             "table": "option_defaults OPTIMIZERS UNKNOWN",
         },
     )

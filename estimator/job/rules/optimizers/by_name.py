@@ -171,7 +171,7 @@ class _Reference(Struct, frozen=True):
 
 
 def _size(row: Optimizer) -> tuple[float, bool]:
-    return (0.0 if row.paged or row.on_host else row.state_bytes(_Reference(), 4)), row.copies_foreach
+    return (0.0 if row.paged or row.on_host else row.state_bytes(_Reference(), 4)), bool(row.copies)
 
 
 def _counted(default: Any) -> str:

@@ -21,14 +21,6 @@ class Variant(Struct, frozen=True, kw_only=True):
     """The argument's value; None: any that counts as true."""
 
 
-class OptimizerOption(Struct, frozen=True, kw_only=True):
-    """A keyword argument on which memory depends."""
-
-    default: Any
-    """Its type is that of the option."""
-    description: str
-
-
 class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     """Memory and names of one optimizer."""
 
@@ -60,8 +52,10 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     # --- the step
     in_backward: bool = False
     """Each gradient is applied and freed as it appears, whatever ``training.optimizer_in_backward`` says."""
-    step_copies: float = 0
-    """Copies of all that it steps which exist during the step (torch's ``foreach``), while ``foreach`` is on."""
+    step_copies: tuple[Full, ...] = ()
+    """Copies of all that it steps which exist during the step, while the option ``foreach`` is on, if it has one."""
+    step_parameters: float = 0
+    """Tensors like the largest parameter that exist while it is updated, where the step does not copy everything."""
     step_tensors: float = 0
     """fp32 tensors as large as the largest parameter that exist while it is updated."""
     step_casts: float = 0
@@ -104,9 +98,16 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
         return self.paged or self.on_host
 
     @property
-    def copies_foreach(self) -> bool:
-        """The step copies all that it updates."""
-        return bool(self.step_copies) and self.options.get("foreach", True) and not self.options.get("fused", False)
+    def fused(self) -> bool:
+        """One kernel updates everything, and needs no other memory."""
+        return bool(self.options.get("fused"))
+
+    @property
+    def copies(self) -> float | None:
+        """Copies of all that it updates which exist during the step; None: it updates one parameter at a time."""
+        if not self.step_copies or self.fused or not self.options.get("foreach", True):
+            return None
+        return sum(rule.bytes_of((1,), 1, self.options) for rule in self.step_copies)
 
     def state_bytes(
         self,

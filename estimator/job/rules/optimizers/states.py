@@ -52,6 +52,8 @@ class Full(Struct, frozen=True, kw_only=True):
     """Option by whose value ``count`` is multiplied."""
     under: int | None = None
     """They exist where the parameter has fewer bytes per element than this: fp32 copies of 16-bit parameters."""
+    least: int | None = None
+    """They exist where the parameter has at least so many bytes per element."""
     vectors: bool = True
     """Vectors have them too, not only matrices."""
 
@@ -59,7 +61,9 @@ class Full(Struct, frozen=True, kw_only=True):
         """Return the bytes for a parameter of a shape."""
         if (self.when and not options[self.when]) or (self.unless and options[self.unless]):
             return 0.0
-        if (self.under is not None and width >= self.under) or (len(shape) < 2 and not self.vectors):
+        if (self.under is not None and width >= self.under) or (self.least is not None and width < self.least):
+            return 0.0
+        if len(shape) < 2 and not self.vectors:
             return 0.0
         count = self.count * (options[self.per] if self.per else 1)
         return count * self._bytes(shape, width if self.width is None else self.width, options)
@@ -78,16 +82,16 @@ class Quantized(Full, frozen=True, kw_only=True):
     block: int = 256
     constant: int = 4
     """Bytes of the constant of a block."""
-    least: int = 4096
+    smallest: int = 4096
     """Parameters with fewer elements are not quantized."""
     small_width: float | None = 4
     """Bytes per element where they are not quantized; None: those of the parameter."""
     whole_blocks: bool = False
     """Parameters that are not a multiple of the block are not quantized either."""
 
-    def _bytes(self, shape: Shape, width: float, _options: Options) -> float:
-        elements = prod(shape)
-        if elements < self.least or (self.whole_blocks and elements % self.block):
+    def _bytes(self, shape: Shape, width: float, options: Options) -> float:
+        elements = self._elements(shape, options)
+        if elements < self.smallest or (self.whole_blocks and elements % self.block):
             return elements * (width if self.small_width is None else self.small_width)
         return elements * self.bits / 8 + ceil(elements / self.block) * self.constant
 
@@ -95,7 +99,13 @@ class Quantized(Full, frozen=True, kw_only=True):
 class Factored(Full, frozen=True, kw_only=True):
     """A row and a column for each matrix of a parameter; full size for a vector."""
 
-    def _elements(self, shape: Shape, _options: Options) -> float:
+    low_rank: bool = False
+    """It is that of a matrix whose shorter side is the option ``rank``."""
+
+    def _elements(self, shape: Shape, options: Options) -> float:
+        if self.low_rank and len(shape) > 1:
+            shape = (prod(shape[:-1]), shape[-1])
+            shape = (max(shape), min(options["rank"], *shape))
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
 
 
@@ -115,39 +125,53 @@ class LowRank(Full, frozen=True, kw_only=True):
     """``rank`` values (an option) for each element of a side of the matrix."""
 
     side: str = "longer"
-    """``longer``, ``shorter``, or ``both``."""
+    """``longer`` or ``shorter``."""
 
     def _elements(self, shape: Shape, options: Options) -> float:
-        if len(shape) < 2:
-            return prod(shape)
-        rows, columns = prod(shape[:-1]), shape[-1]
-        rank = min(options["rank"], rows, columns)
-        sides = {"longer": max(rows, columns), "shorter": min(rows, columns), "both": rows + columns}
-        return int(rank * sides[self.side])
+        return _low_rank(shape, self.side, options)
+
+
+class QuantizedLowRank(Quantized, frozen=True, kw_only=True):
+    """States of few bits for a matrix whose shorter side is the option ``rank``."""
+
+    def _elements(self, shape: Shape, options: Options) -> float:
+        return _low_rank(shape, "longer", options)
 
 
 class Squares(Full, frozen=True, kw_only=True):
-    """A square matrix for each dimension of a parameter up to the option ``limit``; beyond it there is none."""
+    """A square matrix for each side of a parameter, or for its shorter side; none for a vector."""
 
     limit: str | None = None
-    """Option with the largest dimension; None: all dimensions, or the shorter one if ``shorter``."""
+    """Option with the longest side that has one; None: all have."""
     shorter: bool = False
-    """Only the shorter side's."""
-    diagonal: bool = False
-    """Vectors have a full-size state instead."""
+    """Only the shorter side has one."""
+    of_vectors: bool = False
+    """Vectors have one too."""
 
     def _elements(self, shape: Shape, options: Options) -> float:
-        if len(shape) < 2:
-            return prod(shape) if self.diagonal else 0
+        if len(shape) < 2 and not self.of_vectors:
+            return 0
         sides = [min(shape)] if self.shorter else list(shape)
         limit = options[self.limit] if self.limit else None
         return sum(side * side for side in sides if limit is None or side <= limit)
 
 
-class PerTensor(Full, frozen=True, kw_only=True):
-    """Bytes for each tensor, whatever its size: tables of quantization, counters on the GPU."""
+def _low_rank(shape: Shape, side: str, options: Options) -> int:
+    if len(shape) < 2:
+        return prod(shape)
+    rows, columns = prod(shape[:-1]), shape[-1]
+    rank = min(int(options["rank"]), rows, columns)
+    return rank * {"longer": max(rows, columns), "shorter": min(rows, columns)}[side]
 
-    bytes_each: int
 
-    def _bytes(self, _shape: Shape, _width: float, _options: Options) -> float:
-        return self.bytes_each
+class PerShape(Full, frozen=True, kw_only=True, eq=False):
+    """Bytes that were counted for each shape and dtype of a model's parameters."""
+
+    sizes: Mapping[tuple[Shape, float], float]
+    """By shape and bytes per element."""
+
+    def _bytes(self, shape: Shape, width: float, _options: Options) -> float:
+        if (shape, width) in self.sizes:
+            return self.sizes[shape, width]
+        alike = [size / prod(other) for (other, of), size in self.sizes.items() if of == width]
+        return prod(shape) * max(alike, default=2 * width)

@@ -1,8 +1,9 @@
 """The table of optimizers, by the job file's names. A new optimizer is one row of a module of rows."""
 
-from . import eight_bit_rows, torch_rows
+from . import factored_rows, further_rows, matrix_rows, quantized_rows, torch_rows
 
-OPTIMIZERS = {row.name: row for module in (torch_rows, eight_bit_rows) for row in module.ROWS}
+_MODULES = (torch_rows, quantized_rows, factored_rows, matrix_rows, further_rows)
+OPTIMIZERS = {row.name: row for module in _MODULES for row in module.ROWS}
 """By the job file's ``training.optimizer``."""
 UNKNOWN = "unknown"
 """The row of optimizers that are not known: a wide range rather than the figures of another."""

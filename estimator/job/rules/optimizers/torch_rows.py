@@ -1,12 +1,16 @@
-"""Optimizers of torch and transformers that keep states as large as the parameters, and none at all.
+"""torch's own optimizers, and AdamW of apex and TransformerEngine.
 
-Sources: torch.optim's own modules (2.13), and what a real step takes (``tests/accuracy``).
+Sources: torch.optim (2.13), apex (``optimizers/``), DeepSpeed (``ops/``), TransformerEngine (``optimizers/``); states
+and copies as counted in real steps (``tests/accuracy/optimizer_states.py``). Copies of one tensor and of all with
+``foreach``, which is what torch takes on a GPU unless told otherwise.
 """
 
 from .optimizer import Optimizer, Variant
-from .states import Factored, Full
+from .states import Full
 
 _FOREACH = {"foreach": True, "fused": False}
+_SLOW = {"foreach": True}
+"""Options of optimizers that have no fused kernel."""
 
 ROWS = (
     Optimizer(
@@ -14,8 +18,9 @@ ROWS = (
         description="AdamW with foreach, which copies what it steps",
         options={"foreach": True, "amsgrad": False},
         states=(Full(count=2), Full(when="amsgrad")),
-        step_copies=1,
-        class_names=("torch.optim.AdamW", "torch.optim.Adam", "transformers.AdamW"),
+        step_copies=(Full(),),
+        step_parameters=3,
+        class_names=("torch.optim.AdamW", "torch.optim.Adam", "transformers.AdamW", "mup.MuAdamW", "mup.MuAdam"),
         trainer_names=("adamw_torch", "adamw_hf", "adamw_torch_xla", "adamw", "adam"),
         variants=(Variant(option="fused", row="adamw-fused"),),
         torch_class="torch.optim:AdamW",
@@ -28,17 +33,31 @@ ROWS = (
         description="AdamW without foreach's copies (fused)",
         options={"amsgrad": False},
         states=(Full(count=2), Full(when="amsgrad")),
-        class_names=("apex.optimizers.FusedAdam", "deepspeed.ops.adam.FusedAdam", "transformer_engine.FusedAdam"),
-        trainer_names=("adamw_torch_fused", "adamw_apex_fused", "adamw_torch_npu_fused"),
+        class_names=("deepspeed.ops.adam.FusedAdam", "deepspeed.ops.adam.DeepSpeedCPUAdam"),
+        trainer_names=("adamw_torch_fused", "adamw_torch_npu_fused"),
         torch_class="torch.optim:AdamW",
         torch_options={"lr": 1e-5, "fused": True},
         smaller_states="adamw-8bit",
     ),
     Optimizer(
+        name="adamw-apex",
+        description="a fused AdamW with fp32 states",
+        options={"master_weights": False},
+        states=(Full(count=2, width=4), Full(width=4, when="master_weights", under=4)),
+        class_names=(
+            *("apex.optimizers.FusedAdam", "transformer_engine.pytorch.optimizers.FusedAdam"),
+            "megatron.core.optimizer.Adam",
+        ),
+        trainer_names=("adamw_apex_fused",),
+        smaller_states="adamw-8bit",
+    ),
+    Optimizer(
         name="sgd",
         description="SGD without momentum",
-        options=_FOREACH,
-        class_names=("torch.optim.SGD",),
+        options={**_FOREACH, "weight_decay": False},
+        step_copies=(Full(when="weight_decay"),),
+        step_parameters=1,
+        class_names=("torch.optim.SGD", "mup.MuSGD"),
         trainer_names=("sgd",),
         variants=(Variant(option="momentum", row="sgd-momentum"),),
         torch_class="torch.optim:SGD",
@@ -47,32 +66,109 @@ ROWS = (
     Optimizer(
         name="sgd-momentum",
         description="SGD with momentum",
-        options=_FOREACH,
+        options={**_FOREACH, "weight_decay": False},
         states=(Full(),),
+        step_copies=(Full(when="weight_decay"),),
+        step_parameters=1,
+        class_names=("apex.optimizers.FusedSGD", "transformer_engine.pytorch.optimizers.FusedSGD"),
         torch_class="torch.optim:SGD",
         torch_options={"lr": 1e-5, "momentum": 0.9},
     ),
     Optimizer(
-        name="adafactor",
-        description="Adafactor",
-        states=(Factored(width=4),),
-        step_tensors=2,  # the update, and its root mean squares
-        step_casts=2,  # of weights and gradients
-        class_names=("transformers.Adafactor",),
-        trainer_names=("adafactor",),
-        torch_class="transformers.optimization:Adafactor",
-        torch_options={"lr": 1e-3, "scale_parameter": False, "relative_step": False},
+        name="rmsprop",
+        description="RMSprop",
+        options={**_SLOW, "momentum": False, "centered": False},
+        states=(Full(), Full(when="momentum"), Full(when="centered")),
+        step_copies=(Full(),),
+        step_parameters=2,
+        class_names=("torch.optim.RMSprop",),
+        trainer_names=("rmsprop",),
+        torch_class="torch.optim:RMSprop",
+        torch_options={"lr": 1e-5},
     ),
     Optimizer(
-        name="muon",
-        description="Muon",
-        part="block-matrices",
+        name="adagrad",
+        description="Adagrad",
+        options=_FOREACH,
         states=(Full(),),
-        rest=(Full(count=2),),  # AdamW's
-        step_tensors=2,
-        steps_whole_matrices=True,
-        class_names=("torch.optim.Muon",),
-        trainer_names=("muon",),
+        step_copies=(Full(count=2),),
+        step_parameters=2,
+        class_names=("torch.optim.Adagrad", "deepspeed.ops.adagrad.DeepSpeedCPUAdagrad"),
+        trainer_names=("adagrad",),
+        torch_class="torch.optim:Adagrad",
+        torch_options={"lr": 1e-5},
+    ),
+    Optimizer(
+        name="adadelta",
+        description="Adadelta",
+        options=_SLOW,
+        states=(Full(count=2),),
+        step_copies=(Full(count=2),),
+        step_parameters=3,
+        class_names=("torch.optim.Adadelta",),
+        torch_class="torch.optim:Adadelta",
+    ),
+    Optimizer(
+        name="adamax",
+        description="Adamax",
+        options=_SLOW,
+        states=(Full(count=2),),
+        step_copies=(Full(),),
+        step_parameters=1,
+        class_names=("torch.optim.Adamax",),
+        torch_class="torch.optim:Adamax",
+    ),
+    Optimizer(
+        name="nadam",
+        description="NAdam",
+        options={**_SLOW, "weight_decay": False},
+        states=(Full(count=2),),
+        step_copies=(Full(), Full(when="weight_decay")),
+        step_parameters=4,
+        class_names=("torch.optim.NAdam",),
+        torch_class="torch.optim:NAdam",
+    ),
+    Optimizer(
+        name="radam",
+        description="RAdam",
+        options=_SLOW,
+        states=(Full(count=2),),
+        step_copies=(Full(),),
+        step_parameters=5,
+        class_names=("torch.optim.RAdam",),
+        torch_class="torch.optim:RAdam",
+    ),
+    Optimizer(
+        name="asgd",
+        description="ASGD, which keeps an average of the weights",
+        options=_SLOW,
+        states=(Full(),),
+        step_copies=(Full(),),
+        class_names=("torch.optim.ASGD",),
+    ),
+    Optimizer(
+        name="rprop",
+        description="Rprop",
+        options=_SLOW,
+        states=(Full(count=2),),
+        step_copies=(Full(),),
+        step_parameters=3,
+        class_names=("torch.optim.Rprop",),
+        torch_class="torch.optim:Rprop",
+    ),
+    Optimizer(
+        name="lbfgs",
+        description="L-BFGS, with its whole history",
+        options={"history_size": 100, "line_search_fn": False},
+        states=(Full(count=2), Full(count=2, per="history_size")),
+        step_copies=(Full(count=5), Full(count=4, when="line_search_fn")),
+        class_names=("torch.optim.LBFGS",),
+    ),
+    Optimizer(
+        name="sparse-adam",
+        description="Adam for sparse gradients",
+        states=(Full(count=2),),
+        class_names=("torch.optim.SparseAdam",),
     ),
     Optimizer(name="none", description="no optimizer", steps=False),
     Optimizer(

@@ -5,7 +5,7 @@ Read from ``finetune/*.py``, ``pretrain.py`` and ``utils.py`` (``parse_devices``
 
 from ....job.rules import older
 from ...program import Program, visible_gpus
-from ...source import LayeredSettings, Setting, as_int, as_word, default_setting, parse_digits
+from ...source import LayeredSettings, Setting, as_int, as_word, default_setting, is_open, parse_digits, refusal
 
 LORA_RECIPES = ("lora", "finetune", "finetune_lora")
 
@@ -15,11 +15,17 @@ def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) ->
     findings, pretrains = program.findings, recipe == "pretrain"
     written_nodes = settings.find("num_nodes")
     nodes = as_int(written_nodes) or 1
+    if written_nodes is not None and as_int(written_nodes) is None:
+        findings.refuse_ranks(refusal(written_nodes, "number of machines"))
+        findings.require("parallel.data_shard")
+        return
     devices = settings.find("devices") or default_setting("auto" if pretrains else 1, "LitGPT's default devices")
     if as_word(devices) in ("auto", "-1"):
         devices = _all_devices(program, nodes) or devices
     per_node = as_int(devices)
     if per_node is None:
+        if not is_open(devices):
+            findings.refuse_ranks(refusal(devices, "number of devices"))
         findings.require("parallel.data_shard")
         return
     origin = f"{devices.origin} times {written_nodes.origin}" if nodes > 1 and written_nodes else devices.origin

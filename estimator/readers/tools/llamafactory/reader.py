@@ -85,8 +85,16 @@ def read(program: Program) -> JobReading:
         program,
         [*translated, _quantization(settings, findings), defaults],
         [uses_deepspeed(settings), processes_per_node(program.environ), *accelerate_layers(program, {})],
-        method="reward" if stage == "rm" else stage if stage in ("dpo", "kto") else None,
+        method=_method(stage, settings),
+        own_loss=False,
     )
+
+
+def _method(stage: str | None, settings: LayeredSettings) -> str | None:
+    """Return TRL's method that a stage is; the preference losses of ORPO and SimPO need no reference model."""
+    if stage == "dpo":
+        return {"orpo": "orpo", "simpo": "cpo"}.get(as_word(settings.find("pref_loss")) or "", "dpo")
+    return {"rm": "reward", "kto": "kto"}.get(stage or "")
 
 
 def _warn_of_uncounted(settings: LayeredSettings, findings: FindingCollector) -> None:

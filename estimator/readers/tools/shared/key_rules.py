@@ -6,7 +6,16 @@ from typing import Any
 
 from ....job.rules import optimizer_arguments, optimizer_by_class
 from ...program import WorldSize
-from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ...source import (
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    is_open,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +66,8 @@ def apply_rules(rules: Sequence[KeyRule], settings: LayeredSettings, findings: F
 
 
 def record_int(findings: FindingCollector, key: str, setting: Setting | None) -> None:
-    """Record a whole number of at least 1; warn about any other value."""
-    if setting is None:
-        return
-    number = as_int(setting)
-    if number is None:
-        findings.warn(f"{setting.origin}: {setting.value!r} is not a whole number of at least 1.")
-    else:
-        findings.record_from(setting, key, number)
+    """Record a whole number of at least 1; refuse any other value."""
+    findings.record_count(key, setting)
 
 
 def record_bool(findings: FindingCollector, key: str, setting: Setting | None) -> None:
@@ -109,12 +112,14 @@ def record_ranks(
     divisor = 1
     for name, setting in sizes.items():
         size = as_int(setting)
+        if setting is not None and size is None and not is_open(setting):
+            findings.refuse(f"parallel.{name}", setting)
         if setting is None or size is None or size == 1:
             continue
         findings.record_from(setting, f"parallel.{name}", size)
         if name != "expert":
             divisor *= size
-    if shard is not None and as_int(shard) is not None:
+    if shard is not None and not is_open(shard):
         record_int(findings, "parallel.data_shard", shard)
         return
     ranks = world.ranks if world is not None else None

@@ -29,7 +29,7 @@ def test_anomalies_take_at_most_two_lines_above_the_gpus(
     many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(make_anomaly(n, n) for n in range(1, 5)))
     assert [line.plain for line in notices(many, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
-        " !  3 more on GPU 1, 2, 3: vramtop --once shows all of them",
+        " !  3 more on GPU 1-3: vramtop --once shows all of them",
     ]
 
 

@@ -56,7 +56,7 @@ def test_options_and_environment_take_precedence_over_defaults_of_the_script(tmp
 def test_a_script_with_trl_has_the_defaults_of_trl(tmp_path: Path) -> None:
     reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
     job = reading.job()
-    assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "fused-linear")
+    assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "chunked")
     assert (job.training.activation_checkpointing, job.training.precision) == ("full", "bf16-mixed")
 
 
@@ -83,10 +83,15 @@ def test_dataclass_defaults_serve_as_options(tmp_path: Path) -> None:
 
 
 def test_values_known_only_at_run_time_stay_unknown(tmp_path: Path) -> None:
-    script = "name = pick()\nbatch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\n"
+    script = "name = pick()\nbatch = 1\nbatch = count()\nTrainingArguments(per_device_train_batch_size=batch)\n"
     reading = read(tmp_path, script + "AutoModelForCausalLM.from_pretrained(name)\n")
     assert "model.id" in reading.missing
     assert "training.micro_batch" in reading.missing
+
+
+def test_the_last_value_of_a_name_counts(tmp_path: Path) -> None:
+    script = "batch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\nbatch = 3\n"
+    assert read(tmp_path, script).value("training.micro_batch") == 2
 
 
 @pytest.mark.parametrize("script", ["print 'python 2'\n", "\0", "x = (" * 300])

@@ -1,0 +1,24 @@
+"""Bytes that the logits and the loss of one micro-batch take, at the moments that matter."""
+
+from msgspec import Struct
+
+
+class LossBytes(Struct, frozen=True, kw_only=True):
+    """Bytes for one micro-batch on the last stage; zeros on the others."""
+
+    forward_bytes: int
+    """Peak while the loss is computed, including tensors saved for the backward pass."""
+    backward_bytes: int
+    """Peak while the loss runs backward, including those tensors."""
+    gradient_bytes: int = 0
+    """The logits' gradient in the compute type, with which the head runs backward."""
+    upcast_bytes: int = 0
+    """After the forward pass, while accelerate casts its outputs to fp32, if that is more."""
+    eager_extra_bytes: int = 0
+    """Additional reserved bytes if the loss is left out of what is compiled (torchtitan's ``compile.components``)."""
+    low_precision_bytes: int = 0
+    """The logits in the compute type, if they are freed before an fp32 copy runs backward."""
+    retained_bytes: int = 0
+    """Held by the script's variables while the blocks run backward and the optimizer steps."""
+    retained_before_bytes: int = 0
+    """Held by them from the previous micro-batch while the blocks run forward."""

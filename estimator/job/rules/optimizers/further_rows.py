@@ -1,0 +1,136 @@
+"""Optimizers of other libraries whose states are as large as the parameters.
+
+Sources: lion-pytorch 0.2, schedulefree 1.4, grokadamw 0.1, torch-optimi 0.3, prodigyopt 1.1, dadaptation 3.2,
+pytorch-optimizer 4.1, torchdistx; states as counted in real steps (``tests/accuracy/optimizer_states.py``).
+"""
+
+from .optimizer import Optimizer
+from .states import Full
+
+
+def _of_pytorch_optimizer(*names: str) -> tuple[str, ...]:
+    return tuple(f"pytorch_optimizer.{name}" for name in names)
+
+
+ROWS = (
+    Optimizer(
+        name="lion",
+        description="Lion",
+        states=(Full(),),
+        step_parameters=2,
+        trainer_libraries=("bitsandbytes",),
+        class_names=("lion_pytorch.Lion", "deepspeed.ops.lion.FusedLion", *_of_pytorch_optimizer("Lion", "Tiger")),
+        trainer_names=("lion_pytorch",),
+    ),
+    Optimizer(
+        name="lamb",
+        description="LAMB",
+        states=(Full(count=2),),
+        step_parameters=2,
+        class_names=(
+            *("apex.optimizers.FusedLAMB", "deepspeed.ops.lamb.FusedLamb", "torch_optimizer.Lamb", "timm.optim.Lamb"),
+            "pytorch_optimizer.Lamb",
+        ),
+    ),
+    Optimizer(
+        name="lars",
+        description="LARS",
+        states=(Full(),),
+        step_parameters=2,
+        class_names=("timm.optim.Lars", "pytorch_optimizer.LARS", "bitsandbytes.optim.PytorchLARS"),
+    ),
+    Optimizer(
+        name="schedule-free-adamw",
+        description="Schedule-Free AdamW",
+        states=(Full(count=2),),
+        step_parameters=1,
+        libraries=("schedulefree",),
+        class_names=(
+            *("schedulefree.AdamWScheduleFree", "schedulefree.AdamWScheduleFreeReference"),
+            *_of_pytorch_optimizer("ScheduleFreeAdamW"),
+        ),
+        trainer_names=("schedule_free_adamw",),
+    ),
+    Optimizer(
+        name="schedule-free-radam",
+        description="Schedule-Free RAdam",
+        states=(Full(count=2),),
+        step_parameters=1,
+        libraries=("schedulefree",),
+        class_names=("schedulefree.RAdamScheduleFree", *_of_pytorch_optimizer("ScheduleFreeRAdam")),
+        trainer_names=("schedule_free_radam",),
+    ),
+    Optimizer(
+        name="schedule-free-sgd",
+        description="Schedule-Free SGD",
+        states=(Full(),),
+        step_parameters=1,
+        libraries=("schedulefree",),
+        class_names=("schedulefree.SGDScheduleFree", *_of_pytorch_optimizer("ScheduleFreeSGD")),
+        trainer_names=("schedule_free_sgd",),
+    ),
+    Optimizer(
+        name="stable-adamw",
+        description="StableAdamW",
+        options={"kahan_sum": True},
+        states=(Full(count=2), Full(when="kahan_sum", under=4)),
+        step_parameters=2,
+        class_names=("optimi.StableAdamW", "pytorch_optimizer.StableAdamW"),
+        trainer_names=("stable_adamw", "optimi_stableadamw"),
+        libraries=("torch-optimi",),
+    ),
+    Optimizer(
+        name="optimi-adamw",
+        description="AdamW of torch-optimi, with Kahan summation in 16 bits",
+        options={"kahan_sum": True},
+        states=(Full(count=2), Full(when="kahan_sum", under=4)),
+        step_parameters=2,
+        class_names=("optimi.AdamW", "optimi.Adam", "optimi.RAdam", "optimi.Ranger", "optimi.Adan"),
+        trainer_names=("optimi_adamw",),
+        libraries=("torch-optimi",),
+    ),
+    Optimizer(
+        name="grokadamw",
+        description="GrokAdamW",
+        states=(Full(count=3),),
+        step_parameters=2,
+        libraries=("grokadamw",),
+        class_names=("grokadamw.GrokAdamW",),
+        trainer_names=("grokadamw",),
+    ),
+    Optimizer(
+        name="prodigy",
+        description="Prodigy",
+        states=(Full(count=4),),
+        step_parameters=2,
+        libraries=("prodigyopt",),
+        class_names=("prodigyopt.Prodigy", "pytorch_optimizer.Prodigy"),
+    ),
+    Optimizer(
+        name="dadapt-adam",
+        description="D-Adaptation with Adam",
+        states=(Full(count=3),),
+        step_parameters=2,
+        libraries=("dadaptation",),
+        class_names=("dadaptation.DAdaptAdam", "pytorch_optimizer.DAdaptAdam"),
+    ),
+    Optimizer(
+        name="adamw-anyprecision",
+        description="AnyPrecisionAdamW of torchdistx",
+        options={"use_kahan_summation": False},
+        states=(Full(count=2, width=4), Full(width=2, when="use_kahan_summation")),
+        low=(Full(count=2, width=2),),
+        high=(Full(count=2, width=4), Full(width=2)),
+        step_parameters=2,
+        class_names=("torchdistx.optimizers.AnyPrecisionAdamW",),
+        trainer_names=("adamw_anyprecision",),
+    ),
+    Optimizer(
+        name="sophia",
+        description="Sophia",
+        states=(Full(count=2),),
+        step_parameters=2,
+        class_names=("sophia.SophiaG", "pytorch_optimizer.SophiaH"),
+        trainer_names=("sophia", "sophiag"),
+    ),
+)

@@ -1,0 +1,64 @@
+"""Reads a notebook that a launch line or a kernel runs: its cells as a script, and papermill's parameters."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from ..common import InputError
+from .program import Program
+from .source import JobReading, NotebookCode, read_notebook, read_table
+
+_SUFFIX = ".ipynb"
+
+
+def notebook_of_program(program: Program) -> NotebookCode | None:
+    """Return the code of the notebook that a program runs; None if it runs none.
+
+    Raises:
+        InputError: the notebook cannot be read.
+    """
+    script = program.launch.script
+    if script is None or not script.endswith(_SUFFIX):
+        return None
+    path = program.filesystem.resolve(script)
+    return read_notebook(path, started_at=program.started_at, parameters=_parameters(program))
+
+
+def with_cells(reading: JobReading, notebook: NotebookCode, name: str) -> JobReading:
+    """Return the reading with cells in the place of lines of the whole script: ``x.ipynb cell 3 line 2``."""
+    line = re.compile(rf"(?<={re.escape(name)} )line (\d+)")
+
+    def place(text: str) -> str:
+        return line.sub(lambda match: notebook.place(int(match[1])), text)
+
+    findings = tuple(replace(finding, origin=place(finding.origin)) for finding in reading.findings)
+    return replace(reading, findings=findings, warnings=tuple(map(place, reading.warnings)))
+
+
+def _parameters(program: Program) -> dict[str, Any]:
+    """Return papermill's parameters: ``-p name value``, ``-r name text`` and ``-f file.yaml``."""
+    words = program.launch.arguments
+    found: dict[str, Any] = {}
+    for index, word in enumerate(words):
+        if word in ("-p", "--parameters", "-r", "--parameters_raw") and index + 2 < len(words):
+            text = words[index + 2]
+            found[words[index + 1]] = text if word in ("-r", "--parameters_raw") else _value(text)
+        elif word in ("-f", "--parameters_file") and index + 1 < len(words):
+            try:
+                found |= read_table(program.filesystem.resolve(words[index + 1]))
+            except InputError as error:
+                program.findings.warn(f"The notebook's parameters are not counted: {error.message}")
+    return found
+
+
+def _value(text: str) -> Any:
+    """Return a parameter as papermill understands its text."""
+    words = {"True": True, "true": True, "False": False, "false": False, "None": None}
+    if text in words:
+        return words[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,17 @@
+"""A training script's source: followed without being run, and read for what decides its memory.
+
+Lives here: what is trained and held, the settings that the script states, and what it leaves open.
+Callers: the entry point for launch lines.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .library import SIZE_ARGUMENTS as SIZE_ARGUMENTS
+    from .script_settings import ScriptSettings as ScriptSettings, read_script as read_script
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__, {"library": "SIZE_ARGUMENTS", "script_settings": "read_script ScriptSettings"}
+    )

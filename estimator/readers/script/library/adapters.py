@@ -1,0 +1,206 @@
+"""LoRA adapters and quantization in a script: peft, bitsandbytes, unsloth."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...source import Setting, default_setting
+from ..python import UNKNOWN, Call, Thing, plain, short_text, truth
+from .configs import DECISIVE_ARGUMENTS
+from .model import Model
+from .notes import Notes
+
+_LORA_NAMES = {"r": "lora_r", "target_modules": "lora_target_modules"}
+_OTHER_NAMES = {
+    *("modules_to_save", "use_dora", "layers_to_transform", "rank_pattern", "exclude_modules", "target_parameters"),
+    *("trainable_token_indices", "layer_replication"),
+}
+"""Arguments of ``LoraConfig`` that change memory in ways that are not counted."""
+_QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+_WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "Trainable", "AdaptionPrompt")
+"""Methods of peft whose parameters do not grow with a rank."""
+_HEADS = ("classifier", "score", "qa_outputs")
+"""Modules that peft trains besides for classification."""
+UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
+_UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
+
+
+class AdapterConfig(Thing):
+    """``LoraConfig(...)`` or another configuration of peft."""
+
+    def __init__(self, call: Call) -> None:
+        self.kind, self.where, self.settings = call.name, call.where, dict[str, Setting]()
+        self.arguments = {name: plain(value) for name, value in call.kwargs.items()}
+        self.unresolved: dict[str, str] = {}
+        read_lora(call, self.settings, self.unresolved)
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take an assignment to an argument."""
+        renamed = _LORA_NAMES.get(name, f"lora_{name}")
+        if plain(value) is not UNKNOWN and (name in _LORA_NAMES or name in _OTHER_NAMES):
+            text = f"{short_text(call.node)} = {plain(value)}"
+            self.settings[renamed] = Setting(value=plain(value), origin=f"{call.where}: {text}")
+
+
+class QuantizationConfig(Thing):
+    """``BitsAndBytesConfig(...)``."""
+
+    def __init__(self, call: Call) -> None:
+        self.settings: dict[str, Setting] = {}
+        self.unresolved: dict[str, str] = {}
+        for name in _QUANTIZATION_ARGUMENTS:
+            if name not in call.kwargs:
+                continue
+            setting = call.setting(name)
+            if setting is None and name in DECISIVE_ARGUMENTS:
+                self.unresolved[name] = _sentence(call, name)
+            elif setting is not None and setting.value is not None:
+                self.settings[name] = setting
+
+
+def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
+    """Read the arguments of ``LoraConfig`` under the names of our settings."""
+    for name in call.kwargs:
+        if name not in _LORA_NAMES and name not in _OTHER_NAMES:
+            continue
+        setting = call.setting(name)
+        if setting is None and name in DECISIVE_ARGUMENTS:
+            unresolved[name] = _sentence(call, name)
+        elif setting is not None and setting.value not in (None, False, [], {}):
+            into[_LORA_NAMES.get(name, f"lora_{name}")] = setting
+
+
+def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> None:
+    """Add adapters to a model: what it held so far is frozen."""
+    if not model.has_adapters:
+        model.train(None, value=False, call=call)
+    model.has_adapters = True
+    model.adapters_train = True
+    kind = config.kind if isinstance(config, AdapterConfig) else "LoraConfig"
+    if isinstance(config, AdapterConfig):
+        model.unresolved.update(config.unresolved)
+        if any(word in kind for word in _WITHOUT_RANK):
+            _other_method(model, config, call)
+            return
+        model.settings.update(config.settings)
+        if kind != "LoraConfig":
+            model.notes.doubt(
+                f"{config.where}: {kind} is counted as LoRA adapters, of which it differs.",
+                *("gradients", "optimizer", "activations"),
+                key="lora.rank",
+            )
+    model.put("use_peft", True, call.where, text or f"{call.name}(...)")
+
+
+def _other_method(model: Model, config: AdapterConfig, call: Call) -> None:
+    """Freeze a model for a method that trains a few vectors or an encoder of prompts beside it."""
+    model.own_adapters = True
+    heads = [name for name in _HEADS if model.has_part(name)]
+    if heads and "CLS" in str(config.arguments.get("task_type")):
+        model.train(heads, value=True, call=call)
+    count = _prompt_parameters(model, config)
+    model.notes.doubt(
+        f"{config.where}: what {config.kind} trains beside the frozen model is counted roughly.",
+        *("gradients", "optimizer", "activations"),
+        key="training.trainable_parameters",
+    )
+    if count is not None:
+        model.settings["script_adapter_parameters"] = Setting(
+            value=count, origin=f"{config.where}: {config.kind} has about {count:,} parameters"
+        )
+
+
+def _prompt_parameters(model: Model, config: AdapterConfig) -> int | None:
+    """Return the parameters of a method for prompts (peft's ``tuners``); None: unknown."""
+    table = model.config.table() if model.config is not None else None
+    tokens, hidden = config.arguments.get("num_virtual_tokens"), _hidden(table or {})
+    if not isinstance(tokens, int) or hidden is None or table is None:
+        return None
+    if "PromptTuning" in config.kind:
+        return tokens * hidden
+    inner = config.arguments.get("encoder_hidden_size")
+    inner = inner if isinstance(inner, int) else hidden
+    if "PromptEncoder" in config.kind:
+        return tokens * hidden + hidden * inner + inner * inner + inner * hidden + 2 * inner + hidden
+    layers = next((table[name] for name in ("num_hidden_layers", "n_layer", "n_layers") if name in table), None)
+    return tokens * hidden * 2 * layers if "PrefixTuning" in config.kind and isinstance(layers, int) else None
+
+
+def _hidden(table: Mapping[str, Any]) -> int | None:
+    found = next((table[name] for name in ("hidden_size", "n_embd", "d_model", "dim") if name in table), None)
+    return found if isinstance(found, int) else None
+
+
+def load_adapters(model: Model, call: Call, *, trains: Any) -> None:
+    """Load adapters that were trained before, whose rank only their files tell."""
+    add_adapters(model, None, call)
+    if trains is False:
+        model.adapters_train = False
+    model.notes.doubt(
+        f"{call.where}: {call.name}(...) loads adapters whose rank and layers are not read.",
+        *("gradients", "optimizer"),
+        key="lora.rank",
+    )
+
+
+def get_peft_model(call: Call, notes: Notes) -> Any:
+    """Follow ``get_peft_model(model, config)``, and unsloth's method of that name."""
+    model = call.value(0, "model")
+    if not isinstance(model, Model):
+        return UNKNOWN
+    unsloth = call.owner in UNSLOTH_CLASSES
+    add_adapters(model, call.value(1, "peft_config"), call)
+    read_lora(call, model.settings, model.unresolved)
+    if "r" not in call.kwargs and unsloth:
+        _hint(model, "lora_r", 16)
+    given = call.value(None, "use_gradient_checkpointing", default=UNKNOWN)
+    if "use_gradient_checkpointing" in call.kwargs:
+        shown = short_text(call.expression(None, "use_gradient_checkpointing"))
+        text = f"use_gradient_checkpointing={shown}"
+        model.put("activation_checkpointing", given not in (False, None), call.where, text)
+        if given == "unsloth":
+            model.put("activation_offloading", True, call.where, "use_gradient_checkpointing='unsloth'")
+    elif unsloth:
+        _hint(model, "activation_checkpointing", True)
+        _hint(model, "activation_offloading", True)
+    if unsloth:
+        _hint(model, "lora_target_modules", "all-linear")
+    notes.models = [each for each in notes.models if each is not model] + [model]
+    return model
+
+
+def hint_unsloth_loading(model: Model, call: Call) -> None:
+    """Assume 4 bits unless set otherwise, and a loss that makes no logits (unsloth's ``loader.py``)."""
+    _hint(model, "use_liger_kernel", True)
+    perhaps_on = {name for name, value in call.kwargs.items() if value is True or plain(value) is UNKNOWN}
+    if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
+        _hint(model, "load_in_4bit", True)
+    _hint(model, "bnb_4bit_use_double_quant", True)
+
+
+def _hint(model: Model, name: str, value: object) -> None:
+    model.hints.setdefault(name, default_setting(value, "unsloth's default"))
+
+
+def _sentence(call: Call, name: str) -> str:
+    shown = f"{call.name}({name}={short_text(call.expression(None, name))})"
+    return f"{call.where}: {shown} is only known when the script runs; its default is counted."
+
+
+def peft_config(call: Call) -> Any:
+    """Follow TRL's ``get_peft_config(model_args)``: None unless adapters are asked for."""
+    wanted = call.run.attribute(call.value(0), "use_peft")
+    known = truth(wanted)
+    if known:
+        call.path, call.args, call.kwargs = "LoraConfig", [], {}
+        return AdapterConfig(call)
+    return UNKNOWN if known is None else None
+
+
+def quantization_config(call: Call) -> Any:
+    """Follow TRL's ``get_quantization_config(model_args)``: None unless a quantization is asked for."""
+    values = [call.run.attribute(call.value(0), name) for name in ("load_in_4bit", "load_in_8bit")]
+    known = [truth(value) for value in values]
+    if True in known:
+        call.path, call.args, call.kwargs = "BitsAndBytesConfig", [], {}
+        return QuantizationConfig(call)
+    return UNKNOWN if None in known else None

@@ -1,0 +1,67 @@
+"""What one reading of a script finds out: models, optimizers, trainers, settings, and doubts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....job import UncertaintyDirection
+from ...source import Component, Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Something that memory depends on and that was not understood."""
+
+    sentence: str
+    direction: UncertaintyDirection = "either"
+    components: tuple[Component, ...] = ()
+    key: str | None = None
+    """The job key whose value, given by the user, removes the doubt."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """The outcome of one reading."""
+
+    find_config: Callable[[str], Mapping[str, Any] | None]
+    """Returns the config of a model by its name; None if it is not on this machine."""
+    versions: Mapping[str, str]
+    """Installed versions by distribution, where known."""
+    models: list[Any] = field(default_factory=list)
+    """Every model that the script makes, in order."""
+    modules: list[Any] = field(default_factory=list)
+    """Objects of the script's classes, which may hold models and layers."""
+    optimizers: list[Any] = field(default_factory=list)
+    trainers: list[Any] = field(default_factory=list)
+    arguments: list[Any] = field(default_factory=list)
+    """``TrainingArguments`` and the like."""
+    parameters_given: list[Any] = field(default_factory=list)
+    """Models or parameters that something other than an optimizer of a known class trains."""
+    written: dict[str, Setting] = field(default_factory=dict)
+    hints: dict[str, Setting] = field(default_factory=dict)
+    accelerate: dict[str, Setting] = field(default_factory=dict)
+    own_loop: dict[str, Setting] = field(default_factory=dict)
+    """Settings of the script's own training loop, by accelerate's names."""
+    assigned: dict[str, Setting] = field(default_factory=dict)
+    """Settings that the script assigns after it has parsed its command line."""
+    unresolved: dict[str, str] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    doubts: dict[str, Doubt] = field(default_factory=dict)
+    """By their sentences."""
+    names_found: dict[int, Setting] = field(default_factory=dict)
+    """Models' names that configs (1) and tokenizers (2) are loaded by."""
+    living: set[int] | None = None
+    """Models that something refers to while the script trains, by identity; None: no training was seen."""
+    default_dtype: Setting | None = None
+    added_tokens: int | None = 0
+    """Tokens that the script adds to its tokenizer; None: unknown."""
+
+    def doubt(
+        self,
+        sentence: str,
+        *components: Component,
+        direction: UncertaintyDirection = "either",
+        key: str | None = None,
+    ) -> None:
+        """Note something that was not understood, and the components of memory that it concerns."""
+        self.doubts.setdefault(sentence, Doubt(sentence=sentence, direction=direction, components=components, key=key))

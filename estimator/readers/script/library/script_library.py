@@ -1,0 +1,349 @@
+"""What functions of torch, transformers, peft, accelerate and TRL do in a script, as far as memory depends on it."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ....job.rules import optimizer_class_names
+from ...source import Component, Setting, SettingsLayer
+from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
+from ..python import (
+    BUILTINS,
+    STANDARD_LIBRARY,
+    UNKNOWN,
+    Call,
+    External,
+    Function,
+    Instance,
+    Method,
+    ScriptClass,
+    ScriptEndsError,
+    Thing,
+    short_text,
+)
+from .adapters import AdapterConfig, QuantizationConfig, get_peft_model, peft_config, quantization_config
+from .config_defaults import CONFIG_DEFAULTS
+from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
+from .layers import Container, make_layer, module_method, parameters_of, reachable_models
+from .loading import config_class, from_class, from_pretrained, is_model_class
+from .model import Model, models_in
+from .notes import Notes
+from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer
+from .trainers import (
+    MODEL_FUNCTIONS,
+    TrainerObject,
+    compile_model,
+    initialize_deepspeed,
+    make_arguments,
+    make_trainer,
+)
+
+_TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
+"""Functions that return True on every GPU since 2020."""
+_OTHER_DEVICES = re.compile(
+    r"torch\.(backends\.mps|xpu|mps|npu|hpu)\.is_available|is_torch_(xla|npu|xpu|tpu)_available"
+)
+_ADAPTER_CONFIG = re.compile(
+    r"\w*(Lora|LoRA|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|LNTuning|Bone|Miss|Shira|Trainable|Hira|Road)\w*Config"
+)
+_ENDS = ("sys.exit", "exit", "quit", "os._exit")
+_RUNS_A_FUNCTION = ("Fire", "notebook_launcher", "spawn", "Process", "Thread", "start_processes", "debug_launcher")
+_CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
+"""Functions that change a model which they are given, by their names."""
+_HARMLESS = re.compile(
+    r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
+    r"|scheduler|collator|apply_liger_kernel).*"
+)
+_LIBRARIES_OF_WRAPPERS = ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "evaluate", "wandb", "tqdm")
+_MAX_FOLLOWED = 64
+"""Functions handed to libraries that are followed, per script."""
+
+
+class ScriptLibrary:
+    """Answers what libraries' functions return, and notes what they do.
+
+    Args:
+        notes: where it is noted.
+        options: the script's options.
+        overrides: values of module-level names that a file which the script executes gives (``exec``).
+    """
+
+    def __init__(self, notes: Notes, options: Options, overrides: SettingsLayer) -> None:
+        self.notes, self.options, self._overrides = notes, options, overrides
+        self._followed = 0
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """Return an attribute of a library's name."""
+        if value.path == "sys" and name == "argv":
+            return UNKNOWN
+        if value.name == "FLAGS":
+            return Parsed(self.options).attribute(name)
+        if name == "is_floating_point":
+            return value.name.startswith(("float", "bfloat", "half", "double"))
+        if name == "__version__":
+            return self.notes.versions.get(value.path.partition(".")[0], UNKNOWN)
+        if value.path == "sys" and name == "platform":
+            return "linux"
+        return External(f"{value.path}.{name}")
+
+    def item(self, run: Any, value: External, key: Any) -> Any:
+        """Return what stands at a key of a library's name: a variable of ``os.environ``, a class of a config."""
+        if not isinstance(key, str):
+            return UNKNOWN if value.name in ("environ", "CONFIG_MAPPING") else value
+        if value.name == "CONFIG_MAPPING":
+            kind = next((kind for kind, (name, _) in CONFIG_DEFAULTS.items() if name == key), None)
+            return External(f"transformers.{kind}Config") if kind is not None else UNKNOWN
+        return run.environ.get(key, UNKNOWN) if value.name == "environ" else value
+
+    def condition(self, *, decided: bool) -> None:
+        """Note the options that decide a condition: they are understood."""
+        if decided:
+            self.options.decisive.update(self.options.looked_up)
+        self.options.looked_up.clear()
+
+    def call(self, call: Call) -> Any:
+        """Return the result of a library's function, and note what it does to models, optimizers and settings."""
+        self.notes.called.add(call.name)
+        declared = OPTION_PATHS.get(call.path)
+        if declared is not None or call.path.startswith("@"):
+            return declared(self.options, call) if declared is not None else UNKNOWN
+        function = STANDARD_LIBRARY.get(call.path) or (BUILTINS.get(call.path) if call.receiver is None else None)
+        if function is not None:
+            return function(call)
+        by_path = _BY_PATH.get(call.path)
+        if by_path is not None:
+            return by_path(self, call)
+        by_name = _BY_NAME.get(call.name)
+        if by_name is not None:
+            return by_name(self, call)
+        declared = OPTION_FUNCTIONS.get(call.name)
+        if declared is not None:
+            return declared(self.options, call)
+        found = MODEL_FUNCTIONS.get(call.name)
+        if found is not None:
+            return found(call, self.notes)
+        return self._by_pattern(call)
+
+    def _by_pattern(self, call: Call) -> Any:
+        """Follow a class that its name tells."""
+        name, path = call.name, call.path
+        if TRAINING_CONFIG.fullmatch(name):
+            return make_arguments(call, self.notes)
+        if name.endswith("Trainer"):
+            return make_trainer(call, self.notes)
+        if name in optimizer_class_names():
+            return make_optimizer(call, self.notes)
+        if _ADAPTER_CONFIG.fullmatch(name):
+            return AdapterConfig(call)
+        if is_average(name) and (average := make_average(call, self.notes)) is not None:
+            return average
+        if name.endswith("Config") and name.removesuffix("Config") in CONFIG_DEFAULTS:
+            return config_class(call, self.notes)
+        if is_model_class(name):
+            return from_class(call, self.notes)
+        if path.startswith(("torch.nn.", "nn.")) and name[:1].isupper():
+            layer = make_layer(call)
+            self.notes.modules += [layer] if isinstance(layer, Container) else []
+            return layer
+        if name in _TRUE_ON_A_GPU or path == "torch.cuda.is_available":
+            return True
+        if _OTHER_DEVICES.fullmatch(path) or _OTHER_DEVICES.fullmatch(name):
+            return False
+        first = call.value(0, "params", "model_params")
+        if name[:1].isupper() and is_parameters(first) and not isinstance(first, list):
+            return make_optimizer(call, self.notes)
+        if name[:1].isupper() and is_parameters(first) and "lr" in call.kwargs:
+            return make_optimizer(call, self.notes)
+        return self.unknown(call)
+
+    def unknown(self, call: Call) -> Any:
+        """Return the result of a function that is not known; it may return the model that it is given."""
+        for name in LENGTH_ARGUMENTS:
+            if name in call.kwargs:
+                setting = call.setting(name)
+                if setting is not None and setting.value is not None:
+                    self.notes.hints.setdefault(name, setting)
+        given = [*call.args, *call.kwargs.values()]
+        models = list(dict.fromkeys(each for value in given for each in models_in(value) if isinstance(each, Model)))
+        for value in given:
+            self._follow(value, call)
+        if not models or call.receiver is not None:
+            return UNKNOWN
+        name, first = call.name, call.path.partition(".")[0]
+        if _CHANGES_MODELS.search(name) and not _HARMLESS.fullmatch(name) and first not in ("torch", "transformers"):
+            self.notes.doubt(
+                f"{call.where}: {name}(...) may change the model and is not followed.",
+                *("weights", "gradients", "optimizer", "activations"),
+            )
+        if _HARMLESS.fullmatch(name):
+            return UNKNOWN
+        if len(models) == 1:
+            return next((value for value in given if models[0] in models_in(value)), models[0])
+        return Container({str(at): value for at, value in enumerate(given) if isinstance(value, Thing)}, call.where)
+
+    def instance_method(self, call: Call) -> Any:
+        """Return the result of a method that an object of the script inherits from a library."""
+        self.notes.called.add(call.name)
+        receiver: Instance = call.receiver
+        trainer = receiver.values.get("_trainer")
+        if isinstance(trainer, TrainerObject):
+            return trainer.method(call)
+        optimizer = receiver.values.get("_optimizer")
+        if isinstance(optimizer, Thing):
+            return optimizer.method(call)
+        base = receiver.values.get("_model")
+        if isinstance(base, Model) and call.name not in ("parameters", "named_parameters"):
+            return base.method(call)
+        if call.name == "__init__":
+            return None
+        return module_method(receiver, call)
+
+    def make_instance(self, kind: ScriptClass, call: Call) -> Any:
+        """Return a model of a script's class that has the name of one of transformers' classes; UNKNOWN for others."""
+        bases = [path.rpartition(".")[2] for path in kind.external_bases()]
+        if not is_model_class(kind.name) or not any(base.endswith("PreTrainedModel") for base in bases):
+            return UNKNOWN
+        self.notes.doubt(f"{call.where}: the script's own {kind.name} is counted as that of transformers.")
+        call.path = kind.name
+        return from_class(call, self.notes)
+
+    def instance_made(self, found: Instance, call: Call) -> None:
+        """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
+        bases = [path.rpartition(".")[2] for path in found.kind.external_bases()]
+        self.notes.modules.append(found)
+        for base in bases:
+            if base.endswith("Trainer"):
+                self.notes.called.add(base)
+                trainer = TrainerObject(self.notes, base, call.where)
+                trainer.read(call)
+                self.notes.trainers.append(trainer)
+                found.values["_trainer"] = trainer
+                found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
+                found.values.setdefault("args", trainer.arguments)
+            elif base == "Optimizer" or base in optimizer_class_names():
+                call.path = base if base in optimizer_class_names() else found.kind.name
+                found.values["_optimizer"] = make_optimizer(call, self.notes)
+            elif is_model_class(base) or base.endswith("PreTrainedModel"):
+                call.path = base
+                found.values["_model"] = from_class(call, self.notes)
+
+    def train_step(self, call: Call) -> Any:
+        """Note which models something refers to while the script trains."""
+        living = {id(model) for model in reachable_models(call.run, call)}
+        self.notes.living = living | (self.notes.living or set())
+        return UNKNOWN
+
+    def parsed(self, parsed: Parsed, kind: Any, call: Call) -> Any:
+        """Return the object that a parser makes of a class: trainers' arguments are noted."""
+        names = [kind.name] if isinstance(kind, External) else []
+        if isinstance(kind, ScriptClass):
+            names = [path.rpartition(".")[2] for path in kind.external_bases()]
+        for name in names:
+            if TRAINING_CONFIG.fullmatch(name):
+                self.notes.called.add(name)
+                return ParsedArguments(parsed, Arguments(self.notes, name), self.notes)
+        return parsed
+
+    # --- calls by name
+
+    def _assign_attribute(self, call: Call) -> Any:
+        value, name = call.value(0), call.value(1)
+        call.path = "setattr"
+        if isinstance(value, Thing) and isinstance(name, str):
+            value.set_attribute(name, call.value(2), call)
+        elif list(models_in(value)):
+            self.notes.doubt(f"{call.where}: {short_text(call.node)} may change the model.", *_ALL)
+        return None
+
+    def _execute(self, call: Call) -> Any:
+        """Follow ``exec``: the values that it is known to give replace those of the module."""
+        if self._overrides and call.scope is not None:
+            scope = call.scope.outermost()
+            for name, setting in self._overrides.items():
+                scope.assign(name, setting.value)
+                scope.origins[name] = setting
+        else:
+            sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
+            self.notes.doubt(sentence, *_ALL)
+        return UNKNOWN
+
+    def _end(self, call: Call) -> Any:
+        raise ScriptEndsError
+
+    def _set_default_dtype(self, call: Call) -> Any:
+        setting = call.setting(0) if call.args else None
+        self.notes.default_dtype = setting
+        if setting is None:
+            sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
+            self.notes.doubt(sentence, "weights", "gradients", "optimizer", key="training.precision")
+        return None
+
+    def _parameters(self, call: Call) -> Any:
+        """Return parameters of a model that is not known, or of an object that holds some."""
+        found = parameters_of(call.receiver) if call.receiver is not None else None
+        return found or UnknownParameters()
+
+    def _loop_method(self, call: Call) -> Any:
+        """Note a method of a model that is not known."""
+        if call.name == "gradient_checkpointing_enable":
+            origin = f"{call.where}: {call.name}()"
+            self.notes.hints.setdefault("activation_checkpointing", Setting(value=True, origin=origin))
+        return UNKNOWN
+
+    def _set_environment(self, call: Call) -> Any:
+        key, value = call.value(0), call.value(1)
+        if isinstance(key, str):
+            call.run.environ = {**call.run.environ, key: value}
+        return None
+
+    def _follow(self, value: Any, call: Call) -> None:
+        """Follow a function of the script that a library is given and may call."""
+        function = value.function if isinstance(value, Method) else value
+        if not isinstance(function, Function) or id(function.node) in call.run.followed:
+            return
+        self._followed += 1
+        if self._followed <= _MAX_FOLLOWED:
+            call.run.call(value, Call(call.run, call.node, "", None, scope=call.scope))
+
+
+_ALL: tuple[Component, ...] = ("weights", "gradients", "optimizer", "activations", "logits")
+_NO_CLASS: Any = None
+
+
+_Handler = Callable[[ScriptLibrary, Call], Any]
+
+
+def _device(call: Call) -> Any:
+    value = call.value(0, "type")
+    return value if isinstance(value, str) else UNKNOWN
+
+
+def _apply(function: Callable[[Call], Any]) -> _Handler:
+    return lambda _, call: function(call)
+
+
+def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
+    return lambda library, call: function(call, library.notes)
+
+
+_BY_PATH: Mapping[str, _Handler] = {
+    **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
+    **dict.fromkeys(("exec", "eval"), ScriptLibrary._execute),
+    "setattr": ScriptLibrary._assign_attribute,
+    "torch.compile": _noting(compile_model),
+    "deepspeed.initialize": _noting(initialize_deepspeed),
+    "torch.device": _apply(_device),
+    "os.environ.__setitem__": ScriptLibrary._set_environment,
+    "compile": _noting(compile_model),
+}
+_BY_NAME: Mapping[str, _Handler] = {
+    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), _noting(from_pretrained)),
+    **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
+    "BitsAndBytesConfig": _apply(QuantizationConfig),
+    "get_peft_model": _noting(get_peft_model),
+    "set_default_dtype": ScriptLibrary._set_default_dtype,
+    "backward": ScriptLibrary.train_step,
+    "get_peft_config": _apply(peft_config),
+    "get_quantization_config": _apply(quantization_config),
+    "gradient_checkpointing_enable": ScriptLibrary._loop_method,
+}

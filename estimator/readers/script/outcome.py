@@ -1,0 +1,284 @@
+"""What one reading of a script comes to: the trained model, the others, and the settings of the job."""
+
+from dataclasses import dataclass, field
+
+from ..source import MODEL_STATES, Component, Setting
+from .library import Doubt, Model, Notes, ParameterOwner, elements, models_in
+from .other_models import describe_others
+from .patterns import trainable_patterns
+
+_ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
+_SMALL = 0.01
+"""Share of the parameters below which a difference is no matter."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """Settings in a script, by the names of transformers' and accelerate's arguments."""
+
+    assigned: dict[str, Setting] = field(default_factory=dict)
+    """What the script sets whatever the command line says."""
+    written: dict[str, Setting] = field(default_factory=dict)
+    hints: dict[str, Setting] = field(default_factory=dict)
+    accelerate: dict[str, Setting] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    loads_model: bool = False
+    trains: bool = False
+    """There is something to train: a trainer, an optimizer, or a model at least."""
+    has_optimizer: bool = False
+    """The script makes an optimizer or a trainer."""
+    understood: set[str] = field(default_factory=set)
+    """Options that the script was seen to use."""
+    unresolved: dict[str, str] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Trained:
+    """What the script trains."""
+
+    model: Model | None = None
+    name: Setting | None = None
+    """The name of a model that a trainer loads itself."""
+    owners: list[ParameterOwner] = field(default_factory=list)
+    unknown: str | None = None
+    """A sentence, where it is a model that is not known."""
+    certain: bool = False
+    """A trainer or an optimizer has the model."""
+
+
+def read_outcome(notes: Notes) -> Outcome:
+    """Return what a reading comes to."""
+    trained = _trained(notes)
+    found = Outcome(called=set(notes.called), assigned=dict(notes.assigned))
+    found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
+    found.unresolved = dict(notes.unresolved)
+    found.doubts = list(notes.doubts.values())
+    found.trains = bool(notes.trainers or notes.optimizers or notes.models)
+    found.has_optimizer = bool(notes.trainers or notes.optimizers)
+    _read_arguments(notes, found)
+    found.written = {**notes.written, **found.written}
+    found.accelerate = {**({} if notes.trainers else notes.own_loop), **notes.accelerate}
+    optimizer = next((each for each in notes.optimizers if trained.model in each.trains()), None)
+    optimizer = optimizer or next(iter(notes.optimizers), None)
+    if optimizer is not None:
+        found.hints.setdefault("optim", optimizer.setting)
+    if trained.name is not None:
+        found.written["model_name_or_path"] = trained.name
+    if trained.unknown is not None:
+        found.doubts.append(Doubt(sentence=trained.unknown, components=_ALL))
+    if trained.model is not None:
+        _read_model(trained, notes, found)
+    elif trained.name is None and trained.unknown is None and notes.names_found:
+        name = notes.names_found[min(notes.names_found)]
+        found.written["model_name_or_path"] = name
+        sentence = f"{name.origin} names the model; what the script makes the model itself of was not found."
+        found.doubts.append(Doubt(sentence=sentence, components=_ALL, key="model.id"))
+    if trained.certain and "model_name_or_path" in found.written:
+        found.assigned["model_name_or_path"] = found.written["model_name_or_path"]
+    found.loads_model = trained.model is not None and trained.name is None
+    others = describe_others(notes, trained.model, found.doubts)
+    if others is not None:
+        found.written["script_other_models"] = others
+    return found
+
+
+def _read_arguments(notes: Notes, found: Outcome) -> None:
+    """Take the arguments of the trainer that runs; of all where none is known to have them."""
+    trainers = [each for each in notes.trainers if each.ran] or notes.trainers
+    used = [each.arguments for each in trainers if each.arguments in notes.arguments]
+    for arguments in used or notes.arguments:
+        for name, setting in arguments.fields.items():
+            found.written.setdefault(name, setting)
+        for name, sentence in arguments.unresolved.items():
+            found.unresolved.setdefault(name, sentence)
+    for arguments in notes.arguments:
+        if arguments not in used and arguments.name == "ModelConfig":
+            found.written = {**arguments.fields, **found.written}
+    found.unresolved = {name: text for name, text in found.unresolved.items() if name not in found.written}
+
+
+def _trained(notes: Notes) -> _Trained:
+    """Return what is trained: what a trainer has, else an optimizer, else what is prepared, else the first model."""
+    for trainer in sorted(notes.trainers, key=lambda each: not each.ran):
+        if trainer.model_name is not None:
+            return _Trained(name=trainer.model_name, certain=True)
+        owners = list(dict.fromkeys(models_in(trainer.model)))
+        if owners:
+            return _choose(owners, notes, certain=True)
+        if trainer.unknown_model is not None and not _loose_models(notes):
+            break
+    owners = list(dict.fromkeys(owner for optimizer in notes.optimizers for owner in optimizer.trains()))
+    if owners:
+        return _choose(owners, notes, certain=True)
+    given = [owner for value in notes.parameters_given for owner in models_in(value)]
+    candidates = [model for model in given if isinstance(model, Model) and not _is_frozen(model) and not model.role]
+    if candidates:
+        return _choose(list(dict.fromkeys(candidates)), notes, certain=True)
+    loose = _loose_models(notes)
+    if notes.optimizers and notes.models and not loose:
+        where = notes.optimizers[0].where
+        return _Trained(unknown=f"{where}: the model that the optimizer trains is made in a way that is not followed.")
+    return _choose(list(loose[:1]), notes, certain=False)
+
+
+def _loose_models(notes: Notes) -> list[Model]:
+    """Return the models that may be the trained one, where nothing says which is."""
+    named = [model for model in notes.models if model.role is None and model.copy_of is None and not _is_frozen(model)]
+    return named or [model for model in notes.models if model.role is None and model.has_adapters]
+
+
+def _is_frozen(model: ParameterOwner) -> bool:
+    if isinstance(model, Model) and model.has_adapters:
+        return not model.adapters_train
+    if model.requires is not None:
+        return not any(model.requires.values())
+    return bool(model.rules) and model.rules[-1] == ("*", False)
+
+
+def _choose(owners: list[ParameterOwner], notes: Notes, *, certain: bool) -> _Trained:
+    models = [owner for owner in owners if isinstance(owner, Model)]
+    live = [model for model in models if not _is_frozen(model)]
+    model = next(iter(live or models), None)
+    if len(live) > 1:
+        others = ", ".join(each.where for each in live[1:])
+        notes.doubt(
+            f"{others}: another model is trained as well; its gradients and optimizer state are not counted.",
+            *("weights", "gradients", "optimizer"),
+            direction="more",
+        )
+    if model is None and owners:
+        model = _beside(owners, notes)
+    if model is None and owners:
+        sentence = f"{owners[0].where}: the trained model is made of layers of the script's own and is not read."
+        return _Trained(owners=owners, unknown=sentence)
+    return _Trained(model=model, owners=owners, certain=certain)
+
+
+def _beside(owners: list[ParameterOwner], notes: Notes) -> Model | None:
+    """Return the model that a module of the script holds together with layers."""
+    for module in notes.modules:
+        inside = list(models_in(module))
+        model = next((each for each in inside if isinstance(each, Model)), None)
+        if model is not None and any(owner in inside for owner in owners):
+            return model
+    for model in notes.models:
+        if any(owner in models_in(list(model.replaced.values())) for owner in owners):
+            return model if isinstance(model, Model) else None
+    return None
+
+
+def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:
+    """Take what is known of the trained model."""
+    model = trained.model
+    if model is None:
+        return
+    if model.name is not None:
+        found.written["model_name_or_path"] = model.name
+    elif model.config is not None and model.config.source is not None:
+        found.written["model_name_or_path"] = model.config.source
+    elif model.config is None and 1 in notes.names_found:
+        found.written["model_name_or_path"] = notes.names_found[1]
+    settings = {**(model.config.settings if model.config is not None else {}), **model.settings}
+    if model.task is not None:
+        settings["task"] = model.task
+    for name, setting in settings.items():
+        found.written.setdefault(name, setting)
+    for name, setting in model.hints.items():
+        found.hints.setdefault(name, setting)
+    for name, sentence in model.unresolved.items():
+        if name not in found.written or name in model.unresolved:
+            found.unresolved.setdefault(name, sentence)
+    _read_config(model, found)
+    _read_frozen(trained, notes, found)
+
+
+def _read_config(model: Model, found: Outcome) -> None:
+    """Take the config that the script makes or changes."""
+    config = model.config
+    if config is None:
+        return
+    changed = config.changed()
+    few_labels = set(changed) == {"num_labels"} and changed["num_labels"].value in range(1, 65)
+    if config.source is not None and (not changed or few_labels):
+        return
+    table = config.table()
+    origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
+    if table is not None:
+        found.written["script_model_config"] = Setting(value=table, origin=origin[:300])
+    else:
+        for setting in changed.values():
+            sentence = f"{setting.origin} changes a model whose config is not here, and is not counted."
+            found.doubts.append(Doubt(sentence=sentence, components=_ALL))
+
+
+def _read_frozen(trained: _Trained, notes: Notes, found: Outcome) -> None:
+    """Take which parameters of the trained model train."""
+    model = trained.model
+    if model is None:
+        return
+    for sentence in model.uncertain[:8]:
+        doubt = Doubt(sentence=sentence, direction="less", components=("gradients", "optimizer", "activations"))
+        found.doubts.append(doubt)
+    patterns: list[str] = []
+    if model.requires is not None:
+        patterns = trainable_patterns(model.requires)
+        if model.has_adapters and not model.own_adapters:
+            patterns = [] if patterns == ["!*"] else patterns or ["*"]
+    elif model.own_adapters:
+        patterns = ["!*"]
+    elif model.rules and not (model.has_adapters and all(not value for _, value in model.rules)):
+        patterns = [name if value else f"!{name}" for name, value in model.rules]
+    if patterns:
+        origin = f"{model.where}: {len(patterns)} freezing rules of the script" if len(patterns) > 1 else model.where
+        found.written["script_trainable"] = Setting(value=patterns, origin=f"the script freezes parameters ({origin})")
+    if model.has_adapters and not model.adapters_train:
+        sentence = f"{model.where}: the adapters are frozen as the script loads them, and are counted as trained."
+        found.doubts.append(Doubt(sentence=sentence, direction="less", components=("gradients", "optimizer")))
+    beside = found.written.pop("script_adapter_parameters", None)
+    if beside is not None and (shapes := model.shapes()) is not None:
+        heads = sum(elements(shape) for name, shape in shapes.items() if model.requires is None or model.requires[name])
+        found.written["script_trainable_parameters"] = beside.with_value(beside.value + heads)
+    _compare_with_optimizers(model, notes, found)
+    _count_layers(trained, model, found)
+
+
+def _compare_with_optimizers(model: Model, notes: Notes, found: Outcome) -> None:
+    """Note parameters that get gradients and no optimizer state, because no optimizer is given them."""
+    given: set[str] = set()
+    shapes = model.shapes()
+    optimizers = [each for each in notes.optimizers if model in each.trains()]
+    if shapes is None or not optimizers or model.has_adapters:
+        return
+    for optimizer in optimizers:
+        names = optimizer.trains()[model]
+        if names is None or optimizer.has_unknown():
+            return
+        given |= names
+    training = {name for name in shapes if model.requires is None or model.requires.get(name, True)}
+    without = training - given
+    share = sum(elements(shapes[name]) for name in without) / max(1, sum(map(elements, shapes.values())))
+    if share > _SMALL:
+        sentence = (
+            f"{optimizers[0].where}: {optimizers[0].name} gets {len(training & given)} of {len(training)} parameters "
+            "that require gradients; optimizer state is counted for all of them."
+        )
+        found.doubts.append(Doubt(sentence=sentence, direction="less", components=("optimizer",)))
+
+
+def _count_layers(trained: _Trained, model: Model, found: Outcome) -> None:
+    """Note layers of the script's own that are trained beside the model, where they are not small."""
+    shapes = model.shapes()
+    total = sum(map(elements, shapes.values())) if shapes else 2 * 10**9
+    extra = 0
+    for owner in trained.owners:
+        size = getattr(owner, "size", None) if not isinstance(owner, Model) else 0
+        own = owner.shapes() if not isinstance(owner, Model) else {}
+        if size is None and own is None:
+            sentence = f"{owner.where}: a layer of the script's own is trained besides and is not counted."
+            found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))
+            return
+        extra += size or 0
+    if extra > _SMALL * total:
+        sentence = f"The script trains {extra:,} parameters in layers of its own besides; they are not counted."
+        found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))

@@ -1,0 +1,106 @@
+"""Conditions of a script that cannot be decided, and the answers that one reading of it takes for granted."""
+
+import ast
+from dataclasses import dataclass, field
+
+from .plain_values import short_text
+
+_QUIET_CALLS = {
+    *("print", "log", "info", "debug", "warning", "warn", "error", "write", "set_description", "set_postfix"),
+    *("save_pretrained", "save_model", "save_state", "push_to_hub", "save", "makedirs", "mkdir", "barrier"),
+    *("wait_for_everyone", "set_seed", "manual_seed", "seed", "update", "flush", "close", "append", "sleep"),
+    *("init_trackers", "end_training", "finish", "item", "format", "join", "time", "set_verbosity", "login"),
+    *("set_verbosity_info", "enable_default_handler", "enable_explicit_format", "log_metrics", "save_metrics"),
+    *("evaluate", "add_scalar", "zero_grad", "clip_grad_norm_", "set_epoch", "isfile", "isdir", "exists", "exp"),
+    *("len", "float", "int", "str", "max", "min", "dump", "dumps"),
+}
+"""Functions whose calls change nothing that memory depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A condition that only the running script can decide."""
+
+    key: str
+    """Its text, without ``not``: the same text means the same condition."""
+    where: str
+    """Script and line, for people."""
+    text: str
+    answer: bool
+    """The answer that was taken for granted."""
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The answers of one reading."""
+
+    given: dict[str, bool] = field(default_factory=dict)
+    asked: dict[str, Undecided] = field(default_factory=dict)
+    texts: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Key and text of each condition by the identity of its node; shared by the readings of one script."""
+
+    def decide(self, test: ast.expr, where: str, *, usual: bool) -> bool:
+        """Return the answer for a condition that cannot be decided.
+
+        Args:
+            test: the condition.
+            where: script and line.
+            usual: the answer if none is given.
+        """
+        inverted = False
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, inverted = test.operand, not inverted
+        if id(test) not in self.texts:
+            text = short_text(test)
+            self.texts[id(test)] = text if len(text) < 40 else f"{text}{hash(ast.dump(test))}", text
+        key, text = self.texts[id(test)]
+        return self._answer(key, where, text, usual=usual is not inverted) is not inverted
+
+    def fails(self, handler: ast.ExceptHandler, where: str) -> bool:
+        """Return whether a ``try`` ends in one of its handlers."""
+        text = f"an exception ({short_text(handler.type)})" if handler.type is not None else "an exception"
+        return self._answer(f"{where} except", where, text, usual=False)
+
+    def _answer(self, key: str, where: str, text: str, *, usual: bool) -> bool:
+        answer = self.given.get(key, usual)
+        if key not in self.asked and len(self.asked) < 200:
+            self.asked[key] = Undecided(key, where, text, answer)
+        return answer
+
+
+def is_quiet(body: list[ast.stmt]) -> bool:
+    """Return True if nothing that memory depends on can follow from statements: they print, log and save."""
+    return all(map(_is_quiet_statement, body))
+
+
+def ends(body: list[ast.stmt]) -> bool:
+    """Return True if statements end what they stand in: they raise, return or exit."""
+    if not body:
+        return False
+    last = body[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        function = last.value.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        return name in ("exit", "_exit", "quit")
+    return isinstance(last, ast.Raise | ast.Return | ast.Continue | ast.Break)
+
+
+def raises(body: list[ast.stmt]) -> bool:
+    """Return True if statements end the script."""
+    return ends(body) and not isinstance(body[-1], ast.Return | ast.Continue | ast.Break)
+
+
+def _is_quiet_statement(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Pass | ast.Raise | ast.Import | ast.Assert):
+        return True
+    if isinstance(statement, ast.Expr):
+        return all(_is_quiet_call(node) for node in ast.walk(statement) if isinstance(node, ast.Call))
+    if isinstance(statement, ast.If):
+        return is_quiet(statement.body) and is_quiet(statement.orelse)
+    return False
+
+
+def _is_quiet_call(node: ast.Call) -> bool:
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in _QUIET_CALLS or name.endswith("_print") or name.startswith(("print_", "log_"))

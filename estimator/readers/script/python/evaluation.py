@@ -1,0 +1,179 @@
+"""Calls and attributes of a script, by the kind of value that is called; the base of what follows a script."""
+
+import ast
+from typing import Any, Protocol
+
+from ...source import Setting
+from .call import Call
+from .operators import MAX_LENGTH
+from .python_methods import call_method, is_plain_container
+from .values import (
+    PLAIN,
+    UNKNOWN,
+    Attribute,
+    External,
+    Function,
+    Instance,
+    Method,
+    Scope,
+    ScriptClass,
+    ScriptModule,
+    Thing,
+)
+
+
+class Library(Protocol):
+    """What libraries do, as far as memory depends on it."""
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """Return an attribute of a library's name, or of a value that nothing is known about."""
+
+    def item(self, run: Any, value: Any, key: Any) -> Any:
+        """Return what stands at a key of a library's name: a variable of ``os.environ``."""
+
+    def condition(self, *, decided: bool) -> None:
+        """Note that a condition begins, or that it was decided."""
+
+    def make_instance(self, kind: ScriptClass, call: Call) -> Any:
+        """Return what a class of the script makes, if it is a copy of a library's; UNKNOWN for others."""
+
+    def instance_made(self, found: Instance, call: Call) -> None:
+        """Note a new object of one of the script's classes."""
+
+    def call(self, call: Call) -> Any:
+        """Return the result of a library's function, and note what it does to models, optimizers and settings."""
+
+    def instance_method(self, call: Call) -> Any:
+        """Return the result of a method that an object of the script inherits from a library."""
+
+
+class BudgetSpentError(Exception):
+    """The script takes more steps than are followed."""
+
+
+class Evaluation:
+    """Follows calls, and keeps count of the steps.
+
+    Args:
+        library: what libraries do.
+        max_steps: statements and expressions that are followed.
+    """
+
+    def __init__(self, library: Library, *, max_steps: int) -> None:
+        self.library = library
+        self.steps_left = max_steps
+        self.environ: dict[str, Any] = {}
+        self.module = ScriptModule("", None)
+        self.yielded: list[Any] | None = None
+        """What the function that is being followed has yielded."""
+        self.depth = 0
+
+    def call_function(self, function: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Return the result of a function of the script."""
+        raise NotImplementedError
+
+    def make_instance(self, kind: ScriptClass, call: Call) -> Any:
+        """Return a new object of a class of the script."""
+        raise NotImplementedError
+
+    def decide(self, test: ast.expr, scope: Scope, *, usual: bool) -> bool:
+        """Return whether a condition holds, by a decision where it cannot be known."""
+        raise NotImplementedError
+
+    def assign(self, target: ast.expr, value: Any, scope: Scope) -> None:
+        """Assign a value to a name, an attribute, an item, or several of them."""
+        raise NotImplementedError
+
+    def location(self, node: ast.AST) -> str:
+        """Return the script and line of a node: ``train.py line 12``."""
+        return f"{self.module.name} line {getattr(node, 'lineno', '?')}"
+
+    def origin(self, node: ast.AST, scope: Scope | None) -> Setting | None:
+        """Return the option, or its default, whose value an expression is."""
+        if scope is None:
+            return None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = scope.find(node.value.id)
+            value = owner.names[node.value.id] if owner is not None else None
+            find = getattr(value, "option", None)
+            found = find(node.attr) if find is not None else None
+            return found if isinstance(found, Setting) else None
+        if isinstance(node, ast.Name):
+            owner = scope.find(node.id)
+            return owner.origins.get(node.id) if owner is not None else None
+        return None
+
+    def step(self) -> None:
+        """Count a step.
+
+        Raises:
+            BudgetSpentError: there were too many.
+        """
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise BudgetSpentError
+
+    def evaluate(self, node: ast.expr, scope: Scope) -> Any:
+        """Return an expression's value."""
+        raise NotImplementedError
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """Return an attribute of a value."""
+        if isinstance(value, External):
+            return self.library.attribute(value, name)
+        if not isinstance(value, Thing):
+            return Attribute(value, name)
+        found = value.attribute(name)
+        if isinstance(found, Method) and isinstance(found.function, Function) and found.function.is_property:
+            return self.call_function(found.function, list(found.args), {})
+        return found
+
+    def iterate(self, value: Any) -> list[Any] | None:
+        """Return what iterating over a value yields; None: unknown."""
+        if isinstance(value, list | tuple | set | frozenset | str):
+            return list(value) if len(value) <= MAX_LENGTH else None
+        if isinstance(value, dict):
+            return list(value)
+        return value.elements() if isinstance(value, Thing) else None
+
+    def call(self, function: Any, call: Call) -> Any:
+        """Return the result of calling a value."""
+        self.step()
+        if isinstance(function, Method):
+            call.args = [*function.args, *call.args]
+            call.nodes = {
+                key + len(function.args) if isinstance(key, int) else key: node for key, node in call.nodes.items()
+            }
+            call.kwargs = {**function.kwargs, **call.kwargs}
+            return self.call(function.function, call)
+        if isinstance(function, Function):
+            return self.call_function(function, call.args, call.kwargs)
+        if isinstance(function, ScriptClass):
+            found = self.library.make_instance(function, call)
+            return found if found is not UNKNOWN else self.make_instance(function, call)
+        if isinstance(function, External):
+            call.path, call.receiver = function.path, None
+            return self.library.call(call)
+        if isinstance(function, Attribute):
+            return self._call_method(function, call)
+        if isinstance(function, Instance):
+            forward = function.kind.find("__call__")
+            forward = function.kind.find("forward") if forward is UNKNOWN else forward
+            if isinstance(forward, Function):
+                return self.call_function(forward, [function, *call.args], call.kwargs)
+            call.path, call.receiver = "__call__", function
+            return self.library.instance_method(call)
+        if isinstance(function, Thing):
+            return function.called(call)
+        return self.library.call(call)
+
+    def _call_method(self, function: Attribute, call: Call) -> Any:
+        receiver = function.receiver
+        call.receiver, call.path = receiver, function.name
+        if isinstance(receiver, Instance):
+            return self.library.instance_method(call)
+        if isinstance(receiver, Thing):
+            return receiver.method(call)
+        if isinstance(receiver, PLAIN) or is_plain_container(receiver):
+            return call_method(receiver, function.name, call.args, call.kwargs)
+        return self.library.call(call)

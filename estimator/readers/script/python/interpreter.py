@@ -1,0 +1,340 @@
+"""Follows the statements of a script: functions with their arguments, branches, loops, classes. Nothing is executed."""
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from .call import Call
+from .decisions import Decisions, ends, is_quiet, raises
+from .definitions import Definitions
+from .evaluation import Library
+from .imports import Imports
+from .operators import binary, truth
+from .values import (
+    UNKNOWN,
+    External,
+    Function,
+    Instance,
+    Scope,
+    ScriptClass,
+    ScriptModule,
+    Thing,
+)
+
+_MAX_CALLS = 14
+"""Functions inside functions that are followed; their locals are unknown beyond."""
+_MAX_ROUNDS = 160
+"""Rounds of a loop over numbers that are followed one by one: more than any model has layers."""
+_MAX_ITEMS = 30_000
+"""Items of a list of parameters that are followed one by one."""
+_STEPS_OF_A_DECISION = 30
+"""What following a condition that cannot be decided costs, beside its expression."""
+End = Literal["return", "break", "continue"] | None
+"""Why a block ended early."""
+
+
+class ScriptEndsError(Exception):
+    """The script raises an exception or exits."""
+
+
+class Interpreter(Definitions):
+    """Follows a script.
+
+    Args:
+        library: what libraries do.
+        decisions: the answers for conditions that cannot be decided.
+        imports: the modules beside the script.
+        environ: the environment; values may be unknown.
+        arguments: the words of the command line after the script.
+        max_steps: statements and expressions that are followed.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        decisions: Decisions,
+        imports: Imports,
+        *,
+        environ: Mapping[str, Any],
+        arguments: Sequence[str],
+        max_steps: int,
+    ) -> None:
+        super().__init__(library, max_steps=max_steps)
+        self.environ, self.arguments = dict(environ), arguments
+        self.decisions = decisions
+        self.imports = imports
+        self.scopes: list[Scope] = []
+        """Scopes of the calls that are being followed, innermost last."""
+        self.overrides: Mapping[str, Any] = {}
+        """Values that replace those of the script's module-level names when it executes a file."""
+        self.functions: list[Function] = []
+        """Functions that the script defines at module level."""
+        self.followed: set[int] = set()
+        """Functions that were called, by identity of their nodes."""
+        self._result: Any = None
+        self._active: list[int] = []
+        """Functions that are being followed, by identity of their nodes."""
+
+    def run_module(self, tree: ast.Module, module: ScriptModule) -> None:
+        """Follow the statements of a module."""
+        before, self.module = self.module, module
+        self.scopes.append(module.scope)
+        try:
+            self.block(tree.body, module.scope)
+        finally:
+            self.scopes.pop()
+            self.module = before
+
+    def block(self, body: list[ast.stmt], scope: Scope) -> End:
+        """Follow statements; return why they ended early."""
+        for statement in body:
+            self.step()
+            handler = _HANDLERS.get(type(statement))
+            end = handler(self, statement, scope) if handler is not None else None
+            if end is not None:
+                return end
+        return None
+
+    def decide(self, test: ast.expr, scope: Scope, *, usual: bool) -> bool:
+        """Return the answer that this reading takes for granted."""
+        self.steps_left -= _STEPS_OF_A_DECISION
+        return self.decisions.decide(test, self.location(test), usual=usual)
+
+    def call_function(self, function: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Return what a function of the script returns."""
+        node = function.node
+        self.followed.add(id(node))
+        if len(self.scopes) > _MAX_CALLS or id(node) in self._active:
+            return UNKNOWN
+        scope = Scope(function.scope)
+        self.bind(function, args, kwargs, scope)
+        before = self.module, self._result, self.yielded
+        self.module, self._result, self.yielded = function.module, None, None
+        self.scopes.append(scope)
+        self._active.append(id(node))
+        try:
+            if isinstance(node, ast.Lambda):
+                return self.evaluate(node.body, scope)
+            self.block(node.body, scope)
+            return self._result if self.yielded is None else self.yielded
+        finally:
+            self.scopes.pop()
+            self._active.pop()
+            self.module, self._result, self.yielded = before
+
+    def make_instance(self, kind: ScriptClass, call: Call) -> Any:
+        """Return a new object; its ``__init__`` is followed."""
+        found = Instance(kind)
+        if kind.is_dataclass or any(path.endswith(("BaseModel", "Serializable")) for path in kind.external_bases()):
+            for name, value in zip(kind.fields, call.args, strict=False):
+                found.values[name] = value
+            for name in kind.fields:
+                if name not in found.values:
+                    found.values[name] = call.kwargs.get(name, kind.find(name))
+            call.kwargs = {}
+        init = kind.find("__init__")
+        if isinstance(init, Function):
+            self.call_function(init, [found, *call.args], call.kwargs)
+        elif not kind.is_dataclass:
+            self.library.instance_method(Call(self, call.node, "__init__", found, call.args, call.kwargs, call.nodes))
+        self.library.instance_made(found, call)
+        return found
+
+    def assign(self, target: ast.expr, value: Any, scope: Scope) -> None:
+        """Assign a value to a name, an attribute, an item, or several of them."""
+        if isinstance(target, ast.Name):
+            scope.assign(target.id, value)
+        elif isinstance(target, ast.Tuple | ast.List):
+            self._unpack(target.elts, value, scope)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, value, scope)
+        elif isinstance(target, ast.Attribute):
+            owner = self.evaluate(target.value, scope)
+            call = Call(self, target, target.attr, owner, [value], scope=scope)
+            if isinstance(owner, Thing):
+                owner.set_attribute(target.attr, value, call)
+            elif isinstance(owner, External):
+                call.path = f"{owner.path}.{target.attr}"
+                self.library.call(call)
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.evaluate(target.value, scope), self.evaluate(target.slice, scope)
+            call = Call(self, target, "__setitem__", owner, [key, value], scope=scope)
+            if isinstance(owner, Thing):
+                owner.set_item(key, value, call)
+            elif isinstance(owner, External):
+                call.path, call.receiver = f"{owner.path}.__setitem__", None
+                self.library.call(call)
+            else:
+                _set_item(owner, key, value)
+
+    def _unpack(self, targets: list[ast.expr], value: Any, scope: Scope) -> None:
+        items = self.iterate(value)
+        if items is None and isinstance(value, Thing) and targets:
+            items = [value]  # a model and more, returned by what is not followed
+        starred = next((at for at, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+        if items is not None and starred is not None and len(items) >= len(targets) - 1:
+            after = len(targets) - starred - 1
+            middle = items[starred : len(items) - after]
+            items = [*items[:starred], middle, *items[len(items) - after :]]
+        for at, target in enumerate(targets):
+            self.assign(target, items[at] if items is not None and at < len(items) else UNKNOWN, scope)
+
+    # --- statements, by their kind
+
+    def _assign(self, node: ast.Assign, scope: Scope) -> None:
+        value = self.evaluate(node.value, scope)
+        origin = self.origin(node.value, scope)
+        for target in node.targets:
+            self.assign(target, value, scope)
+            if origin is not None and isinstance(target, ast.Name):
+                scope.elsewhere.get(target.id, scope).origins[target.id] = origin
+
+    def _annotated(self, node: ast.AnnAssign, scope: Scope) -> None:
+        if node.value is not None:
+            self.assign(node.target, self.evaluate(node.value, scope), scope)
+
+    def _augmented(self, node: ast.AugAssign, scope: Scope) -> None:
+        target = ast.copy_location(ast.Name(node.target.id), node) if isinstance(node.target, ast.Name) else node.target
+        before, value = self.evaluate(target, scope), self.evaluate(node.value, scope)
+        before, value = (self.iterate(each) if isinstance(each, Thing) else each for each in (before, value))
+        self.assign(node.target, binary(type(node.op), before, value), scope)
+
+    def _expression(self, node: ast.Expr, scope: Scope) -> None:
+        self.evaluate(node.value, scope)
+
+    def _if(self, node: ast.If, scope: Scope) -> End:
+        self.library.condition(decided=False)
+        known = truth(self.evaluate(node.test, scope))
+        self.library.condition(decided=known is not None)
+        if known is None:
+            if is_quiet(node.body) and is_quiet(node.orelse):
+                return None
+            if raises(node.body) or raises(node.orelse):
+                known = not raises(node.body)
+            else:
+                known = self.decide(node.test, scope, usual=not ends(node.body))
+        return self.block(node.body if known else node.orelse, scope)
+
+    def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> End:
+        iterated = self.evaluate(node.iter, scope)
+        items = self.iterate(iterated)
+        if items is None or len(items) > (_MAX_ITEMS if items and isinstance(items[0], Thing | tuple) else _MAX_ROUNDS):
+            items = [UNKNOWN]
+        for item in items:
+            self.step()
+            self.assign(node.target, item, scope)
+            end = self.block(node.body, scope)
+            if end == "return":
+                return end
+            if end == "break":
+                return None
+        return self.block(node.orelse, scope)
+
+    def _while(self, node: ast.While, scope: Scope) -> End:
+        for _ in range(_MAX_ROUNDS):
+            known = truth(self.evaluate(node.test, scope))
+            if known is False:
+                return self.block(node.orelse, scope)
+            end = self.block(node.body, scope)
+            if end == "return":
+                return end
+            if known is None or end == "break" or isinstance(node.test, ast.Constant):
+                break
+        return None
+
+    def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> End:
+        for item in node.items:
+            value = self.evaluate(item.context_expr, scope)
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, value, scope)
+        return self.block(node.body, scope)
+
+    def _try(self, node: ast.Try, scope: Scope) -> End:
+        end: End = None
+        try:
+            end = self.block(node.body, scope)
+            if end is None:
+                end = self.block(node.orelse, scope)
+        except ScriptEndsError:
+            if not node.handlers:
+                raise
+        for handler in node.handlers:
+            if is_quiet(handler.body) or raises(handler.body) or _is_interruption(handler):
+                continue
+            if self.decisions.fails(handler, self.location(handler)):
+                if handler.name:
+                    scope.assign(handler.name, UNKNOWN)
+                end = self.block(handler.body, scope)
+        return self.block(node.finalbody, scope) or end
+
+    def _return(self, node: ast.Return, scope: Scope) -> End:
+        self._result = self.evaluate(node.value, scope) if node.value is not None else None
+        return "return"
+
+    def _raise(self, node: ast.Raise, scope: Scope) -> End:
+        raise ScriptEndsError
+
+    def _delete(self, node: ast.Delete, scope: Scope) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name) and (owner := scope.find(target.id)) is not None:
+                del owner.names[target.id]
+            elif isinstance(target, ast.Attribute):
+                self.assign(target, None, scope)
+
+    def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+        for name in node.names:
+            outer = scope.outer.find(name) if isinstance(node, ast.Nonlocal) and scope.outer is not None else None
+            scope.elsewhere[name] = outer or scope.outermost()
+
+    def _match(self, node: ast.Match, scope: Scope) -> End:
+        subject = self.evaluate(node.subject, scope)
+        for case in node.cases:
+            fits = self.fits(case.pattern, subject, scope)
+            if fits is None:
+                text = ast.copy_location(ast.Constant(f"case {ast.unparse(case.pattern)}"), case.pattern)
+                fits = self.decide(text, scope, usual=False)
+            if fits:
+                return self.block(case.body, scope)
+        return None
+
+
+def _set_item(owner: Any, key: Any, value: Any) -> None:
+    if isinstance(owner, dict):
+        if isinstance(key, str | int | float | bool):
+            owner[key] = value
+    elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
+        owner[key] = value
+
+
+def _is_interruption(handler: ast.ExceptHandler) -> bool:
+    return handler.type is not None and any(
+        word in ast.unparse(handler.type) for word in ("KeyboardInterrupt", "SystemExit", "OutOfMemory", "Stop")
+    )
+
+
+_HANDLERS: Mapping[type[ast.stmt], Callable[[Interpreter, Any, Scope], End]] = {
+    ast.Assign: Interpreter._assign,
+    ast.AnnAssign: Interpreter._annotated,
+    ast.AugAssign: Interpreter._augmented,
+    ast.Expr: Interpreter._expression,
+    ast.If: Interpreter._if,
+    ast.For: Interpreter._for,
+    ast.AsyncFor: Interpreter._for,
+    ast.While: Interpreter._while,
+    ast.With: Interpreter._with,
+    ast.AsyncWith: Interpreter._with,
+    ast.Try: Interpreter._try,
+    ast.Return: Interpreter._return,
+    ast.Raise: Interpreter._raise,
+    ast.Delete: Interpreter._delete,
+    ast.Global: Interpreter._declare,
+    ast.Nonlocal: Interpreter._declare,
+    ast.FunctionDef: Interpreter.define_function,
+    ast.AsyncFunctionDef: Interpreter.define_function,
+    ast.ClassDef: Interpreter.define_class,
+    ast.Import: Interpreter.import_modules,
+    ast.ImportFrom: Interpreter.import_names,
+    ast.Match: Interpreter._match,
+    ast.Break: lambda _, __, ___: "break",
+    ast.Continue: lambda _, __, ___: "continue",
+}

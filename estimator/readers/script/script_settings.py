@@ -1,0 +1,166 @@
+"""Settings in the source of a training script, which is parsed and never run."""
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...common import InputError, TooLargeError, read_file
+from ..source import Setting, SettingsLayer
+from ..trl import method_of_class
+from .follow import Script
+from .library import TRAINING_CONFIG, Doubt
+from .outcome import Outcome
+from .python import MAX_BYTES, parse
+from .worlds import read_worlds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptSettings:
+    """Settings in a script's source, by the names of transformers' and accelerate's arguments."""
+
+    assigned: SettingsLayer = field(default_factory=dict)
+    """What the script sets whatever its command line says."""
+    written: SettingsLayer = field(default_factory=dict)
+    """Arguments of the calls that configure the job."""
+    hints: SettingsLayer = field(default_factory=dict)
+    """Weaker: defaults of its options, batch size of a DataLoader, length of a tokenizer or constant, optimizer."""
+    accelerate: SettingsLayer = field(default_factory=dict)
+    """Arguments of ``Accelerator(...)``; sharding and mixed precision of the script's own training loop."""
+    called: frozenset[str] = frozenset()
+    """Last parts of the names that it calls."""
+    loads_model: bool = False
+    """True if it loads the model itself rather than let the trainer do it."""
+    understood: frozenset[str] = frozenset()
+    """Options that it was seen to use."""
+    unresolved: Mapping[str, str] = field(default_factory=dict)
+    """Arguments whose values are known only when the script runs, each with a sentence."""
+    doubts: tuple[Doubt, ...] = ()
+    """What memory depends on and was not understood."""
+
+    @property
+    def trl_method(self) -> str | None:
+        """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
+        methods = (method_of_class(name) for name in sorted(self.called))
+        return next((method.name for method in methods if method is not None), None)
+
+    @property
+    def uses_plain_arguments(self) -> bool:
+        """True if its only configuration is transformers' own TrainingArguments, perhaps with a trainer of TRL."""
+        configs = [name for name in self.called if TRAINING_CONFIG.fullmatch(name) and name != "ModelConfig"]
+        return bool(configs) and all(name.endswith("TrainingArguments") for name in configs)
+
+    @property
+    def trains_with_trainer(self) -> bool:
+        """True if it uses a Trainer, TrainingArguments or a class derived from them."""
+        return any(TRAINING_CONFIG.fullmatch(name) or name.endswith("Trainer") for name in self.called)
+
+
+def read_script(
+    path: Path,
+    *,
+    options: Mapping[str, Setting],
+    environ: Mapping[str, Any],
+    arguments: Sequence[str] = (),
+    find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
+    versions: Mapping[str, str] | None = None,
+    overrides: SettingsLayer | None = None,
+    text: str | None = None,
+) -> ScriptSettings:
+    """Return the settings in a script's source.
+
+    Args:
+        path: the script.
+        options: flags on its command line.
+        environ: its environment; a value may be unknown.
+        arguments: the words of its command line.
+        find_config: returns a model's config by the model's name; None if it is not here.
+        versions: installed versions by distribution, where known.
+        overrides: values of module-level names that a file which the script executes (``exec``) gives.
+        text: its source, where that is not what the file holds: the cells of a notebook.
+
+    Raises:
+        InputError: it cannot be read, or is not Python that this interpreter can parse.
+    """
+    script = open_script(
+        path,
+        text=text,
+        options=options,
+        arguments=arguments,
+        environ=environ,
+        find_config=find_config,
+        versions=versions or {},
+        overrides=overrides or {},
+    )
+    try:
+        return _settings(read_worlds(script), script.tree, options)
+    except (RecursionError, MemoryError):
+        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+
+
+def open_script(
+    path: Path,
+    *,
+    text: str | None = None,
+    options: Mapping[str, Setting] | None = None,
+    arguments: Sequence[str] = (),
+    environ: Mapping[str, Any] | None = None,
+    find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
+    versions: Mapping[str, str] | None = None,
+    overrides: SettingsLayer | None = None,
+) -> Script:
+    """Return a parsed script, ready to be followed; the arguments are those of ``read_script``.
+
+    Raises:
+        InputError: it cannot be read, or is not Python that this interpreter can parse.
+    """
+    try:
+        tree = parse(read_file(path, MAX_BYTES) if text is None else text, path)
+    except TooLargeError:
+        raise InputError(f"{path}: too large to be a script") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{path}: is not Python that can be read here: {error}") from None
+    except (RecursionError, MemoryError):  # the parser raises MemoryError for deep nesting
+        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+    return Script(
+        tree=tree,
+        path=path,
+        options=options or {},
+        arguments=arguments,
+        environ=environ or {},
+        find_config=_remembering(find_config),
+        versions=versions or {},
+        overrides=overrides or {},
+    )
+
+
+def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Callable[[str], Mapping[str, Any] | None]:
+    """Return the function with a memory: every reading of the script asks for the same models."""
+    known: dict[str, Mapping[str, Any] | None] = {}
+
+    def found(name: str) -> Mapping[str, Any] | None:
+        if name not in known:
+            known[name] = find(name) if find is not None else None
+        return known[name]
+
+    return found
+
+
+def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) -> ScriptSettings:
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
+    names = set() if found.has_optimizer else names
+    return ScriptSettings(
+        assigned=found.assigned,
+        written=found.written,
+        hints=found.hints,
+        accelerate=found.accelerate,
+        loads_model=found.loads_model,
+        unresolved={each: text for each, text in found.unresolved.items() if each not in options},
+        called=frozenset(found.called | names),
+        understood=frozenset(found.understood),
+        doubts=tuple(found.doubts),
+    )

@@ -1,0 +1,182 @@
+"""Several readings of one script: where a condition cannot be decided, both answers are followed and compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...job import UncertaintyDirection
+from ..source import MODEL_STATES, Component, Setting, as_bool, as_int
+from .follow import Script, follow
+from .library import Doubt
+from .outcome import Outcome
+from .python import (
+    Decisions,
+    Imports,
+    Undecided,
+)
+
+_MAX_ALL_STEPS = 240_000
+"""Statements and expressions followed in all readings of a script."""
+_MAX_WORLDS = 24
+
+_ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
+_TRAINED: tuple[Component, ...] = ("gradients", "optimizer", "activations")
+_EFFECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...], str | None]] = {
+    **dict.fromkeys(("model_name_or_path", "script_model_config", "task", "model"), ("either", _ALL, None)),
+    **dict.fromkeys(("use_peft", "lora_r"), ("less", _TRAINED, "lora.rank")),
+    "lora_target_modules": ("either", _TRAINED, "lora.targets"),
+    "lora_modules_to_save": ("more", MODEL_STATES, None),
+    "script_trainable": ("less", _TRAINED, None),
+    "script_other_models": ("either", ("weights",), None),
+    **dict.fromkeys(
+        ("dtype", "torch_dtype", "bf16", "fp16", "mixed_precision"),
+        ("either", (*MODEL_STATES, "activations"), "training.precision"),
+    ),
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), ("less", ("weights",), "lora.quantization")),
+    **dict.fromkeys(
+        ("activation_checkpointing", "gradient_checkpointing", "activation_offloading"),
+        ("less", ("activations",), "training.activation_checkpointing"),
+    ),
+    **dict.fromkeys(("per_device_train_batch_size",), ("less", ("activations", "logits"), "training.micro_batch")),
+    **dict.fromkeys(("max_length", "max_seq_length"), ("less", ("activations", "logits"), "training.sequence_length")),
+    **dict.fromkeys(("optim", "optim_args"), ("either", ("optimizer",), "training.optimizer")),
+    **dict.fromkeys(("use_fsdp", "fsdp", "deepspeed"), ("less", MODEL_STATES, "parallel.strategy")),
+    "attn_implementation": ("either", ("activations",), "model.attention"),
+    "use_liger_kernel": ("less", ("logits",), "training.loss"),
+    "gradient_accumulation_steps": ("either", ("gradients",), "training.gradient_accumulation"),
+    **dict.fromkeys(("torch_compile",), ("either", ("activations",), None)),
+}
+"""What settings decide, in which direction an estimate that counts the larger answer may be off, and the job's key."""
+
+
+@dataclass(slots=True)
+class _World:
+    outcome: Outcome
+    decisions: Decisions
+    parent: "_World | None" = None
+    """The reading whose answers it shares but for one condition."""
+    condition: Undecided | None = None
+    """That condition."""
+
+
+def _read(script: Script, decisions: Decisions, imports: Imports) -> tuple[_World, int]:
+    reading = follow(script, decisions, imports)
+    return _World(reading.outcome, decisions), reading.steps
+
+
+def read_worlds(script: Script) -> Outcome:
+    """Return the reading of a script that takes most memory, with what the others decide differently as doubts."""
+    imports = Imports(script.path.parent)
+    steps = _MAX_ALL_STEPS
+    first, used = _read(script, Decisions(), imports)
+    steps -= used
+    worlds = [first]
+    queue = [(first, each) for each in first.decisions.asked.values()]
+    seen = {frozenset(first.decisions.given.items())}
+    while queue and len(worlds) < _MAX_WORLDS and steps > 0:
+        parent, asked = queue.pop(0)
+        given = {**parent.decisions.given, asked.key: not asked.answer}
+        if frozenset(given.items()) in seen:
+            continue
+        seen.add(frozenset(given.items()))
+        world, used = _read(script, Decisions(given, texts=first.decisions.texts), imports.again())
+        steps -= used
+        if first.outcome.trains and not world.outcome.trains:
+            continue
+        world.parent, world.condition = parent, asked
+        worlds.append(world)
+        new = [each for key, each in world.decisions.asked.items() if key not in parent.decisions.asked]
+        queue += [(world, each) for each in new]
+    return _merge(worlds, left=[each for _, each in queue], options=script.options)
+
+
+def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str, Setting]) -> Outcome:
+    """Return the reading that takes most memory, with doubts about what each condition decides."""
+    best = max(worlds, key=lambda world: _size(world.outcome))
+    outcome = best.outcome
+    counted = _values(outcome)
+    doubts: dict[tuple[str, str], Doubt] = {}
+    for world in worlds:
+        if world.parent is None or world.condition is None:
+            continue
+        values, before = _values(world.outcome), _values(world.parent.outcome)
+        names = [
+            name
+            for name in _EFFECTS
+            if (values.get(name) != before.get(name) or _is_resolved(name, world) != _is_resolved(name, world.parent))
+            and (name not in options or name in outcome.assigned)
+        ]
+        for name in names:
+            other = before if values.get(name) == counted.get(name) else values
+            key = world.condition.where, name
+            doubts.setdefault(key, _doubt(world.condition, name, counted.get(name), other.get(name)))
+    known = {doubt.sentence for doubt in outcome.doubts}
+    for world in worlds:
+        outcome.doubts += [doubt for doubt in world.outcome.doubts if doubt.sentence not in known]
+        known |= {doubt.sentence for doubt in world.outcome.doubts}
+    outcome.doubts += doubts.values()
+    if left:
+        sentence = (
+            f"{left[0].where}: whether {left[0].text} holds is only known when the script runs; what {len(left)} such "
+            "conditions decide is not counted."
+        )
+        outcome.doubts.append(Doubt(sentence=sentence, components=_ALL))
+    return outcome
+
+
+def _is_resolved(name: str, world: _World) -> bool:
+    return name not in world.outcome.unresolved
+
+
+def _values(outcome: Outcome) -> dict[str, Any]:
+    """Return the settings of a reading that memory depends on."""
+    layers: dict[str, Setting] = {**outcome.accelerate, **outcome.hints, **outcome.written, **outcome.assigned}
+    found = {name: setting.value for name, setting in layers.items()}
+    if not as_bool(layers.get("use_peft")):
+        found = {name: value for name, value in found.items() if not name.startswith("lora_")}
+    return {name: value for name, value in found.items() if value not in (None, False, [], {})}
+
+
+def _size(outcome: Outcome) -> tuple[float, ...]:
+    """Return what orders readings by the memory that they take."""
+    found = _values(outcome)
+    layers: dict[str, Setting] = {**outcome.accelerate, **outcome.hints, **outcome.written, **outcome.assigned}
+    is_half = any(str(found.get(name, "")).endswith("16") for name in ("dtype", "torch_dtype"))
+    trained = 3 if "use_peft" not in found else 1
+    if "script_trainable" in found:
+        trained = 2 if trained == 3 else 1
+        trained = 0 if found["script_trainable"] == ["!*"] else trained
+    batch = as_int(layers.get("per_device_train_batch_size")) or 0
+    length = max(as_int(layers.get(name)) or 0 for name in ("max_length", "max_seq_length"))
+    quantized = "load_in_4bit" in found or "load_in_8bit" in found
+    checkpointing = "activation_checkpointing" in found or "gradient_checkpointing" in found
+    sharded = "use_fsdp" in found or "fsdp" in found or "deepspeed" in found
+    has_model = "model_name_or_path" in found or "script_model_config" in found
+    others = len(found.get("script_other_models", ()))
+    return (has_model, trained, not quantized, not is_half, not sharded, not checkpointing, batch, length, others)
+
+
+def _doubt(condition: Undecided, name: str, counted: Any, other: Any) -> Doubt:
+    """Return a sentence on what a condition decides, and the components that it concerns."""
+    direction, components, key = _EFFECTS[name]
+    sentence = (
+        f"{condition.where}: whether {condition.text} holds is only known when the script runs; it decides about "
+        f"{_LABELS.get(name, name)}: {_shown(counted)}, which is counted, or {_shown(other)}."
+    )
+    return Doubt(sentence=sentence, direction=direction, components=components, key=key)
+
+
+_LABELS = {
+    "use_peft": "LoRA adapters",
+    "lora_r": "their rank",
+    "script_trainable": "the parameters that train",
+    "script_other_models": "other models",
+    "script_model_config": "the model's config",
+    "model_name_or_path": "the model",
+}
+
+
+def _shown(value: Any) -> str:
+    value = getattr(value, "name", value)
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,35 @@
+"""TRL's training methods: what their trainers hold beside the trained model, by TRL's version.
+
+Lives here: a record per method, the defaults of its configuration, and the readers of what only TRL has (pairs of
+sequences, losses, reference and reward models, generation). ``trainer`` reads what all users of transformers share.
+Callers: ``trainer``, ``tools`` and the two entry points of ``readers``; ``program`` for the names of TRL's classes.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .defaults import argument_defaults as argument_defaults, trl_defaults as trl_defaults
+    from .lengths import read_length as read_length
+    from .loss import read_loss as read_loss
+    from .methods import (
+        METHODS as METHODS,
+        TRAINER_NAMES as TRAINER_NAMES,
+        Method as Method,
+        method_of_class as method_of_class,
+    )
+    from .other_models import Setup as Setup, read_other_models as read_other_models
+    from .rollout import read_rollout as read_rollout
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "defaults": "argument_defaults trl_defaults",
+            "lengths": "read_length",
+            "loss": "read_loss",
+            "methods": "Method METHODS method_of_class TRAINER_NAMES",
+            "other_models": "read_other_models Setup",
+            "rollout": "read_rollout",
+        },
+    )

@@ -1,0 +1,121 @@
+"""Optimizer states counted in steps of the job's own optimizer class, in a worker process."""
+
+import os
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..common import CannotTellError
+from ..job import Job, ResolvedJob, resolve_job
+from ..job.rules import LISTED_LIBRARIES, Optimizer, PerShape
+from ..model import Inventory, adapter_groups
+from .interpreters import choose_interpreter
+from .worker_cache import cache_file, cached_request
+from .worker_process import UnsupportedRequestError
+
+_CACHE_VERSION = 1
+_DTYPES = {4: "float32", 2: "bfloat16"}
+
+
+class OptimizerAnswer(msgspec.Struct, frozen=True):
+    """A worker's answer to the request ``optimizer``."""
+
+    states: tuple[int | None, ...]
+    step: tuple[int, ...]
+    how: str
+    distribution: str | None
+
+
+class CountedOptimizer(msgspec.Struct, frozen=True):
+    """Rules of an optimizer class, and how they were found."""
+
+    rules: Optimizer
+    assumption: str
+
+
+def exact_optimizer(
+    job: Job,
+    inventory: Inventory,
+    *,
+    python: str | None = None,
+    timeout: float = 300,
+    environ: Mapping[str, str] | None = None,
+    cache: Path | None = None,
+) -> CountedOptimizer | None:
+    """Return what the class that ``training.optimizer`` names takes; None if it names no class, or nothing is trained.
+
+    Args:
+        job: the job.
+        inventory: the model's parameters.
+        python: the interpreter (``--python``); None: the first that has torch and transformers.
+        timeout: seconds.
+        environ: environment with VIRTUAL_ENV and CONDA_PREFIX; None: this process's.
+        cache: folder of cached answers; None: the user's cache folder.
+
+    Raises:
+        InputError: ``python`` does not exist.
+        CannotTellError: no interpreter has the class, or it cannot be stepped there.
+    """
+    path = job.training.optimizer_class
+    if path is None or job.training.mode != "train":
+        return None
+    resolved = resolve_job(job)
+    tensors = _tensors(resolved, inventory)
+    if not tensors:
+        return None
+    interpreter = choose_interpreter(python, os.environ if environ is None else environ)
+    request: dict[str, Any] = {
+        "op": "optimizer",
+        "path": path,
+        "options": dict(job.training.optimizer_options or {}),
+        "tensors": [{"shape": list(shape), "dtype": _DTYPES[width]} for shape, width in tensors],
+        "code": own_code(job),
+    }
+    key = [_CACHE_VERSION, request, interpreter.torch, str(interpreter.path)]
+    file = cache_file("optimizers", key, folder=cache)
+    try:
+        answer = cached_request(
+            interpreter, request, OptimizerAnswer, file=file, version=_CACHE_VERSION, timeout=timeout
+        )
+    except UnsupportedRequestError as error:
+        raise CannotTellError(error.message) from None
+    return _counted(path, tensors, answer)
+
+
+def own_code(job: Job) -> dict[str, Any] | None:
+    """Return the folder of the user's code for an optimizer class of the user's own; None for a listed library's."""
+    path = job.training.optimizer_class
+    if path is None or path.partition(":")[0].partition(".")[0] in LISTED_LIBRARIES:
+        return None
+    return {"folder": str(Path(job.model.code_folder or "").resolve())}
+
+
+def _tensors(job: ResolvedJob, inventory: Inventory) -> list[tuple[tuple[int, ...], int]]:
+    """Return the shapes of the parameters that may train, each with its bytes per element when it is stepped."""
+    adapters = adapter_groups(inventory, job) if job.lora else ()
+    found = [(group.shape, job.widths.state) for group in inventory.groups]
+    found += [(group.shape, job.widths.adapter) for group in adapters]
+    return list(dict.fromkeys(((prod(shape),) if job.steps_flat_buffers else shape, width) for shape, width in found))
+
+
+def _counted(path: str, tensors: list[tuple[tuple[int, ...], int]], answer: OptimizerAnswer) -> CountedOptimizer:
+    sizes: dict[tuple[tuple[int, ...], float], float] = {
+        (shape, width): 2.0 * width * prod(shape) if states is None else float(states)
+        for (shape, width), states in zip(tensors, answer.states, strict=True)
+    }
+    largest = max(prod(shape) for shape, _ in tensors)
+    library = f" ({answer.distribution})" if answer.distribution else ""
+    by = "on fake tensors of the model's shapes" if answer.how == "fake" else "on small tensors, fitted to the model's"
+    vectors = "; vectors, which it does not step, count as AdamW's" if None in answer.states else ""
+    return CountedOptimizer(
+        rules=Optimizer(
+            name=path,
+            description=path,
+            states=(PerShape(sizes=sizes),),
+            step_tensors=max(answer.step) / (4 * largest),
+        ),
+        assumption=f"The states of {path}{library} were counted in steps of the class itself, {by}{vectors}.",
+    )

@@ -1,0 +1,158 @@
+"""Losses on log-probabilities: the formula against every vocabulary-wide tensor that torch allocates."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vramtop.estimator import estimate
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job, find_gpu, with_changes
+
+ROWS, LENGTH, VOCABULARY, HIDDEN = 4, 128, 2048, 16
+LOGITS = ROWS * LENGTH * VOCABULARY
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
+    "tie_word_embeddings": False,
+}
+JOB = {
+    "model.config": LLAMA,
+    "training.micro_batch": 4,
+    "training.sequence_length": 1024,
+    "training.activation_checkpointing": "full",
+    "software.trl": "1.14",
+}
+
+
+class WideTensors(TorchDispatchMode):
+    """Tracks the bytes of storages of at least half the logits' 16-bit size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self._track(tensor.untyped_storage())
+        return out
+
+    def take_peak(self) -> float:
+        """Return the bytes per logit of the peak since the last call."""
+        peak, self.peak = self.peak, self.now
+        return peak / LOGITS
+
+    def _track(self, storage: Any) -> None:
+        size, key = storage.nbytes(), storage._cdata
+        if size >= LOGITS and key not in self._known:
+            self._known.add(key)
+            self.now += size
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._forget, size, key)
+
+    def _forget(self, size: int, key: int) -> None:
+        self.now -= size
+        self._known.discard(key)
+
+
+def whole_log_softmax(logits: Any, tokens: Any) -> Any:
+    return logits[:, :-1].log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
+
+
+def selected(logits: Any, tokens: Any) -> Any:
+    shifted = logits[:, :-1]
+    chosen = shifted.gather(2, tokens[:, 1:, None])[..., 0]
+    return chosen - torch.stack([row.logsumexp(-1) for row in shifted])
+
+
+def measure(loss: Callable[..., Any], *, keeps_logits: bool) -> tuple[float, float]:
+    """Return bytes per logit: up to the reference's log-probabilities, and in the backward pass."""
+    hidden = torch.randn(ROWS, LENGTH, HIDDEN, requires_grad=True)
+    head = torch.randn(VOCABULARY, HIDDEN, requires_grad=True)
+    tokens = torch.randint(0, VOCABULARY, (ROWS, LENGTH))
+
+    def model() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            out = functional.linear(hidden, head)
+        return out.float()  # as accelerate hands out what the model returns
+
+    with WideTensors() as wide:
+        logits = model()
+        scores = loss(logits, tokens)
+        if not keeps_logits:
+            del logits
+        with torch.no_grad():
+            loss(model(), tokens)
+        forward = wide.take_peak()
+        logits = None
+        total = scores.sum()
+        del scores
+        total.backward()
+        return forward, wide.take_peak()
+
+
+@pytest.mark.parametrize(("loss", "keeps", "trl"), [(whole_log_softmax, True, "0.14"), (selected, False, "1.14")])
+def test_bytes_per_logit_are_those_that_torch_allocates(loss: Callable[..., Any], keeps: bool, trl: str) -> None:
+    forward, backward = measure(loss, keeps_logits=keeps)
+    job = {"training.loss": "log-probs", "training.reference_pass": True, "software.trl": trl}
+    budget = budget_of(**{key.replace(".", "__"): value for key, value in job.items()})
+    logits = 4 * 1024 * LLAMA["vocab_size"]  # type: ignore[operator]
+    found = {phase.name: phase.components.logits / logits for phase in budget.phases}
+    assert found["forward"] == pytest.approx(forward, rel=0.02)
+    assert found["backward"] == pytest.approx(backward, rel=0.02)
+
+
+def budget_of(**changes: Any) -> Budget:
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    return estimate(with_changes(Job(), {**JOB, **dotted}), gpu=find_gpu("h100-80gb"))
+
+
+def logits_of(budget: Budget) -> int:
+    return max(phase.components.logits for phase in budget.phases)
+
+
+def test_only_the_completions_logits_count() -> None:
+    whole = logits_of(budget_of(training__loss="log-probs"))
+    half = logits_of(budget_of(training__loss="log-probs", training__loss_length=512))
+    assert half == pytest.approx(whole / 2, rel=0.01)
+
+
+def test_a_pair_takes_what_two_examples_take() -> None:
+    pairs = budget_of(training__sequences_per_example=2, training__loss="log-probs", training__micro_batch=2)
+    singles = budget_of(training__loss="log-probs")
+    assert pairs.peak == singles.peak
+
+
+def test_tiles_hold_a_part_of_the_logits_and_an_fp32_gradient_of_the_head() -> None:
+    head = LLAMA["vocab_size"] * LLAMA["hidden_size"]  # type: ignore[operator]
+    tiled = budget_of(training__loss="chunked", software__trl="1.16")
+    backward = tiled.phase("backward")
+    assert backward is not None
+    tile, cast = 2 * 4096 * 32768, 2 * 32768 * 512
+    inputs = 4 * 1024 * 512 * (4 + 4 + 4)  # the scored hidden states, their copy's gradient, and the fp32 sum
+    assert logits_of(tiled) == pytest.approx(tile + cast + inputs + 4 * head, rel=0.01)
+    adapters = budget_of(training__loss="chunked", software__trl="1.16", lora={"rank": 8})
+    assert logits_of(adapters) == pytest.approx(tile + cast + inputs, rel=0.01)
+    assert logits_of(tiled) < logits_of(budget_of(training__loss="full")) / 5
+
+
+def test_liger_holds_the_logits_of_one_example() -> None:
+    one = logits_of(budget_of(training__loss="fused-log-probs"))
+    full = logits_of(budget_of(training__loss="log-probs"))
+    assert one < 0.5 * full
+
+
+def test_a_divergence_holds_many_copies_of_the_logits() -> None:
+    assert logits_of(budget_of(training__loss="divergence")) == 68 * 4 * 1024 * 128_256

@@ -1,0 +1,86 @@
+"""Every number of a job at its extremes, alone and in pairs: an estimate or one sentence, and little work."""
+
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common import InputError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula import closed_form
+from vramtop.estimator.job.job import MAX_GPUS
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+}
+NUMBERS = (
+    *("training.micro_batch", "training.sequence_length", "training.gradient_accumulation", "lora.rank"),
+    *(f"parallel.{name}" for name in ("data_shard", "data_replicate", "tensor", "pipeline", "context", "expert")),
+)
+VALUES = (1, 2, 7, 2**16, 2**31 - 1)
+
+
+def tables(changes: dict[str, int], **config: object) -> dict[str, Any]:
+    data: dict[str, Any] = {"model": {"config": {**CONFIG, **config}}, "parallel": {"strategy": "fsdp2"}}
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        data.setdefault(table, {})[key] = value
+    return data
+
+
+@pytest.mark.parametrize(("first", "second"), combinations(NUMBERS, 2))
+def test_extreme_numbers_in_pairs(first: str, second: str) -> None:
+    sentences: list[str] = []
+    for one, other in product(VALUES, VALUES):
+        try:
+            budget = estimate(job_from_mapping(tables({first: one, second: other}), where="job.toml"))
+        except InputError as error:
+            sentences.append(error.message)
+            continue
+        assert budget.peak.low_bytes <= budget.peak.device_bytes <= budget.peak.high_bytes
+        assert len(str(budget.to_json())) < 20_000
+    assert all("\n" not in sentence and len(sentence) < 300 for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data_shard": 2**31 - 1}, "data_shard 2,147,483,647 is more GPUs than any cluster has (at most 1,048,576)"),
+        ({"data_shard": 2048, "tensor": 1024}, "data_shard 2,048 x tensor 1,024 is more GPUs"),
+        ({"expert": 2**30}, "expert 1,073,741,824 is more GPUs"),
+    ],
+)
+def test_more_ranks_than_any_cluster_has_are_one_sentence(changes: dict[str, int], words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        job_from_mapping({"parallel": changes}, where="job.toml")
+    assert raised.value.message.startswith(f"job.toml: parallel: {words}")
+    with pytest.raises(InputError) as changed:
+        with_changes(job_from_mapping({}, where=""), {f"parallel.{key}": value for key, value in changes.items()})
+    assert words in changed.value.message
+
+
+def test_the_largest_cluster_is_allowed() -> None:
+    assert job_from_mapping({"parallel": {"data_shard": MAX_GPUS}}, where="").parallel.world_size == MAX_GPUS
+
+
+@pytest.mark.parametrize("accumulation", [1, 2**31 - 1])
+def test_pipeline_stages_that_are_alike_are_computed_once(monkeypatch: pytest.MonkeyPatch, accumulation: int) -> None:
+    computed: list[object] = []
+    rank_memory = closed_form.rank_memory
+    monkeypatch.setattr(
+        closed_form, "rank_memory", lambda plan, stage: computed.append(stage) or rank_memory(plan, stage)
+    )
+    changes = {"parallel.pipeline": 1500, "training.gradient_accumulation": accumulation}
+    budget = estimate(job_from_mapping(tables(changes, num_hidden_layers=2000), where=""))
+    assert len(budget.ranks) == len(budget.stages) == 1500
+    assert len(computed) <= 70
+    peaks = [stage.device_bytes for stage in budget.stages[1:-1]]
+    assert peaks == sorted(peaks, reverse=True)
+    assert budget.peak.device_bytes == budget.ranks.highest.device_bytes

@@ -1,0 +1,211 @@
+"""Values that are there and make no sense are named with their place: not called absent, not replaced by a default."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+BATCH, LENGTH, STEPS = "training.micro_batch", "training.sequence_length", "training.gradient_accumulation"
+STRATEGY, SHARD, COPIES = "parallel.strategy", "parallel.data_shard", "parallel.data_replicate"
+SCRIPT = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+Trainer(model=model, args=TrainingArguments(output_dir="x"), train_dataset=None).train()
+"""
+
+
+def read_line(folder: Path, line: str, **environ: str) -> JobReading:
+    (folder / "train.py").write_text(SCRIPT)
+    return read_launch(line.split(" "), environ=environ, cwd=folder)
+
+
+def check(reading: JobReading, key: str, sentence: str | None) -> None:
+    """Check that a key is missing for this reason, and no other value is taken for it; None: that it is found."""
+    if sentence is None:
+        assert key not in reading.missing
+        assert reading.value(key) is not None
+        return
+    assert reading.refused[key] == sentence
+    assert key in reading.missing
+    assert reading.value(key) is None
+    assert f"{sentence}." in reading.warnings
+    assert not reading.still_missing(dict.fromkeys(reading.missing, 1))
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "nan", "inf", "two", "true", "null", "2147483648", "1.5", ""])
+@pytest.mark.parametrize(
+    ("flag", "key", "what"),
+    [
+        ("--per_device_train_batch_size", BATCH, "batch size"),
+        ("--max_seq_length", LENGTH, "sequence length"),
+        ("--gradient_accumulation_steps", STEPS, "number of accumulation steps"),
+    ],
+)
+def test_numbers_on_the_command_line(tmp_path: Path, flag: str, key: str, what: str, value: str) -> None:
+    if value in ("null", "") and key != BATCH:  # these mean that it is not set
+        return
+    reading = read_line(tmp_path, f"python train.py {flag} {value}")
+    check(reading, key, f"{flag} on the command line is {value or repr(value)}, which is no {what}")
+
+
+@pytest.mark.parametrize(("value", "number"), [("4", 4), (" 4 ", 4), ("4.0", 4), ("1e3", 1000), ("1_0", 10)])
+def test_spellings_of_whole_numbers_are_taken(tmp_path: Path, value: str, number: int) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    reading = read_launch(["python", "train.py", "--per_device_train_batch_size", value], environ={}, cwd=tmp_path)
+    assert reading.value(BATCH) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "sentence"),
+    [
+        ('base_model: gpt2\nmicro_batch_size: "two"\n', BATCH, "micro_batch_size is two, which is no batch size"),
+        (
+            "base_model: gpt2\nmicro_batch_size: [1, 2]\n",
+            BATCH,
+            "micro_batch_size is [1, 2], which is no batch size",
+        ),
+        ("base_model: gpt2\nsequence_len: many\n", LENGTH, "sequence_len is many, which is no sequence length"),
+        (
+            "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ntemplate: x\nlora_rank: 0\n",
+            "lora.rank",
+            "lora_rank is 0, which is no rank of adapters",
+        ),
+        (
+            "model_name_or_path: gpt2\ndataset_name: x\nper_device_train_batch_size: null\n",
+            BATCH,
+            "per_device_train_batch_size is null, which is no batch size",
+        ),
+        (
+            "model: {_component_: torchtune.models.llama3.llama3_8b}\nbatch_size: .nan\n",
+            BATCH,
+            "batch_size is nan, which is no batch size",
+        ),
+        (
+            "num-layers: 2\nhidden-size: 64\nnum-attention-heads: 4\nmicro-batch-size: true\n",
+            BATCH,
+            "micro-batch-size is true, which is no batch size",
+        ),
+        (
+            "num-layers: 2\nhidden-size: 64\nmicro-batch-size: 1\nglobal-batch-size: -8\n",
+            STEPS,
+            "global-batch-size is -8, which is no batch size of all ranks",
+        ),
+        (
+            "checkpoint_dir: checkpoints/x\ntrain: {micro_batch_size: 0}\n",
+            BATCH,
+            "train.micro_batch_size is 0, which is no batch size",
+        ),
+        (
+            "checkpoint_dir: checkpoints/x\ndevices: two\ntrain: {micro_batch_size: 1}\n",
+            SHARD,
+            "devices is two, which is no number of devices",
+        ),
+    ],
+)
+def test_numbers_in_tools_files(tmp_path: Path, text: str, key: str, sentence: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    check(read_config_file(file, environ={}), key, f"job.yaml: {sentence}")
+
+
+def test_numbers_in_torchtitans_file(tmp_path: Path) -> None:
+    file = tmp_path / "titan.toml"
+    file.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 0\nglobal_batch_size = -1\n'
+        "[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 0\n"
+    )
+    reading = read_config_file(file, environ={})
+    check(reading, BATCH, "titan.toml: training.local_batch_size is 0, which is no batch size")
+    name = "titan.toml: parallelism.tensor_parallel_degree"
+    check(reading, "parallel.tensor", f"{name} is 0, which is no number of tensor ranks")
+    assert SHARD not in reading.refused  # -1 leaves it to torchtitan
+    assert STEPS not in reading.refused
+
+
+@pytest.mark.parametrize(
+    ("stage", "named"),
+    [
+        (99, "99"),
+        (-1, "-1"),
+        ("auto", "auto"),
+        (True, "true"),
+        ("x", "x"),
+        (1.5, "1.5"),
+        (3, None),
+        ("3 ", None),
+        (1.0, None),
+        (0, None),
+        ("0", None),
+    ],
+)
+def test_stages_of_zero(tmp_path: Path, stage: object, named: str | None) -> None:
+    what = "which is no stage of ZeRO (0 to 3)"
+    config = {"zero_optimization": {"stage": stage}, "train_micro_batch_size_per_gpu": 2}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    reading = read_line(tmp_path, "torchrun --nproc-per-node 8 train.py --deepspeed ds.json")
+    check(reading, STRATEGY, named and f"ds.json: zero_optimization.stage is {named}, {what}")
+    if isinstance(stage, bool):
+        return
+    (tmp_path / "acc.yaml").write_text(
+        json.dumps({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": stage}})
+    )
+    reading = read_line(tmp_path, "accelerate launch --config_file acc.yaml --num_processes 8 train.py")
+    check(reading, STRATEGY, named and f"acc.yaml: deepspeed_config.zero_stage is {named}, {what}")
+    word = str(stage).strip()
+    reading = read_line(tmp_path, f"accelerate launch --use_deepspeed --zero_stage={word} --num_processes 8 train.py")
+    check(reading, STRATEGY, named and f"--zero_stage of accelerate is {word}, {what}")
+    environ = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": word, "RANK": "0"}
+    reading = read_line(tmp_path, "python train.py", WORLD_SIZE="8", **environ)
+    check(reading, STRATEGY, named and f"ACCELERATE_DEEPSPEED_ZERO_STAGE in the environment is {word}, {what}")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("torchrun --nproc-per-node -1 train.py", "--nproc-per-node of torchrun is -1, which is no number of ranks"),
+        ("torchrun --nproc-per-node two train.py", "--nproc-per-node of torchrun is two, which is no number of ranks"),
+        (
+            "torchrun --nproc-per-node 99999999 train.py",
+            "--nproc-per-node of torchrun: 99,999,999 ranks on a machine are more GPUs than any machine has "
+            "(at most 1,024)",
+        ),
+        (
+            "torchrun --nproc-per-node 8 --nnodes 999999999 train.py",
+            "--nproc-per-node of torchrun times --nnodes of torchrun: 7,999,999,992 ranks are more GPUs than any "
+            "cluster has (at most 1,048,576)",
+        ),
+        (
+            "torchrun --nproc-per-node 8 --nnodes 1:0 train.py",
+            "--nnodes of torchrun is 1:0, which is no number of ranks",
+        ),
+        (
+            "accelerate launch --num_processes abc train.py",
+            "--num_processes of accelerate is abc, which is no number of ranks",
+        ),
+        (
+            "deepspeed --num_gpus 8 --num_nodes zero train.py",
+            "--num_nodes of deepspeed is zero, which is no number of ranks",
+        ),
+    ],
+)
+def test_numbers_of_ranks(tmp_path: Path, line: str, sentence: str) -> None:
+    check(read_line(tmp_path, line), COPIES, sentence)
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-5", "1.5"])
+def test_numbers_of_ranks_in_the_environment(tmp_path: Path, value: str) -> None:
+    sentence = f"WORLD_SIZE in the environment is {value}, which is no number of ranks"
+    for rank in ({}, {"RANK": "0"}):
+        check(read_line(tmp_path, "python train.py", WORLD_SIZE=value, **rank), COPIES, sentence)
+
+
+def test_auto_leaves_a_number_to_the_trainer(tmp_path: Path) -> None:
+    config = {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}
+    (tmp_path / "ds.json").write_text(json.dumps({**config, "gradient_accumulation_steps": "auto"}))
+    line = "torchrun --nproc-per-node 8 train.py --deepspeed ds.json --per_device_train_batch_size 3"
+    reading = read_line(tmp_path, f"{line} --gradient_accumulation_steps 5")
+    assert (reading.value(BATCH), reading.value(STEPS), reading.refused) == (3, 5, {})

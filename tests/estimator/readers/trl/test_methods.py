@@ -1,0 +1,291 @@
+"""TRL's methods by version: every expected value was read in TRL's own sources of that version."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.job.job import Rollout
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+from vramtop.estimator.readers.trl.methods import METHODS, method_of_class
+
+Read = Callable[..., JobReading]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Return a function that reads a launch line under a version of TRL."""
+
+    def read_line(line: str, trl: str = "1.16.0") -> JobReading:
+        versions = {"transformers": "5.2.0", "trl": trl, "torch": "2.13.0"}
+        return read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions=versions)
+
+    return read_line
+
+
+def line(method: str, *flags: str) -> str:
+    return " ".join(["trl", method, "--model_name_or_path", "gpt2", "--per_device_train_batch_size", "2", *flags])
+
+
+@pytest.mark.parametrize(
+    ("method", "trl", "sequences", "length", "loss", "checkpointing"),
+    [
+        ("sft", "1.16.0", 1, 1024, "chunked", "full"),
+        ("sft", "1.7.0", 1, 1024, "chunked", "full"),
+        ("sft", "1.6.0", 1, 1024, "full", "full"),
+        ("sft", "0.13.0", 1, 1024, "full", "none"),
+        ("dpo", "1.16.0", 2, 1024, "chunked", "full"),
+        ("dpo", "1.14.2", 2, 1024, "log-probs", "full"),
+        ("dpo", "0.21.0", 2, 1024, "log-probs", "none"),
+        ("dpo", "0.13.0", 2, 512, "log-probs", "none"),
+        ("kto", "1.16.0", 1, 1024, "chunked", "full"),
+        ("kto", "0.12.2", 1, 512, "log-probs", "none"),
+        ("cpo", "0.29.1", 2, 1024, "log-probs", "full"),
+        ("orpo", "0.12.2", 2, 512, "log-probs", "none"),
+        ("reward", "1.16.0", 2, 1024, "full", "full"),
+        ("grpo", "0.25.1", 1, 768, "log-probs", "full"),
+        ("rloo", "0.25.1", 1, 768, "log-probs", "full"),
+    ],
+)
+def test_defaults_follow_the_version(
+    read: Read, method: str, trl: str, sequences: int, length: int, loss: str, checkpointing: str
+) -> None:
+    reading = read(line(method), trl)
+    training = reading.job().training
+    assert (training.micro_batch, training.sequences_per_example, training.sequence_length) == (2, sequences, length)
+    assert (training.loss, training.activation_checkpointing) == (loss, checkpointing)
+    assert reading.missing == ()
+    assert reading.job().software.trl == trl
+
+
+@pytest.mark.parametrize(("trl", "batch", "sequences"), [("0.14.0", 1, 8), ("0.15.2", 8, 1), ("1.16.0", 8, 1)])
+def test_the_batch_of_grpo_counts_completions_since_0_15(read: Read, trl: str, batch: int, sequences: int) -> None:
+    training = read("trl grpo --model_name_or_path gpt2", trl).job({"training.sequence_length": 600}).training
+    assert (training.micro_batch, training.sequences_per_example) == (batch, sequences)
+
+
+def test_a_prompt_that_nothing_cuts_leaves_the_length_to_the_dataset(read: Read) -> None:
+    reading = read(line("grpo"))
+    assert reading.missing == ("training.sequence_length",)
+    assert reading.value("training.loss_length") == 512
+    assert any("longest prompt plus the 512 tokens of a completion" in warning for warning in reading.warnings)
+    assert read(line("grpo", "--max_length None"), "0.26.0").missing == ("training.sequence_length",)
+    assert read(line("sft", "--max_length None")).missing == ("training.sequence_length",)
+    assert read(line("grpo", "--max_prompt_length 256"), "0.26.0").missing == ()
+
+
+def test_the_shorter_bound_is_the_length(read: Read) -> None:
+    flags = ("--max_length 2048", "--max_prompt_length 512", "--max_completion_length 256")
+    assert read(line("dpo", *flags), "0.20.0").value("training.sequence_length") == 768
+    assert read(line("dpo", *flags[:2]), "0.20.0").value("training.sequence_length") == 2048
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "trl", "reference"),
+    [
+        ("dpo", (), "1.16.0", True),
+        ("dpo", ("--use_peft",), "1.16.0", False),
+        ("dpo", ("--use_peft", "--force_use_ref_model"), "0.20.0", True),
+        ("dpo", ("--precompute_ref_log_probs",), "1.16.0", False),
+        ("kto", (), "1.16.0", True),
+        ("cpo", (), "0.20.0", False),
+        ("orpo", (), "0.20.0", False),
+        ("reward", (), "1.16.0", False),
+        ("grpo", (), "1.16.0", False),
+        ("grpo", ("--beta 0.04",), "1.16.0", True),
+        ("grpo", (), "0.18.0", True),
+        ("grpo", ("--beta 0.04", "--use_peft"), "1.16.0", False),
+        ("rloo", (), "1.16.0", True),
+        ("rloo", ("--beta 0",), "1.16.0", False),
+    ],
+)
+def test_a_reference_model_is_held_where_the_trainer_makes_one(
+    read: Read, method: str, flags: tuple[str, ...], trl: str, reference: bool
+) -> None:
+    models = read(line(method, *flags), trl).job({"training.sequence_length": 600}).other_models
+    assert [model.role for model in models] == (["reference"] if reference else [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "runs"), [((), True), (("--use_peft",), True), (("--precompute_ref_log_probs",), False)]
+)
+def test_the_reference_of_dpo_runs_beside_the_models_activations(
+    read: Read, flags: tuple[str, ...], runs: bool
+) -> None:
+    assert read(line("dpo", *flags)).job().training.reference_pass is runs
+
+
+@pytest.mark.parametrize(
+    ("launch", "trl", "sharded"),
+    [
+        ("--accelerate_config zero3", "1.16.0", True),
+        ("--accelerate_config zero2", "1.16.0", False),
+        ("--accelerate_config fsdp2", "1.16.0", True),
+        ("--accelerate_config fsdp1", "0.15.0", False),
+    ],
+)
+def test_the_reference_is_sharded_by_zero_3_and_by_fsdp_since_0_16(
+    read: Read, launch: str, trl: str, sharded: bool
+) -> None:
+    (reference,) = read(line("dpo", launch), trl).job().other_models
+    assert reference.sharded is sharded
+
+
+def test_reward_models_and_functions(read: Read) -> None:
+    flags = ("--reward_model_name_or_path org/judge", "--reward_funcs accuracy_reward think_format_reward")
+    reading = read(line("grpo", *flags))
+    (judge,) = reading.job({"training.sequence_length": 600}).other_models
+    assert (judge.role, judge.id, judge.task) == ("reward", "org/judge", "sequence-classification")
+    assert reading.job({"training.sequence_length": 600}).unsure.weights == "no"
+    own = read(line("grpo", "--reward_funcs my_lib.rewards.judge"))
+    assert own.job({"training.sequence_length": 600}).unsure.weights == "more"
+    assert any("my_lib.rewards.judge" in warning for warning in own.warnings)
+
+
+def test_a_teacher_is_a_model_beside_the_student(read: Read) -> None:
+    flags = "--teacher_model_name_or_path org/teacher --max_prompt_length 100"
+    (teacher,) = read(line("distillation", flags)).job().other_models
+    assert (teacher.role, teacher.id) == ("teacher", "org/teacher")
+    unnamed = read(line("distillation", "--max_prompt_length 100"))
+    assert unnamed.job().unsure.weights == "more"
+
+
+@pytest.mark.parametrize(
+    ("flags", "trl", "rollout"),
+    [
+        (("--gradient_accumulation_steps 4",), "1.16.0", Rollout(micro_batches=4)),
+        (("--steps_per_generation 3",), "1.16.0", Rollout(micro_batches=3)),
+        (("--generation_batch_size 12",), "1.16.0", Rollout(micro_batches=6)),
+        (("--gradient_accumulation_steps 4",), "0.17.0", Rollout(prompt_length=512)),
+        (("--use_vllm",), "1.16.0", Rollout(engine="vllm")),
+        (("--use_vllm",), "0.18.0", None),
+        (("--use_vllm", "--vllm_mode server"), "1.16.0", None),
+        (
+            ("--use_vllm", "--vllm_mode colocate", "--vllm_gpu_memory_utilization 0.5", "--vllm_enable_sleep_mode"),
+            "0.23.0",
+            Rollout(engine="vllm", gpu_memory_utilization=0.5, sleep=True),
+        ),
+        (("--use_vllm", "--vllm_tensor_parallel_size 2"), "1.16.0", Rollout(engine="vllm", tensor=2)),
+    ],
+)
+def test_generation_in_the_training_process(
+    read: Read, flags: tuple[str, ...], trl: str, rollout: Rollout | None
+) -> None:
+    reading = read(line("grpo", *flags), trl)
+    assert reading.job({"training.sequence_length": 600}).rollout == rollout
+
+
+def test_a_vllm_server_is_said_to_lie_elsewhere(read: Read) -> None:
+    assert any("GPUs of its own" in warning for warning in read(line("grpo", "--use_vllm --vllm_mode server")).warnings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "trl", "loss"),
+    [
+        ("--use_liger_kernel", "1.16.0", "chunked"),
+        ("--use_liger_kernel", "1.14.0", "chunked"),
+        ("--use_liger_kernel", "1.0.0", "fused-log-probs"),
+        ("--use_liger_loss", "0.20.0", "fused-log-probs"),
+        ("--use_liger_kernel", "0.20.0", "log-probs"),
+    ],
+)
+def test_liger_kernels_loss_by_version(read: Read, flags: str, trl: str, loss: str) -> None:
+    assert read(line("dpo", flags), trl).value("training.loss") == loss
+
+
+def test_sft_with_liger_before_1_15_and_after(read: Read) -> None:
+    assert read(line("sft", "--use_liger_kernel"), "1.14.0").value("training.loss") == "fused-linear"
+    assert read(line("sft", "--use_liger_kernel"), "1.15.0").value("training.loss") == "chunked"
+
+
+def test_classes_of_trl_are_known_by_name() -> None:
+    names = {"OnlineDPOTrainer": "online-dpo", "PPOv2Config": "ppo", "DPOConfig": "dpo", "NashMDTrainer": "nash-md"}
+    assert {name: getattr(method_of_class(name), "name", None) for name in names} == names
+    assert method_of_class("Trainer") is None
+    assert {method.classes for method in METHODS.values() if method.generation != "none"} > {"GRPO", "RLOO", "GKD"}
+
+
+def test_a_script_with_trls_trainers_is_read_like_the_command(read: Read, tmp_path: Path) -> None:
+    script = """\
+from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
+args = OnlineDPOConfig(output_dir="out", per_device_train_batch_size=2, max_new_tokens=64, reward_model_path="org/rm")
+trainer = OnlineDPOTrainer(model="gpt2", args=args)
+trainer.train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    reading = read("python train.py")
+    job: Any = reading.job()
+    assert (job.training.sequences_per_example, job.training.sequence_length, job.training.loss) == (
+        2,
+        512,
+        "log-probs",
+    )
+    assert [model.role for model in job.other_models] == ["reference", "reward"]
+    assert job.rollout == Rollout()
+
+
+def test_a_limit_that_is_switched_off_is_no_default(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\nmax_length: null\n")
+    (tmp_path / "train.py").write_text("SFTTrainer('gpt2', args=SFTConfig(max_length=None)).train()\n")
+    for launch in ("trl sft --config sft.yaml", "python train.py", line("sft", "--max_length None")):
+        assert read(launch).missing == ("training.sequence_length",)
+
+
+SCRIPT = """\
+import torch
+from transformers import AutoModelForCausalLM, HfArgumentParser
+from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+parser = HfArgumentParser((ScriptArguments, ORPOConfig, ModelConfig))
+script_args, training_args, model_args = parser.parse_args_into_dataclasses()
+dtype = model_args.dtype if model_args.dtype in ["auto", None] else getattr(torch, model_args.dtype)
+model_kwargs = dict(revision=model_args.model_revision, DTYPE)
+quantization_config = get_quantization_config(model_args)
+if quantization_config is not None:
+    model_kwargs["quantization_config"] = quantization_config
+model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **model_kwargs)
+trainer = ORPOTrainer(model, args=training_args, peft_config=get_peft_config(model_args))
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flags", "precision", "rank"),
+    [
+        ("dtype=dtype", "", "bf16-mixed", None),
+        ("dtype=dtype", "--dtype bfloat16", "bf16", None),
+        ("trust_remote_code=False", "", "bf16", None),  # the config's own type, under transformers 5
+        ("dtype=dtype", "--use_peft --lora_r 8", "bf16-mixed", 8),
+        ("dtype=dtype", "--use_peft --load_in_4bit", "bf16-mixed", 16),
+    ],
+)
+def test_trls_own_arguments_are_followed_through_a_script(
+    read: Read, tmp_path: Path, dtype: str, flags: str, precision: str, rank: int | None
+) -> None:
+    (tmp_path / "orpo.py").write_text(SCRIPT.replace("DTYPE", dtype))
+    reading = read(f"python orpo.py --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 {flags}")
+    job = reading.job()
+    assert (job.training.sequences_per_example, job.training.sequence_length, job.training.loss) == (
+        2,
+        1024,
+        "log-probs",
+    )
+    assert job.training.precision == precision
+    assert (job.lora.rank if job.lora else None) == rank
+    assert (job.lora.quantization if job.lora else "none") == ("nf4" if "4bit" in flags else "none")
+    assert reading.uncertainties == ()
+
+
+@pytest.mark.parametrize(("name", "sequences"), [("TPO", 3), ("GMPO", 1), ("AsyncGRPO", 1), ("SDFT", 1)])
+def test_experimental_methods(read: Read, tmp_path: Path, name: str, sequences: int) -> None:
+    config = f"{name}Config(output_dir='out', per_device_train_batch_size=2)"
+    (tmp_path / "train.py").write_text(f"{name}Trainer(model='gpt2', args={config}).train()\n")
+    reading = read("python train.py")
+    job = reading.job({"training.sequence_length": 64})
+    assert (job.training.micro_batch, job.training.sequences_per_example) == (2, sequences)
+    assert job.training.activation_checkpointing == "full"
+    assert job.unsure.weights == ("more" if name == "SDFT" else "no")
