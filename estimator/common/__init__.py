@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         displayed as displayed,
         displayed_arguments as displayed_arguments,
         displayed_data as displayed_data,
-        mask_arguments as mask_arguments,
         mask_line as mask_line,
         mask_strings as mask_strings,
         show_secrets as show_secrets,
@@ -56,9 +55,7 @@ else:
             "errors": "CancelledError CannotTellError InputError VramtopError",
             "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
             "process_limit": "process_limit_error ProcessLimitError start_thread",
-            "secrets": (
-                "displayed displayed_arguments displayed_data mask_arguments mask_line mask_strings show_secrets"
-            ),
+            "secrets": ("displayed displayed_arguments displayed_data mask_line mask_strings show_secrets"),
             "sizes": "format_gib GIB KIB MIB parse_size",
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
