@@ -96,7 +96,8 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "config": dict(model.config),
         "task": job.model.task,
         "attention": job.model.attention,
-        "training": tables["training"],
+        "training": {key: value for key, value in tables["training"].items() if not key.startswith("trainable")},
+        "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
@@ -104,6 +105,16 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
     }
+
+
+def trainable_request(job: Job) -> dict[str, Any] | None:
+    """Return the rules for which parameters train, for the worker's requests; None: the job has none."""
+    rules = resolve_job(job).trainable
+    if rules is None or job.training.mode != "train":
+        return None
+    names = ("" if rules.optional else pattern for pattern in rules.patterns)
+    texts = zip(rules.rules, names, strict=True)
+    return {"rules": [[*rule, name] for rule, name in texts], "otherwise": rules.otherwise}
 
 
 def optimizer_class(job: Job) -> dict[str, Any] | None:

@@ -1,29 +1,34 @@
-"""Recordings: snapshots as JSON lines in a gzip file.
+"""Recordings: snapshots as JSON lines, in a gzip file or as plain text; whatever its name, the content tells which.
 
 The first line is ``{"vramtop_recording": 1, "source": {...}, "time": ...}``; each further line is a ``Snapshot``. Every
 line is flushed, so that a recorder that is killed loses only its last snapshot.
 """
 
 import contextlib
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from gzip import GzipFile
+from io import FileIO
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import msgspec
 
-from vramtop.estimator.common import InputError, VramtopError, open_file
+from vramtop.estimator.common import InputError, VramtopError, is_file, open_file
 
 from ..snapshot import ANNOTATION_NAMES, Fault, Snapshot, snapshot as snapshots
-from .sanitize_recording import sanitize_snapshot
+from .sanitize_recording import mask_snapshot, sanitize_snapshot
 
 VERSION = 1
 TRUNCATED_CODE = "RECORDING_CUT"
 """Fault code in the last snapshot of a truncated or damaged recording."""
 
+_GZIP = 31
+"""zlib's number for the format."""
+_GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK_BYTES = 2**16
 _MAX_UNPACKED_BYTES = 2**20
 _MAX_LINE_BYTES = 2**23
@@ -38,11 +43,11 @@ class _Header(msgspec.Struct):
 
 
 class RecordingWriter:
-    """Writes snapshots to a new file, which is created at once.
+    """Writes snapshots to a new file, which is created at once, and removed again if no snapshot could be written.
 
     Args:
-        path: the file.
-        overwrite: replace an existing file.
+        path: the file; compressed if its name ends in ``.gz``, else plain text.
+        overwrite: replace an existing file, once there is a snapshot to replace it with.
 
     Raises:
         InputError: the file exists, or cannot be created.
@@ -53,31 +58,33 @@ class RecordingWriter:
         self._encoder = msgspec.json.Encoder()
         self._written = 0
         self._failed = False
+        replaces = overwrite and is_file(path)
+        self._unfinished = path.with_name(f"{path.name}.{os.getpid()}.part") if replaces else path
+        """Where the file is until the first snapshot is written; then it replaces the old one."""
         try:
-            self._file = path.open("wb" if overwrite else "xb")
+            file = self._unfinished.open("wb" if overwrite else "xb", buffering=0)
         except FileExistsError:
             raise InputError(f"{path}: exists already; remove it, or record to another file") from None
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-        self._gzip = GzipFile(filename="", mode="wb", fileobj=self._file, compresslevel=6)
+        self._stream = _GzipStream(file) if path.suffix.lower() == ".gz" else _PlainStream(file)
 
     def write(self, snapshot: Snapshot) -> None:
-        """Add one snapshot.
+        """Add one snapshot, without the secrets of its command lines: recordings are sent on.
 
         Raises:
             VramtopError: the file can no longer be written (disk full).
         """
-        lines: list[Any] = [snapshot]
+        lines: list[Any] = [mask_snapshot(snapshot)]
         if not self._written:
             lines.insert(0, {"vramtop_recording": VERSION, "source": snapshot.source, "time": snapshot.time})
         try:
-            for line in lines:
-                self._gzip.write(self._encoder.encode(line) + b"\n")
-            self._gzip.flush()  # Z_SYNC_FLUSH: everything written so far can be read
+            self._stream.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
+            if not self._written and self._unfinished != self._path:
+                self._unfinished.replace(self._path)
         except OSError as error:
             self._failed = True
-            kept = f"the {self._written} snapshots before can be played" if self._written else "nothing was written"
-            raise VramtopError(f"{self._path}: the recording ends here: {error.strerror}; {kept}") from None
+            raise VramtopError(f"{self._path}: the recording ends here: {error.strerror}; {self._kept()}") from None
         self._written += 1
 
     def close(self) -> None:
@@ -87,14 +94,21 @@ class RecordingWriter:
             VramtopError: the end of the file cannot be written.
         """
         try:
-            try:
-                self._gzip.close()
-            finally:
-                self._file.close()
+            self._stream.close()
         except OSError as error:
             if self._failed:  # already reported by write()
                 return
-            raise VramtopError(f"{self._path}: the recording's end cannot be written: {error.strerror}") from None
+            sentence = f"{self._path}: the recording's end cannot be written: {error.strerror}; {self._kept()}"
+            raise VramtopError(sentence) from None
+        finally:
+            if not self._written and is_file(self._unfinished):  # a device is none
+                self._unfinished.unlink(missing_ok=True)
+
+    def _kept(self) -> str:
+        if not self._written:
+            return "nothing was written"
+        one = self._written == 1
+        return f"the {'snapshot' if one else f'{self._written} snapshots'} before can be played"
 
     def __enter__(self) -> "RecordingWriter":
         return self
@@ -103,6 +117,61 @@ class RecordingWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _PlainStream:
+    """Writes whole pieces to a file: what does not fit whole is taken back."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        """Write all of it, or nothing.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        rest = data
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError:
+            with contextlib.suppress(OSError):  # a device
+                self._file.truncate(self._size)
+            raise
+        self._size += len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class _GzipStream:
+    """Writes compressed pieces to a file, each so that it can be read at once."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = _PlainStream(file)
+        self._gzip = zlib.compressobj(6, wbits=_GZIP)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it, or nothing.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._file.write(self._gzip.compress(data) + self._gzip.flush(zlib.Z_SYNC_FLUSH))
+
+    def close(self) -> None:
+        """Write the end, and close the file.
+
+        Raises:
+            OSError: the end cannot be written.
+        """
+        try:
+            self._file.write(self._gzip.flush())
+        finally:
+            self._file.close()
 
 
 def read_recording(path: Path) -> Iterator[Snapshot]:
@@ -158,11 +227,13 @@ def _check_header(path: Path, line: bytes | None) -> None:
 
 
 def _lines(path: Path) -> Iterator[bytes | None]:
-    """Yield the whole lines of a gzip file, and None at the end if it is truncated or damaged."""
+    """Yield the whole lines of a file, and None at the end if it is truncated or damaged."""
     rest = b""
     try:
         with open_file(path) as file:
-            for piece in _decompress(file):
+            first = file.read(_CHUNK_BYTES)
+            pieces = chain([first], iter(lambda: file.read(_CHUNK_BYTES), b""))
+            for piece in _decompress(pieces) if first.startswith(_GZIP_MAGIC) else pieces:
                 if piece is None:
                     yield None
                     return
@@ -177,13 +248,14 @@ def _lines(path: Path) -> Iterator[bytes | None]:
         yield None
 
 
-def _decompress(file: BinaryIO) -> Iterator[bytes | None]:
+def _decompress(pieces: Iterable[bytes]) -> Iterator[bytes | None]:
     """Yield the decompressed content of a gzip file, and None at the end if it is truncated or damaged.
 
     The gzip module is not used because it may withhold readable lines of a truncated file.
     """
-    unpack = zlib.decompressobj(wbits=31)  # gzip
-    while not unpack.eof and (packed := file.read(_CHUNK_BYTES)):
+    unpack = zlib.decompressobj(wbits=_GZIP)
+    for piece in pieces:
+        packed = piece
         while packed and not unpack.eof:
             before = unpack.copy()
             try:
@@ -193,8 +265,9 @@ def _decompress(file: BinaryIO) -> Iterator[bytes | None]:
                 yield None
                 return
             packed = unpack.unconsumed_tail
-    if not unpack.eof:
-        yield None
+        if unpack.eof:
+            return
+    yield None
 
 
 def _decompress_to_damage(unpack: Any, packed: bytes) -> bytes:

@@ -228,7 +228,8 @@ class VramtopApp(BoardApp):
         """Start recording to a new file in the working directory, or stop."""
         if self._recorder:
             self._recorder.stop()
-            self.notify(f"recorded to {self._recorder.path}", markup=False)
+            recorded = f"recorded to {self._recorder.path}" if self._recorder.written else "nothing was recorded yet"
+            self.notify(recorded, markup=False)
             self._recorder = None
         else:
             from ..background import Recorder

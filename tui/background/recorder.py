@@ -6,7 +6,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError
+from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.sources import RecordingWriter
 
 if TYPE_CHECKING:
@@ -24,16 +24,21 @@ class Recorder:
     """One recording, from its construction until ``stop``.
 
     Args:
-        path: a file that does not exist yet.
+        path: a file that does not exist yet; it is removed again if nothing could be recorded.
         on_error: receives the reason if the file cannot be written; called on the recorder's thread.
     """
 
     def __init__(self, path: Path, on_error: Callable[[VramtopError], None]) -> None:
         self.path = path
+        self.written = 0
+        """Snapshots in the file."""
         self._on_error = on_error
         self._queue: queue.Queue[Snapshot | None] = queue.Queue(_MAX_QUEUED_SNAPSHOTS)
         self._thread = threading.Thread(target=self._write, name="vramtop-recorder", daemon=True)
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except VramtopError as error:
+            on_error(error)
 
     def add(self, snapshot: Snapshot) -> None:
         """Queue a snapshot for writing, without waiting for the disk."""
@@ -48,12 +53,14 @@ class Recorder:
             self._queue.put(None, timeout=timeout / 2)
         except queue.Full:
             return
-        self._thread.join(timeout / 2)
+        if self._thread.ident is not None:
+            self._thread.join(timeout / 2)
 
     def _write(self) -> None:
         try:
             with RecordingWriter(self.path) as writer:
                 while snapshot := self._queue.get():
                     writer.write(snapshot)
+                    self.written += 1
         except VramtopError as error:
             self._on_error(error)

@@ -20,14 +20,18 @@ from ..source import (
     transformers_defaults,
 )
 from ..trainer import read_trainer
+from ..trl import trl_defaults
 from .shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
+    PROJECTOR,
+    VISION_TOWER,
     Tool,
     ToolKey,
     ToolKeys,
     Translation,
     batch_keys,
+    globs_of_regex,
     tool_layers,
     uses_deepspeed,
 )
@@ -39,6 +43,10 @@ _TRAINER_NAMES = {
     "peft_r": "lora_r",
     "wandb_name": "run_name",
 }
+_OF_TRL = "trl."
+"""What the names of the settings in axolotl's section for TRL begin with."""
+_LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode", "vllm_gpu_memory_utilization")
+"""Settings of methods that generate text, for which axolotl has no default of its own."""
 _ACCELERATE_NAMES = {
     "tensor_parallel_size": "parallelism_config_tp_size",
     "context_parallel_size": "parallelism_config_cp_size",
@@ -58,9 +66,14 @@ _SWITCHES: Mapping[str, tuple[str, object]] = {
 }
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("bf16", "bfloat16", "fp16", "float16", "float32", "bnb_config_kwargs.bnb_4bit_use_double_quant", "batch_size"),
+    *("unfrozen_parameters", "freeze_mm_modules", "spectrum_top_fraction", "spectrum_model_name"),
     *("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_step", "lora_on_cpu"),
     *("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "liger_cross_entropy"),
 )
+
+
+_RANGE = re.compile(r"\[\d*(:\d*)?\]$")
+"""The part of a parameter that ``unfrozen_parameters`` trains: the rest has gradients too, which are zeroed."""
 
 
 def read(program: Program) -> JobReading:
@@ -68,11 +81,13 @@ def read(program: Program) -> JobReading:
     layers = tool_layers(program, "config", written=("debug.log",))
     settings = LayeredSettings(*layers)
     translated = [_translate(layer) for layer in layers]
+    _read_frozen(program, settings)
     defaults = {
         **transformers_defaults(program.versions),
         "micro_batch_size": default_setting(1, "axolotl's default"),
         "max_length": default_setting(512, "axolotl's default sequence_len"),
         **_quantization(settings),
+        **_trl_defaults(program, settings),
     }
     accelerate = [each.accelerate for each in translated]
     return read_trainer(
@@ -83,9 +98,31 @@ def read(program: Program) -> JobReading:
     )
 
 
+def _read_frozen(program: Program, settings: LayeredSettings) -> None:
+    """Record the parameters that train (``utils/freeze.py``; ``unfrozen_parameters`` works without an adapter only)."""
+    findings = program.findings
+    unfrozen, adapter = settings.find("unfrozen_parameters"), settings.find("adapter")
+    spectrum = settings.find("spectrum_top_fraction")
+    if spectrum is not None:
+        findings.warn(f"{spectrum.origin}: Spectrum trains layers by a list of its own; all are counted.")
+        findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+    elif unfrozen is not None and unfrozen.value and adapter is None:
+        patterns = unfrozen.value if isinstance(unfrozen.value, list) else [unfrozen.value]
+        found = [globs_of_regex(_RANGE.sub("", str(each)), from_start=True, dots_are_literal=True) for each in patterns]
+        if all(globs is not None for globs in found):
+            globs = [glob for each in found for glob in each or ()]
+            findings.record_from(unfrozen, "training.trainable", globs)
+        else:
+            findings.warn(f"{unfrozen.origin}: not all of its patterns are understood; all parameters are counted.")
+            findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+    elif (frozen := settings.find_true("freeze_mm_modules")) is not None:
+        findings.record_from(frozen, "training.trainable", [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)])
+
+
 def _translate(layer: SettingsLayer) -> Translation:
     translation = Translation(layer)
     translation.rename(_TRAINER_NAMES)
+    translation.rename({name: name.removeprefix(_OF_TRL) for name in layer if name.startswith(_OF_TRL)})
     translation.move_to_accelerate(_ACCELERATE_NAMES)
     translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
     adapter = translation.pop("adapter")
@@ -96,6 +133,13 @@ def _translate(layer: SettingsLayer) -> Translation:
     _translate_loss(translation)
     _translate_sharding(translation)
     return translation
+
+
+def _trl_defaults(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+    """Return TRL's defaults of what axolotl leaves to it."""
+    method = _method(settings)
+    defaults = trl_defaults(method, program.versions) if method is not None else {}
+    return {name: setting for name, setting in defaults.items() if name in _LEFT_TO_TRL}
 
 
 def _translate_sharding(translation: Translation) -> None:

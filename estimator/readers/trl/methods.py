@@ -30,7 +30,7 @@ class Method:
     """Sequences that one example puts through the model at once: 2 for a chosen and a rejected one."""
     reference: Reference = "none"
     reference_beside: bool = False
-    """The reference runs while what the trained model's forward pass saved exists, not before it."""
+    """Its frozen model runs while what the trained model's forward pass saved exists, not before it."""
     generation: Generation = "none"
     task: str | None = None
     """The task of the model that it loads; None: that of the config, a language model."""
@@ -44,6 +44,8 @@ class Method:
     """Arguments that name frozen reward models."""
     trains_value_model: bool = False
     """It trains a second model, the value model, besides."""
+    partly_known: bool = False
+    """What else it holds or computes is not known here."""
 
 
 _GENERATED = ("reward_model_name_or_path", "reward_model_path", "reward_funcs", "reward_model")
@@ -71,6 +73,7 @@ _ROWS = (
     Method(name="bco", classes="BCO", scores="log-probs", reference="kept", reference_beside=True),
     Method(name="cpo", classes="CPO", scores="log-probs", sequences=2),
     Method(name="orpo", classes="ORPO", scores="log-probs", sequences=2),
+    Method(name="tpo", classes="TPO", scores="log-probs", sequences=3),
     Method(name="reward", classes="Reward", scores="scores", sequences=2, task="sequence-classification"),
     Method(name="prm", classes="PRM", scores="scores", task="token-classification"),
     Method(
@@ -121,17 +124,20 @@ _ROWS = (
         generation="pair",
         scorers=_GENERATED,
     ),
-    Method(name="gkd", classes="GKD", scores="divergence", teacher=True, generation="prompt"),
-    Method(name="gold", classes="GOLD", scores="divergence", teacher=True, generation="prompt"),
+    Method(name="gkd", classes="GKD", scores="divergence", teacher=True, reference_beside=True, generation="prompt"),
+    Method(name="gold", classes="GOLD", scores="divergence", teacher=True, reference_beside=True, generation="prompt"),
     Method(
         name="distillation",
         classes="Distillation",
         scores="divergence",
         teacher=True,
+        reference_beside=True,
         generation="group",
         tiles_since=(1, 10),
     ),
-    Method(name="minillm", classes="MiniLLM", scores="divergence", teacher=True, generation="group"),
+    Method(
+        name="minillm", classes="MiniLLM", scores="divergence", teacher=True, reference_beside=True, generation="group"
+    ),
     Method(
         name="ppo",
         classes="PPO",
@@ -141,12 +147,52 @@ _ROWS = (
         scorers=_GENERATED,
         trains_value_model=True,
     ),
+    Method(
+        name="gmpo",
+        classes="GMPO",
+        scores="log-probs",
+        reference="if-beta",
+        generation="group",
+        tiles_since=(1, 15),
+        liger_since=(0, 17),
+        scorers=_GENERATED,
+    ),
+    Method(name="async-grpo", classes="AsyncGRPO", scores="log-probs", tiles_since=(1, 15)),
+    Method(
+        name="a2po",
+        classes="A2PO",
+        scores="log-probs",
+        reference="kept",
+        generation="group",
+        scorers=_GENERATED,
+        partly_known=True,
+    ),
+    Method(name="sdft", classes="SDFT", scores="log-probs", generation="group", partly_known=True),
+    Method(name="sdpo", classes="SDPO", scores="log-probs", generation="group", scorers=_GENERATED, partly_known=True),
+    Method(
+        name="iw-opd",
+        classes="IWOPD",
+        scores="divergence",
+        teacher=True,
+        reference_beside=True,
+        generation="group",
+        partly_known=True,
+    ),
+    Method(name="async-distillation", classes="AsyncDistillation", scores="log-probs", partly_known=True),
+    Method(
+        name="server-distillation",
+        classes="ServerDistillation",
+        scores="divergence",
+        generation="group",
+        tiles_since=(1, 10),
+        partly_known=True,
+    ),
 )
 METHODS = {row.name: row for row in _ROWS}
 """By name."""
 TRAINER_NAMES = "|".join(row.classes for row in _ROWS)
 """Alternatives of a regular expression: what the names of TRL's classes begin with."""
-_CLASS = re.compile(rf"(?:Async)?({TRAINER_NAMES})(?:v2)?(?:Config|Trainer)")
+_CLASS = re.compile(rf"({TRAINER_NAMES})(?:v2)?(?:Config|Trainer)")
 
 
 def method_of_class(name: str) -> Method | None:

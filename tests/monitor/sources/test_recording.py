@@ -1,6 +1,9 @@
 """Recordings are read back unchanged, and every bad file is reported in one sentence."""
 
 import gzip
+import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -145,3 +148,91 @@ def test_an_existing_file_is_not_overwritten_by_default(recorded, snapshots):
 def test_a_missing_folder_is_reported(tmp_path):
     with pytest.raises(InputError, match="cannot be written: No such file or directory"):
         RecordingWriter(tmp_path / "none" / "run.jsonl.gz")
+
+
+@pytest.mark.parametrize(
+    ("name", "packed"), [("run.jsonl", False), ("run.jsonl.gz", True), ("run.GZ", True), ("run", False)]
+)
+def test_the_name_decides_what_is_written_and_the_content_what_is_read(tmp_path, snapshots, name, packed):
+    path = tmp_path / name
+    with RecordingWriter(path) as writer:
+        for snapshot in snapshots:
+            writer.write(snapshot)
+    content = path.read_bytes()
+    assert content.startswith(b"\x1f\x8b") == packed
+    lines = (gzip.decompress(content) if packed else content).splitlines()
+    assert json.loads(lines[0])["vramtop_recording"] == 1
+    assert len(lines) == 1 + len(snapshots)
+    other = tmp_path / "renamed.txt"
+    path.rename(other)
+    assert list(read_recording(other)) == list(snapshots)
+
+
+def test_a_plain_recording_that_is_cut_anywhere_yields_its_beginning_or_an_error(tmp_path, snapshots):
+    whole, cut = tmp_path / "run.jsonl", tmp_path / "cut.jsonl"
+    with RecordingWriter(whole) as writer:
+        for snapshot in snapshots:
+            writer.write(snapshot)
+    content = whole.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(content) if byte == ord("\n")]
+    for size in range(0, len(content), 7):
+        cut.write_bytes(content[:size])
+        count = sum(end <= size for end in ends) - 1
+        if count < 1:
+            with pytest.raises(InputError):
+                list(read_recording(cut))
+            continue
+        found = list(read_recording(cut))
+        assert [snapshot.time for snapshot in found] == [snapshot.time for snapshot in snapshots[:count]]
+        is_cut = any(fault.code == TRUNCATED_CODE for fault in found[-1].faults)
+        assert is_cut == (size not in ends)
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+def test_without_a_snapshot_there_is_no_file_and_an_old_one_stays(tmp_path, snapshots, name):
+    path = tmp_path / name
+    RecordingWriter(path).close()
+    assert list(tmp_path.iterdir()) == []
+    with RecordingWriter(path) as writer:
+        writer.write(snapshots[0])
+    before = path.read_bytes()
+    RecordingWriter(path, overwrite=True).close()
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert path.read_bytes() == before
+    with RecordingWriter(path, overwrite=True) as writer:
+        writer.write(snapshots[1])
+        assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert [snapshot.time for snapshot in read_recording(path)] == [snapshots[1].time]
+
+
+_FILL_DISK = """
+import resource, sys
+from pathlib import Path
+from vramtop.estimator.common import VramtopError
+from vramtop.monitor.snapshot import Snapshot, Source
+from vramtop.monitor.sources import RecordingWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    with RecordingWriter(Path(sys.argv[1])) as writer:
+        for number in range(100_000):
+            writer.write(Snapshot(time=float(number), source=Source(kind="nvml", host=str(number) * 50), gpus=()))
+except VramtopError as error:
+    print(number, error.message)
+"""
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+@pytest.mark.parametrize("room", [0, 20, 5000])
+def test_what_was_written_before_the_disk_was_full_can_be_played(tmp_path, name, room):
+    path = tmp_path / name
+    line = [sys.executable, "-c", _FILL_DISK, str(path), str(room)]
+    said = subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
+    count, _, sentence = said.partition(" ")
+    assert sentence.startswith(f"{path}: the recording ends here: File too large; ")
+    if room < 100:
+        assert sentence.endswith("nothing was written")
+        assert not path.exists()
+        return
+    assert sentence.endswith(f"the {count} snapshots before can be played")
+    found = list(read_recording(path))
+    assert [snapshot.time for snapshot in found] == [float(number) for number in range(int(count))]

@@ -19,7 +19,9 @@ from ..shared_flags import positive_seconds
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file and the times."""
-    parser.add_argument("file", metavar="FILE", help="the recording, such as run.jsonl.gz")
+    parser.add_argument(
+        "file", metavar="FILE", help="the recording: run.jsonl.gz is compressed, run.jsonl is plain text"
+    )
     parser.add_argument("--seconds", type=positive_seconds, default=None, help="stop after this time")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument(

@@ -9,15 +9,13 @@ from typing import Any
 
 from ...program import Program
 from ...source import LayeredSettings, Setting, as_bool, as_int, as_word
-from ..shared import config_of_model
+from ..shared import PROJECTOR, VISION_TOWER, config_of_model
 
 _LAYER_FIELDS = ("num_hidden_layers", "num_layers", "n_layer")
-_VISION_TOWER = ("vision_tower", "vision_model", "visual.patch_embed", "visual.blocks", "visual.pos_embed", "vpm")
-_PROJECTOR = ("multi_modal_projector", "visual.merger", "mm_projector", "resampler")
 _LANGUAGE_MODEL = ("language_model", "lm_head")
 _PARTS_OF_VISION_MODELS = {
-    "freeze_vision_tower": (_VISION_TOWER, True),
-    "freeze_multi_modal_projector": (_PROJECTOR, True),
+    "freeze_vision_tower": (VISION_TOWER, True),
+    "freeze_multi_modal_projector": (PROJECTOR, True),
     "freeze_language_model": (_LANGUAGE_MODEL, False),
 }
 """Switches with the parts of names that they freeze, and their defaults."""

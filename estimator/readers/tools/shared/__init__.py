@@ -36,6 +36,12 @@ if TYPE_CHECKING:
         tool_layers as tool_layers,
         tool_settings as tool_settings,
     )
+    from .parameter_names import (
+        PROJECTOR as PROJECTOR,
+        VISION_TOWER as VISION_TOWER,
+        globs_of_first_share as globs_of_first_share,
+        globs_of_regex as globs_of_regex,
+    )
     from .tool_record import (
         ConfigTable as ConfigTable,
         Tool as Tool,
@@ -61,6 +67,7 @@ else:
             ),
             "known_models": "config_of_model folder_id torchtitan_id torchtune_id",
             "merged_settings": "CONFIG_SUFFIXES expand_abbreviations overrides_first tool_layers tool_settings",
+            "parameter_names": "globs_of_first_share globs_of_regex PROJECTOR VISION_TOWER",
             "tool_record": "ConfigTable has_any has_key section Tool ToolKey ToolKeys",
             "trainer_keys": "batch_keys CHECKPOINTING_SWITCH OPTIMIZER_NAMES TRAINER_KEYS",
             "key_translation": "Translation uses_deepspeed",

@@ -1,0 +1,71 @@
+"""Options of axolotl and ms-swift that freeze parameters."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.source.evidence import JobReading
+
+Read = Callable[..., JobReading]
+AXOLOTL = "base_model: Qwen/Qwen3-0.6B\nsequence_len: 64\nmicro_batch_size: 1\n"
+SWIFT = "swift sft --model Qwen/Qwen3-0.6B --max_length 64 --tuner_type full"
+
+
+@pytest.fixture
+def vision_model(tmp_path: Path) -> str:
+    (tmp_path / "vlm").mkdir()
+    (tmp_path / "vlm" / "config.json").write_text('{"model_type": "llava", "text_config": {}, "vision_config": {}}')
+    return "./vlm"
+
+
+def axolotl(read: Read, folder: Path, settings: str) -> JobReading:
+    (folder / "x.yaml").write_text(AXOLOTL + settings)
+    return read("axolotl train x.yaml")
+
+
+def test_axolotl_trains_what_matches(read: Read, tmp_path: Path) -> None:
+    settings = "unfrozen_parameters:\n- ^lm_head.weight$\n- model.embed_tokens.weight$[:32000]\n- model.layers.2[6-7]\n"
+    found = axolotl(read, tmp_path, settings).value("training.trainable")
+    assert found == ["lm_head.weight", "model.embed_tokens.weight", "model.layers.2[6-7]*"]
+    assert axolotl(read, tmp_path, f"{settings}adapter: lora\nlora_r: 8\n").value("training.trainable") is None
+
+
+def test_axolotl_patterns_that_are_not_understood(read: Read, tmp_path: Path) -> None:
+    for settings in ("unfrozen_parameters: ['(?<!x)lm_head']\n", "spectrum_top_fraction: 0.5\n"):
+        reading = axolotl(read, tmp_path, settings)
+        assert reading.value("training.trainable") is None
+        assert reading.job().unsure.optimizer == "less"
+        assert reading.job({"training.trainable": ["lm_head"]}).unsure.optimizer == "no"
+
+
+def test_axolotl_freezes_encoders(read: Read, tmp_path: Path) -> None:
+    assert "!*vision_tower*" in axolotl(read, tmp_path, "freeze_mm_modules: true\n").value("training.trainable")
+
+
+@pytest.mark.parametrize(
+    ("flags", "patterns"),
+    [
+        ("", None),
+        ("--freeze_parameters model.embed_tokens model.norm", ["!model.embed_tokens*", "!model.norm*"]),
+        ("--freeze_parameters_ratio 1 --trainable_parameters lm_head", ["!*", "lm_head*"]),
+        (r"--freeze_parameters_regex 'layers\.[0-9]\.'", ["!*layers.[0-9].*"]),
+        ("--freeze_parameters_ratio 0.3", ["!model.embed_tokens.weight", "!model.layers.0.*"]),
+    ],
+)
+def test_swift_freezes_and_activates(read: Read, flags: str, patterns: list[str] | None) -> None:
+    assert read(f"{SWIFT} {flags}").value("training.trainable") == patterns
+
+
+def test_swift_freezes_the_vision_tower_by_default(read: Read, vision_model: str) -> None:
+    line = SWIFT.replace("Qwen/Qwen3-0.6B", vision_model)
+    frozen = read(line).value("training.trainable")
+    assert {"!*vision_tower*", "!*multi_modal_projector*"} <= set(frozen)
+    assert "!*multi_modal_projector*" not in read(f"{line} --freeze_aligner false").value("training.trainable")
+    assert "!*language_model*" in read(f"{line} --freeze_llm true").value("training.trainable")
+
+
+def test_swift_patterns_that_are_not_understood(read: Read) -> None:
+    reading = read(rf"{SWIFT} --freeze_parameters_regex '(a)\1'")
+    assert reading.value("training.trainable") is None
+    assert reading.job().unsure.gradients == "less"
