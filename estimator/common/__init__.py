@@ -25,7 +25,14 @@ if TYPE_CHECKING:
         note_job_folder as note_job_folder,
     )
     from .process_limit import ProcessLimitError as ProcessLimitError, process_limit_error as process_limit_error
-    from .sizes import GIB as GIB, KIB as KIB, MIB as MIB, format_gib as format_gib, parse_size as parse_size
+    from .sizes import (
+        GIB as GIB,
+        KIB as KIB,
+        MIB as MIB,
+        UNSEEN_BYTES as UNSEEN_BYTES,
+        format_gib as format_gib,
+        parse_size as parse_size,
+    )
     from .untrusted_files import (
         MAX_CONFIG_BYTES as MAX_CONFIG_BYTES,
         TooLargeError as TooLargeError,
@@ -43,7 +50,7 @@ else:
             "errors": "CancelledError CannotTellError InputError VramtopError",
             "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
             "process_limit": "process_limit_error ProcessLimitError",
-            "sizes": "format_gib GIB KIB MIB parse_size",
+            "sizes": "format_gib GIB KIB MIB parse_size UNSEEN_BYTES",
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
             ),

@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     )
     from .job_file_edit import edit_job_file as edit_job_file, toml_value as toml_value, unified_diff as unified_diff
     from .job_file_writer import save_job as save_job
+    from .model_change import (
+        ABOUT_THE_MODEL as ABOUT_THE_MODEL,
+        replaces_model as replaces_model,
+        with_old_model_removed as with_old_model_removed,
+    )
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
     from .task import Task as Task
@@ -70,6 +75,7 @@ else:
             ),
             "job_file_edit": "edit_job_file toml_value unified_diff",
             "job_file_writer": "save_job",
+            "model_change": "ABOUT_THE_MODEL replaces_model with_old_model_removed",
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
             "task": "Task",
