@@ -5,13 +5,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from .budget import Budget, widen_for_uncertainty
-from .common import CannotTellError, InputError
+from .common import CannotTellError, InputError, VramtopError
 from .formula import host_need
+from .formula.beside import HeldModel, with_other_models
 from .formula.closed_form import closed_form
-from .job import Gpu, Job, find_gpu
+from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
-from .model import Architecture, Inventory, ResolvedModel, resolve_model
+from .model import (
+    Architecture,
+    Inventory,
+    ResolvedModel,
+    model_trained_parameters,
+    near_names,
+    resolve_model,
+)
 from .model.count_parameters import count_parameters
 from .model.read_architecture import read_architecture
 from .trace import allocator_settings, exact_inventory
@@ -19,6 +29,8 @@ from .trace.exact_optimizer import exact_optimizer
 from .trace.traced_budget import traced_budget
 
 _TRACE_HINT = "--method traced runs the model itself"
+_COUNT_TOLERANCE = 0.002
+"""Relative difference of two counts of one model's parameters."""
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
 
@@ -62,9 +74,19 @@ def estimate(
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
             traced = traced_budget(
-                job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
+                _with_known_trained(job, shape),
+                model,
+                shape,
+                gpu=gpu,
+                memory_bytes=memory_bytes,
+                python=python,
+                environ=environ,
             )
-            return widen_for_uncertainty(_with_host_need(traced, arch))
+            _check_trained_count(job, traced)
+            traced = with_other_models(
+                replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
+            )
+            return widen_for_uncertainty(traced)
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -75,6 +97,7 @@ def estimate(
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its default settings: only traced steps apply {settings[0]}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    budget = with_other_models(budget, _held_models(job, arch, environ))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
@@ -85,6 +108,10 @@ class QuickEstimator:
     arch: Architecture
     inventory: Inventory
     gpu: Gpu | None
+    job: Job
+    """The job that is changed."""
+    held: tuple[HeldModel, ...]
+    """The models beside its own."""
 
     def __call__(self, changed: Job) -> Budget:
         """Return the budget of a job of the same model; its attention may differ.
@@ -92,7 +119,12 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        return widen_for_uncertainty(closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False))
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False)
+        return widen_for_uncertainty(with_other_models(budget, self._held(changed)))
+
+    def _held(self, changed: Job) -> tuple[HeldModel, ...]:
+        same = changed.other_models == self.job.other_models
+        return self.held if same else _held_models(changed, self.arch, None)
 
     @property
     def max_positions(self) -> int | None:
@@ -117,7 +149,81 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     arch = _architecture(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu)
+    held = _held_models(job, arch, environ)
+    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu, job=job, held=held)
+
+
+def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> None:
+    """Check that every pattern of ``training.trainable`` matches a parameter, if the model's names are known.
+
+    Raises:
+        InputError: one matches none; names that resemble it are in the message.
+    """
+    if job.training.trainable is None:
+        return
+    arch = _architecture(job, resolve_model(job.model, environ=environ))
+    if isinstance(arch, CannotTellError) or arch.approximate:
+        return
+    inventory = count_parameters(arch)
+    trained = model_trained_parameters(resolve_job(job), inventory)
+    for pattern in trained.unmatched if trained else ():
+        near = ", ".join(near_names(inventory, pattern))
+        raise InputError(f"training.trainable: no parameter of this model matches {pattern!r}; near are {near}")
+
+
+def _with_known_trained(job: Job, arch: Architecture | None) -> Job:
+    """Return the job with patterns that give the number of trained parameters that the running program reports.
+
+    Raises:
+        CannotTellError: which parameters train is not known.
+    """
+    if job.training.trainable_parameters is None or arch is None:
+        return job
+    trained = model_trained_parameters(resolve_job(job), count_parameters(arch))
+    if trained is not None and trained.scale != 1:
+        raise CannotTellError("it is not known which parameters the running program trains")
+    if trained is None or not trained.inferred:
+        return job
+    return msgspec.structs.replace(
+        job, training=msgspec.structs.replace(job.training, trainable=list(trained.inferred))
+    )
+
+
+def _check_trained_count(job: Job, traced: Budget) -> None:
+    """Raise CannotTellError if the running program trains another number of parameters than the trace does."""
+    reported = job.training.trainable_parameters
+    if reported is not None and abs(reported - traced.model.trainable_parameters) > _COUNT_TOLERANCE * reported:
+        raise CannotTellError(
+            f"the running program trains {reported:,} parameters, and the model as it was read "
+            f"{traced.model.trainable_parameters:,}"
+        )
+
+
+def _held_models(
+    job: Job, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> tuple[HeldModel, ...]:
+    """Return the models that are held beside the trained one, each with its shape; none that nothing is known of."""
+    found = (_held_model(job, other, arch, environ) for other in job.other_models)
+    return tuple(each for each in found if each is not None)
+
+
+def _held_model(
+    job: Job, other: OtherModel, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> HeldModel | None:
+    task, label, assumed = other.task or job.model.task, other.id or "like the trained one", None
+    same = other.id is None and other.config is None
+    spec = job.model if same else ModelSpec(id=other.id, config=other.config)
+    try:
+        model = resolve_model(spec, environ=environ)
+        if model.source == "code":
+            raise CannotTellError("it is Python code")
+        shape = read_architecture(model.config, task, where=model.where)
+    except VramtopError as error:
+        if isinstance(arch, CannotTellError):
+            return None
+        shape = arch
+        assumed = f"The {other.role} model {label} is taken for one like the trained model: {error.message}."
+    return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
 
 
 def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
@@ -146,7 +252,9 @@ def _closed_form(
             progress(f"counting the parameters of {model.label} on the built model")
         try:
             lora = None if FRAMEWORKS[job.training.framework].own_adapters else job.lora  # the worker's are peft's
-            counted = exact_inventory(model, job.model.task, lora=lora, python=python)
+            counted = exact_inventory(
+                model, job.model.task, lora=lora, places=job.training.trainable is not None, python=python
+            )
             shape = _architecture_of_built(job, model, arch, counted)
             return _with_own_optimizer(job, shape, counted, gpu=gpu, python=python, progress=progress)
         except CannotTellError:

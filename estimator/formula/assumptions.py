@@ -2,8 +2,15 @@
 
 from collections.abc import Iterator
 
-from ..job import Gpu, ResolvedJob, is_four_bit
-from ..model import UNKNOWN_FAMILY_ERROR, Architecture, Inventory, adapter_groups
+from ..job import Gpu, ResolvedJob, describe_trained, is_four_bit
+from ..model import (
+    UNKNOWN_FAMILY_ERROR,
+    Architecture,
+    Inventory,
+    TrainedParameters,
+    adapter_groups,
+    near_names,
+)
 from ..model.families import FAMILIES
 from .activations import uses_eager_attention
 
@@ -31,6 +38,43 @@ def warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory |
         inventory: the parameters that the figure rests on; None: the step itself was run.
     """
     return tuple(_warnings(job, arch, inventory))
+
+
+def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> Iterator[str]:
+    """Yield what is trained where some of the model's own parameters are frozen, and what follows from that."""
+    if trained is None:
+        return
+    patterns = trained.inferred or job.training.trainable
+    if patterns and trained.scale == 1:
+        found = " (the only usual choice with that many)" if trained.inferred else ""
+        yield f"{trained.count:,} of the model's own parameters train: {describe_trained(patterns)}{found}."
+    if job.lora and trained.count:
+        yield "What trains beside the adapters is a copy of the frozen module, as peft makes for modules_to_save."
+    first = 0 if trained.before_blocks or job.lora else trained.first_block
+    if first and job.checkpoints_with_gradient:
+        yield "Gradient checkpointing passes gradients through frozen blocks too, as transformers 5 asks for them."
+    elif first:
+        where = "the head" if first == trained.blocks else f"block {first + 1} of {trained.blocks}"
+        yield f"Nothing trains before {where}: the blocks before it save no activations."
+
+
+def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, inventory: Inventory | None) -> Iterator[str]:
+    """Yield what is not known about which parameters train."""
+    if trained is None:
+        return
+    if trained.scale != 1:
+        yield (
+            f"The running program trains {job.training.trainable_parameters:,} parameters, and which is not known: "
+            "the range allows for activations of all blocks and of none."
+        )
+    for pattern in trained.unmatched:
+        near = near_names(inventory, pattern) if inventory else ()
+        also = f"; near are {', '.join(near)}" if near else ""
+        yield f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both."
+    if trained.guessed:
+        yield "The patterns tell numbers in names apart that only the built model shows: method exact counts them."
+    if not trained.count and not job.lora:
+        yield "No parameter trains, so that there is no backward pass."
 
 
 def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> Iterator[str]:

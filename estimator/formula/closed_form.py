@@ -4,13 +4,16 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
+import dataclasses
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..job import Gpu, Job
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
-from .assumptions import assumptions, warnings
+from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
@@ -49,8 +52,9 @@ def closed_form(
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
+    doubts = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
-    peak = peaks[highest]
+    peak = _with_doubts(peaks[highest], plan)
     return Budget(
         job=job,
         model=ModelFacts(
@@ -62,12 +66,32 @@ def closed_form(
         phases=phases[highest],
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=assumptions(plan.job, arch, gpu) if words else (),
-        warnings=warnings(plan.job, arch, inventory) if words else (),
+        assumptions=(*assumptions(plan.job, arch, gpu), *trained_assumptions(plan.job, plan.trained)) if words else (),
+        warnings=(*warnings(plan.job, arch, inventory), *doubts) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
     )
+
+
+def _with_doubts(peak: Peak, plan: Plan) -> Peak:
+    """Return the peak with a range that allows for what is not known about which parameters train."""
+    trained, job = plan.trained, plan.job.job
+    if trained is None:
+        return peak
+    unknown = trained.guessed or trained.scale != 1 or plan.inventory.count == "approximate"
+    choices: list[list[str] | None] = []
+    if unknown or any(pattern.startswith("!") for pattern in trained.unmatched):
+        choices.append(["!*"])
+    if trained.scale == 1 and (unknown or any(not pattern.startswith("!") for pattern in trained.unmatched)):
+        choices.append(None if job.lora is None else ["*"])
+    for patterns in choices:
+        training = replace(job.training, trainable=patterns, trainable_parameters=None)
+        changed, optimizer = replace(job, training=training), plan.job.optimizer
+        other = closed_form(changed, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=optimizer, words=False).peak
+        low, high = min(peak.low_bytes, other.low_bytes), max(peak.high_bytes, other.high_bytes)
+        peak = dataclasses.replace(peak, low_bytes=low, high_bytes=high)
+    return peak
 
 
 def _saved_state_bytes(plan: Plan, ranks: Sequence[RankMemory]) -> int:
@@ -88,4 +112,9 @@ def _stage_peaks(plan: Plan, peaks: Sequence[Peak]) -> tuple[RankPeak, ...]:
 def _trainable_parameters(plan: Plan) -> int:
     if not plan.job.trains:
         return 0
-    return adapter_elements(plan.inventory, plan.job) if plan.job.lora else plan.inventory.parameters
+    adapters = adapter_elements(plan.inventory, plan.job) if plan.job.lora else 0
+    if plan.job.training.trainable_parameters is not None:
+        return plan.job.training.trainable_parameters
+    if plan.trained is not None:
+        return adapters + plan.trained.count
+    return adapters if plan.job.lora else plan.inventory.parameters

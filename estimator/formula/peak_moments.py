@@ -103,8 +103,14 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
     saved, buffers, recomputes = rank.saved, rank.buffers, rank.job.recomputes
     graph = saved.all_layers_bytes + saved.outside_blocks_bytes
     activations = rank.stage.in_flight * graph + saved.previous_graph_bytes
-    # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
-    kept = 0 if rank.job.lora is not None and recomputes else rank.casts
+    kept = rank.forward_casts
+    if saved.no_graph_bytes:  # blocks before the first one that trains
+        yield _moment(
+            gradients=rank.accumulated_gradients,
+            logits=rank.loss.retained_before_bytes,
+            temporary=saved.no_graph_bytes + rank.casts // max(1, rank.stage.layers),
+            communication=buffers.forward,
+        )
     yield _moment(
         gradients=rank.accumulated_gradients,
         activations=activations,
@@ -124,26 +130,27 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
             gradients=rank.accumulated_gradients,
             activations=activations,
             logits=rank.loss.upcast_bytes,
-            temporary=rank.head_casts + (0 if recomputes else rank.casts),
+            temporary=rank.head_casts + (0 if recomputes else kept),
             communication=buffers.loss_backward,
         )
 
 
 def _backward(rank: RankMemory) -> Iterator[_Moment]:
     """Yield the loss, the head, blocks at which memory may be highest, and the embedding, running backward."""
-    saved, layers, buffers = rank.saved, max(1, rank.stage.layers), rank.buffers
+    saved, layers, buffers = rank.saved, rank.blocks_backward, rank.buffers
     others = (rank.stage.in_flight - 1) * (saved.all_layers_bytes + saved.outside_blocks_bytes)
     # casts of blocks that are recomputed were dropped when autocast ended
-    casts = rank.casts // layers if rank.job.recomputes else rank.casts
+    casts = rank.casts // max(1, rank.stage.layers) if rank.job.recomputes else rank.forward_casts
     yield from _head_backward(rank, rank.head_casts + (0 if rank.job.recomputes else casts), others)
-    ends = {0, layers - 1}  # blocks that have run backward; between them memory changes linearly
-    if buffers.pending_blocks or buffers.first_block != buffers.block:
+    # blocks that have run backward; between them memory changes linearly
+    ends = {0, layers - 1} if saved.order is None else saved.order.ends
+    if layers and (buffers.pending_blocks or buffers.first_block != buffers.block):
         ends.add(min(max(1, buffers.pending_blocks), layers - 1))
     for done in sorted(ends):
         yield from _block_backward(rank, done, casts, others)
     yield _moment(  # the embedding; where it is the head too, it has two gradients, which are added
         gradients=max(rank.accumulated_gradients, rank.states.gradients),
-        activations=others + saved.boundary_bytes,
+        activations=others + (saved.boundary_bytes if layers else 0),
         logits=rank.loss.retained_bytes,
         temporary=rank.second_gradient,
         communication=buffers.embedding,
@@ -167,14 +174,16 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
         temporary=casts,
         communication=buffers.loss_backward,
     )
-    gradients = max(accumulated, _gradients_after(rank, 0))
+    gradients = max(accumulated, rank.gradients_after(0))
     yield _moment(  # the head; under autocast its gradient has the compute dtype first
         gradients=accumulated if rank.job.widths.autocast else gradients,
         activations=activations,
         logits=rank.loss.gradient_bytes,
-        temporary=casts + (rank.head_casts if rank.job.lora is None else 0),
+        temporary=casts + (rank.head_casts if rank.stage.trains_head else 0),
         communication=buffers.head_backward,
     )
+    if not rank.blocks_backward and not rank.stage.trains_embeddings:
+        return  # nothing before the head needs a gradient
     yield _moment(  # the last norm
         gradients=gradients,
         activations=activations,
@@ -193,10 +202,10 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Ite
         casts: autocast's copies of the blocks' weights that were cached before any ran backward.
         others: activations of the other micro-batches in flight.
     """
-    saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.buffers, rank.stage.mlp_share
+    saved, layers, buffers, mlp = rank.saved, rank.blocks_backward, rank.buffers, rank.stage.mlp_share
     accumulated = rank.accumulated_gradients
-    gradients = max(accumulated, _gradients_after(rank, done))
-    activations = others + saved.all_layers_bytes * (layers - done) // layers + saved.recomputed_bytes
+    gradients = max(accumulated, rank.gradients_after(done))
+    activations = others + rank.saved_bytes(done) + saved.recomputed_bytes
     temporary = casts * (layers - done) // layers
     pending = min(done, buffers.pending_blocks) * buffers.pending_bytes
     communication = pending + (buffers.block if done else buffers.first_block) - buffers.kept * done // layers
@@ -208,24 +217,16 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Ite
         communication=communication,
     )
     yield _moment(
-        gradients=gradients if buffers.unreduced else max(accumulated, _gradients_after(rank, done + mlp)),
+        gradients=gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
         activations=max(0, activations - saved.mlp_half_bytes),
         temporary=temporary + saved.attention_backward_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
     yield _moment(
-        gradients=max(accumulated, _gradients_after(rank, done + 1)),
-        activations=others + saved.all_layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
+        gradients=max(accumulated, rank.gradients_after(done + 1)),
+        activations=others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
         communication=pending + buffers.block_end - buffers.kept * (done + 1) // layers,
     )
-
-
-def _gradients_after(rank: RankMemory, blocks: float) -> int:
-    """Return the gradients that exist after that many blocks have run backward: the head's and theirs."""
-    if rank.job.steps_in_backward:
-        return rank.states.gradients
-    around, block = rank.gradient_shares
-    return round(rank.states.gradients * (around + block * blocks))
 
 
 def _step(rank: RankMemory) -> Iterator[_Moment]:

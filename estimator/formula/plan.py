@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from ..job import Generation, Gpu, Job, ResolvedJob, generation_of, resolve_job
 from ..job.rules import Optimizer
-from ..model import Architecture, Inventory, Stage, stages
+from ..model import Architecture, Inventory, Stage, TrainedParameters, model_trained_parameters, stages
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -15,6 +15,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     inventory: Inventory
     stages: tuple[Stage, ...]
     """Parameters of a rank of each pipeline stage; stages that are alike are one object."""
+    trained: TrainedParameters | None
+    """Which of the model's own parameters train; None: the job does not say, so all or the adapters."""
     gpu: Gpu | None
     """None: not known, so a Hopper GPU."""
     generation: Generation
@@ -45,6 +47,7 @@ def make_plan(
         arch=arch,
         inventory=inventory,
         stages=stages(resolved, inventory),
+        trained=model_trained_parameters(resolved, inventory),
         gpu=gpu,
         generation=generation_of(gpu),
     )

@@ -56,6 +56,8 @@ class RankMemory:
     """Head and embedding are one parameter."""
     casts: int
     """Autocast's copies of the weights of the blocks' linear layers, all of them."""
+    trained_casts: int
+    """Those of weights that train."""
     head_casts: int
     """Autocast's copies of weights outside of the blocks."""
 
@@ -92,6 +94,39 @@ class RankMemory:
         ):
             return 0
         return max(0, round(self.stage.elements() * job.widths.compute) - self.states.weights)
+
+    @property
+    def blocks_backward(self) -> int:
+        """Blocks that run backward: those from the first one that trains on."""
+        order = self.saved.order
+        return max(1, self.stage.layers) if order is None else order.blocks
+
+    @property
+    def forward_casts(self) -> int:
+        """Autocast's copies of the blocks' weights that exist at the end of the forward pass.
+
+        It caches casts of what is trained, and frozen layers save theirs, except in checkpointed blocks.
+        """
+        if self.job.recomputes:
+            return self.trained_casts
+        return self.casts * self.blocks_backward // max(1, self.stage.layers)
+
+    def saved_bytes(self, done: int) -> int:
+        """Return what the blocks save that have not run backward, when that many have."""
+        order, layers = self.saved.order, max(1, self.stage.layers)
+        if order is not None:
+            return order.saved_bytes(done)
+        return self.saved.all_layers_bytes * (layers - done) // layers
+
+    def gradients_after(self, done: float) -> int:
+        """Return the gradients that exist after that many blocks have run backward: the head's and theirs."""
+        if self.job.steps_in_backward:
+            return self.states.gradients
+        around, block = self.gradient_shares
+        if self.saved.order is None:
+            return round(self.states.gradients * (around + block * done))
+        trainable = max(1, self.stage.elements(trainable=True))
+        return round(self.states.gradients * (around + self.saved.order.trained_elements(done) / trainable))
 
     @property
     def second_gradient(self) -> int:
@@ -165,26 +200,29 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         vocabulary=arch.vocab,
         tied=tied,
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
+        trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),
     )
 
 
-def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool) -> int:
-    """Return the bytes of autocast's weight copies in the blocks, or outside of them."""
+def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool, trained: bool = False) -> int:
+    """Return the bytes of autocast's weight copies in the blocks, or outside of them; of all or of what trains."""
     if not job.widths.autocast:
         return 0
     passes = 1 if layered else head_passes(job)  # a frozen weight is cast again for every use
-    elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied)
+    elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied, trained)
     return elements * passes * job.widths.compute
 
 
 @lru_cache(maxsize=256)
-def _cast_elements(stage: Stage, layered: bool, fused_experts: bool, tied: bool) -> int:
+def _cast_elements(stage: Stage, layered: bool, fused_experts: bool, tied: bool, trained: bool) -> int:
     head = stage.token_embedding if tied and stage.last else None
     return sum(
         held.elements
         for held in stage.parameters
         if held.group.layered == layered
+        and not held.copied
+        and (not trained or (held.trainable and not held.adapter))
         and not held.quantized
         and (held.group.linear or (fused_experts and held.group.role == "expert") or held is head)
     )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Lora as Lora,
         ModelSpec as ModelSpec,
         OptimizerName as OptimizerName,
+        OtherModel as OtherModel,
         Parallel as Parallel,
         Software as Software,
         StrategyName as StrategyName,
@@ -59,6 +60,11 @@ if TYPE_CHECKING:
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
     from .task import Task as Task
+    from .trainable import (
+        TrainableRules as TrainableRules,
+        describe_trained as describe_trained,
+        trainable_rules as trainable_rules,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -66,8 +72,8 @@ else:
             "config_fields": "ConfigFields format_value MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora MAX_GPUS ModelSpec OptimizerName Parallel Software StrategyName Target Training "
-                "Uncertainties UncertaintyDirection"
+                "Inference Job Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel Software StrategyName Target "
+                "Training Uncertainties UncertaintyDirection"
             ),
             "job_file": (
                 "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
@@ -79,5 +85,6 @@ else:
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
             "task": "Task",
+            "trainable": "describe_trained trainable_rules TrainableRules",
         },
     )

@@ -26,6 +26,7 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
+from .trainable import TrainableRules, trainable_rules
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
@@ -50,6 +51,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     shards: Shards
     """Ranks over which they are sharded."""
 
+    trainable: TrainableRules | None
+    """Which of the model's own parameters train; None: without adapters all, else none."""
     trains: bool
     """It trains; otherwise it runs inference."""
     served_by_vllm: bool
@@ -72,6 +75,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
+    checkpoints_with_gradient: bool
+    """The first checkpointed block's input needs a gradient, whether anything before it trains or not."""
     sequences: int
     """Sequences of one forward pass on one rank."""
     local_length: int
@@ -140,6 +145,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         ),
         zero_stage=stage,
         shards=shards,
+        trainable=(trainable_rules(training.trainable, adapters=job.lora is not None) if training.trainable else None),
         trains=training.mode == "train",
         served_by_vllm=job.served_by_vllm,
         quantization=kind,
@@ -153,6 +159,9 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
+        checkpoints_with_gradient=training.activation_checkpointing != "none"
+        and "transformers" in framework.libraries
+        and (versions.checkpoints_with_gradient or job.lora is not None),
         local_length=length,
         local_tokens=sequences * length,
         generated_sequences=_generated_sequences(job, sequences),

@@ -9,25 +9,33 @@ frozen if the first pattern has no ``!``, and trains otherwise.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 _MAX_PATTERNS = 10_000
 _MAX_CHARACTERS = 500
+_MAX_SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # not slotted: the compiled rules are cached
 class TrainableRules:
     """Patterns as regular expressions, in their order."""
 
+    patterns: tuple[str, ...]
+    """As they are written."""
     rules: tuple[tuple[str, bool], ...]
     """Regular expressions that are searched in a dotted name, and whether a parameter that matches trains."""
     otherwise: bool
     """Whether a parameter that matches none trains."""
 
+    @cached_property
+    def compiled(self) -> tuple[re.Pattern[str], ...]:
+        """The regular expressions, compiled."""
+        return tuple(re.compile(rule) for rule, _ in self.rules)
+
     def trains(self, name: str) -> bool:
         """Return True if a parameter of that dotted name trains."""
-        matching = (trains for rule, trains in reversed(self.rules) if re.search(rule, name))
-        return next(matching, self.otherwise)
+        last_first = zip(reversed(self.compiled), reversed(self.rules), strict=True)
+        return next((trains for rule, (_, trains) in last_first if rule.search(name)), self.otherwise)
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
@@ -52,6 +60,19 @@ def check_patterns(patterns: Sequence[str]) -> None:
             raise ValueError(f"trainable has the pattern {pattern[:80]!r}, which is none: {error}") from None
 
 
+def describe_trained(patterns: Sequence[str]) -> str:
+    """Return what trains by some patterns, in a few words."""
+    frozen = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    if len(frozen) == len(patterns):
+        return "nothing" if "*" in frozen else f"all but {_some(frozen)}"
+    return _some(list(patterns))
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MAX_SHOWN
+    return ", ".join(names[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def trainable_rules(patterns: Sequence[str], *, adapters: bool = False) -> TrainableRules:
     """Return the rules that patterns make.
 
@@ -65,6 +86,7 @@ def trainable_rules(patterns: Sequence[str], *, adapters: bool = False) -> Train
 @lru_cache(maxsize=256)
 def _rules(patterns: tuple[str, ...], adapters: bool) -> TrainableRules:
     return TrainableRules(
+        patterns=patterns,
         rules=tuple((pattern_regex(pattern.removeprefix("!")), not pattern.startswith("!")) for pattern in patterns),
         otherwise=patterns[0].startswith("!") and not adapters,
     )

@@ -26,14 +26,20 @@ if TYPE_CHECKING:
         assign_roles as assign_roles,
         with_role as with_role,
     )
-    from .parameters import Buffer as Buffer, Inventory as Inventory, ParameterGroup as ParameterGroup
+    from .parameters import Buffer as Buffer, Inventory as Inventory, ParameterGroup as ParameterGroup, Role as Role
     from .rank_share import (
         LocalParameters as LocalParameters,
         Stage as Stage,
+        model_trained_parameters as model_trained_parameters,
         stages as stages,
         unpacked_bytes as unpacked_bytes,
     )
     from .read_architecture import complete_config as complete_config, usual_task as usual_task
+    from .trained_parameters import (
+        BlockRun as BlockRun,
+        TrainedParameters as TrainedParameters,
+        near_names as near_names,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -43,8 +49,9 @@ else:
             "find_config": "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel",
             "lora": "adapter_elements adapter_groups",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
-            "parameters": "Buffer Inventory ParameterGroup",
-            "rank_share": "LocalParameters Stage stages unpacked_bytes",
+            "parameters": "Buffer Inventory ParameterGroup Role",
+            "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",
             "read_architecture": "complete_config usual_task",
+            "trained_parameters": "BlockRun near_names TrainedParameters",
         },
     )

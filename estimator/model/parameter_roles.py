@@ -22,6 +22,8 @@ class NamedShape:
     kind: ParameterKind
     dtype: str | None = None
     quantized: bool | None = None
+    places: tuple[tuple[int, ...], ...] | None = None
+    """The numbers for which ``*`` stands, of each tensor; None: not known."""
 
 
 def linear(name: str, out_size: int, in_size: int, repeat: int, *, bias: bool = False) -> Iterator[NamedShape]:
@@ -74,6 +76,7 @@ def with_role(found: NamedShape) -> ParameterGroup:
         transposed=found.kind == "conv1d",
         dtype=found.dtype,
         quantized=found.quantized,
+        places=found.places,
     )
 
 

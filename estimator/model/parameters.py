@@ -36,6 +36,8 @@ class ParameterGroup:
     """dtype in which the model creates it, such as ``float32``; None: unknown, because the model was not built."""
     transposed: bool = False
     """Stored (in, out): GPT-2's linear layers."""
+    places: tuple[tuple[int, ...], ...] | None = None
+    """The numbers for which ``*`` stands in the name, of each tensor; None: not known."""
     quantized: bool | None = None
     """transformers passes it to bitsandbytes; None: the model was not built, and ``linear`` and ``role`` decide."""
 

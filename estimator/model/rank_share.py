@@ -1,14 +1,15 @@
 """The share of a model that one rank holds: its pipeline stage, its tensor- and expert-parallel part, its adapters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 
 from ..common import InputError
 from ..job import Parallel, ResolvedJob, quantized_bytes
-from .lora import adapter_groups
+from .lora import adapter_elements, adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
+from .trained_parameters import BlockRun, TrainedParameters, trained_by_count, trained_parameters
 
 _MAX_KINDS = 64
 """Pipeline stages that differ in their micro-batches in flight; pipelines of at most 64 stages are published."""
@@ -25,6 +26,8 @@ class LocalParameters:
     trainable: bool
     quantized: bool
     adapter: bool
+    copied: bool = False
+    """A trained copy of frozen parameters, which peft makes of ``modules_to_save``."""
     quantized_bytes: int | None = None
     """Bytes of this part as bitsandbytes stores it; None: not quantized."""
 
@@ -47,6 +50,8 @@ class Stage:
     in_flight: int
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
     parameters: tuple[LocalParameters, ...]
+    runs: tuple[BlockRun, ...] | None = None
+    """Runs of blocks in which the same own parameters train, in their order; None: all blocks are alike."""
     buffer_bytes: int = 0
     """Bytes of buffers, which are whole on every rank that has their module; 0 if the model was not built."""
 
@@ -70,6 +75,29 @@ class Stage:
     def head(self) -> tuple[LocalParameters, ...]:
         """Parameters of the task head, with its adapters."""
         return tuple(local for local in self.parameters if local.group.role == "head")
+
+    @cached_property
+    def partly_trained(self) -> bool:
+        """True if some, but not all of the model's own parameters train."""
+        return len({local.trainable for local in self.parameters if not local.adapter}) > 1
+
+    @cached_property
+    def trains_head(self) -> bool:
+        """True if the weight that computes the logits trains, which is the embedding if they are tied."""
+        heads = [local for local in self.head if local.group.linear and not local.adapter]
+        if not heads and self.token_embedding is not None:
+            return any(h.trainable for h in self.parameters if h.group == self.token_embedding.group)
+        return any(local.trainable for local in heads)
+
+    @cached_property
+    def trains_embeddings(self) -> bool:
+        """True if something before the first block trains, so that all blocks pass gradients on."""
+        return any(
+            local.trainable and not local.group.layered and local.group.role == "embedding" for local in self.parameters
+        ) or any(
+            local.trainable and "embeddings." in local.group.name and not local.group.layered
+            for local in self.parameters
+        )
 
     @cached_property
     def mlp_share(self) -> float:
@@ -109,11 +137,23 @@ def stages(job: ResolvedJob, inventory: Inventory) -> tuple[Stage, ...]:
         adapters=adapter_groups(inventory, job) if job.lora else None,
         quantization=job.quantization,
         trains=job.trains,
+        trained=model_trained_parameters(job, inventory),
         quantizes_head=job.framework.quantizes_head,
         by_plan=job.framework.tensor_parallel_plan,
         accumulation=job.training.gradient_accumulation if count > 1 else 1,
     )
     return _stages(inventory, partitioning)
+
+
+def model_trained_parameters(job: ResolvedJob, inventory: Inventory) -> TrainedParameters | None:
+    """Return which of the model's own parameters train; None: all of them, or none beside adapters."""
+    if not job.trains:
+        return None
+    count = job.training.trainable_parameters
+    if count is None:
+        return None if job.trainable is None else trained_parameters(inventory, job.trainable)
+    own = max(0, count - adapter_elements(inventory, job)) if job.lora else count
+    return trained_by_count(inventory, own, job.trainable, adapters=job.lora is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +165,8 @@ class _Partitioning:
     """None: no adapters; every parameter is trained."""
     quantization: str | None
     trains: bool
+    trained: TrainedParameters | None
+    """Which of the model's own parameters train; None: without adapters all, else none."""
     quantizes_head: bool
     by_plan: bool
     """True if tensor parallelism follows the plan in a transformers model."""
@@ -135,14 +177,16 @@ class _Partitioning:
 def _stages(inventory: Inventory, partitioning: _Partitioning) -> tuple[Stage, ...]:
     """Return every stage; those that are alike are one object."""
     count, made = partitioning.parallel.pipeline, {}
-    found = []
+    found, start = [], 0
     for index in range(count):
         # evenly, with the remainder on the first stages (torchtitan's pipeline_parallel)
         layers = inventory.layers // count + (index < inventory.layers % count)
         kind = layers, index == 0, index == count - 1, _in_flight(index, count, partitioning.accumulation)
-        if kind not in made:
-            made[kind] = _local_stage(partitioning, inventory, kind)
-        found.append(made[kind])
+        key = (kind, None if partitioning.trained is None else start)
+        if key not in made:
+            made[key] = _local_stage(partitioning, inventory, kind, blocks=(start, start + layers))
+        found.append(made[key])
+        start += layers
     return tuple(found)
 
 
@@ -154,38 +198,76 @@ def _in_flight(index: int, count: int, accumulation: int) -> int:
     return min(-(-(count - index) // step) * step, count, accumulation)
 
 
-def _local_stage(partitioning: _Partitioning, inventory: Inventory, kind: tuple[int, bool, bool, int]) -> Stage:
-    """Return the stage with these layers, first or not, last or not, with these micro-batches in flight."""
+def _local_stage(
+    partitioning: _Partitioning,
+    inventory: Inventory,
+    kind: tuple[int, bool, bool, int],
+    *,
+    blocks: tuple[int, int],
+) -> Stage:
+    """Return the stage with these layers, first or not, last or not, with these micro-batches in flight.
+
+    Args:
+        partitioning: the job's settings.
+        inventory: the model.
+        kind: layers, first, last, in flight.
+        blocks: its first block's number, and the next stage's.
+    """
     layers, first, last, in_flight = kind
     parameters: list[LocalParameters] = []
     for group in (*inventory.groups, *(partitioning.adapters or ())):
-        adapter = ".lora_" in group.name
         tied_copy = group.role == "embedding" and inventory.tied_head and last
         if not group.layered and not (
             (first and group.role == "embedding") or tied_copy or (last and group.role != "embedding")
         ):
             continue
         tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
-        elements = -(-group.elements * tensors // group.repeat // _split_ranks(partitioning, group))
-        parameters.append(
-            LocalParameters(
-                group=group,
-                elements=elements,
-                tensors=tensors,
-                trainable=adapter or (partitioning.adapters is None and partitioning.trains),
-                quantized=_is_quantized(partitioning, group) and not adapter,
-                adapter=adapter,
-                quantized_bytes=_quantized_bytes(partitioning, group, elements) if not adapter else None,
-            )
-        )
+        parameters += _local_parameters(partitioning, group, tensors, blocks=blocks)
+    trained = partitioning.trained
     return Stage(
         layers=layers,
         first=first,
         last=last,
         in_flight=in_flight,
         parameters=tuple(parameters),
+        runs=trained.runs(*blocks) if trained and _differ(trained, partitioning) else None,
         buffer_bytes=_buffer_bytes(inventory, layers),
     )
+
+
+def _local_parameters(
+    partitioning: _Partitioning, group: ParameterGroup, tensors: int, *, blocks: tuple[int, int]
+) -> Iterator[LocalParameters]:
+    """Yield a rank's part of a group: what trains of it, and what is frozen."""
+    adapter = ".lora_" in group.name
+    every = adapter or (partitioning.adapters is None and partitioning.trains)
+    share = float(every)
+    if partitioning.trained is not None and not adapter:
+        share = partitioning.trained.share(group, *blocks)
+    copies = partitioning.adapters is not None and not adapter and share > 0
+    kinds = [(False, 1.0, False), (True, share, True)] if copies else [(True, share, False), (False, 1 - share, False)]
+    for trainable, part, copied in kinds:
+        if not part:
+            continue
+        kept = tensors if part == 1 else max(1, round(tensors * part))
+        elements = -(-group.elements * kept // group.repeat // _split_ranks(partitioning, group))
+        yield LocalParameters(
+            group=group,
+            elements=elements,
+            tensors=kept,
+            trainable=trainable,
+            quantized=_is_quantized(partitioning, group) and not adapter and not copied,
+            adapter=adapter,
+            copied=copied,
+            quantized_bytes=None if adapter or copied else _quantized_bytes(partitioning, group, elements),
+        )
+
+
+def _differ(trained: TrainedParameters, partitioning: _Partitioning) -> bool:
+    """Return True if not all blocks train the same: everything, or adapters alone."""
+    if partitioning.adapters is not None:
+        return any(trained.trained.values())
+    return any(len(trained.trained[group]) < len(blocks) for group, blocks in trained.tensors.items())
 
 
 def _buffer_bytes(inventory: Inventory, layers: int) -> int:

@@ -132,7 +132,9 @@ def _read_own_script(program: Program) -> JobReading:
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence)
         program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
-    reading = read_trainer(program, layers, accelerate, method=method, unresolved=unresolved)
+    reading = read_trainer(
+        program, layers, accelerate, method=method, unresolved=unresolved, understood=script.understood
+    )
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
 
 
@@ -176,6 +178,7 @@ def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCod
             environ=program.environ,
             arguments=program.launch.arguments,
             find_config=partial(_find_config, program),
+            versions=program.versions,
         )
     except InputError as error:
         program.findings.warn(f"The script is not counted: {error.message}")

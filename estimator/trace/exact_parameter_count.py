@@ -30,6 +30,7 @@ def exact_inventory(
     task: Task,
     *,
     lora: Lora | None = None,
+    places: bool = False,
     python: str | None = None,
     timeout: float = 120,
     environ: Mapping[str, str] | None = None,
@@ -41,6 +42,7 @@ def exact_inventory(
         resolved: the model.
         task: the head on top.
         lora: adapters that peft adds.
+        places: with the numbers of the blocks in which each parameter is.
         python: the interpreter (``--python``); None: the first that has torch and transformers.
         timeout: seconds for starting the worker, importing torch, and building the model.
         environ: environment with VIRTUAL_ENV and CONDA_PREFIX; None: this process's.
@@ -56,6 +58,8 @@ def exact_inventory(
     request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
     if lora is not None:
         request["lora"] = {"rank": lora.rank, "targets": lora.targets}
+    if places:
+        request["places"] = True
     if resolved.code is not None:
         request["code"] = dict(resolved.code)
     key = [_CACHE_VERSION, request, interpreter.transformers, interpreter.peft]
@@ -79,6 +83,7 @@ class AnsweredGroup(msgspec.Struct, frozen=True):
     dtype: str
     kind: ParameterKind
     quantized: bool
+    places: tuple[tuple[int, ...], ...] | None = None
 
 
 class AnsweredBuffer(msgspec.Struct, frozen=True):
@@ -126,7 +131,7 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
 
 def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
     """Return the inventory that a worker counted, with the roles that one counted from the shape has."""
-    named = (NamedShape(g.name, g.shape, g.repeat, g.kind, g.dtype, g.quantized) for g in answer.groups)
+    named = (NamedShape(g.name, g.shape, g.repeat, g.kind, g.dtype, g.quantized, g.places) for g in answer.groups)
     family = (answer.config or {}).get("model_type")
     return Inventory(
         groups=assign_roles(named),

@@ -1,7 +1,7 @@
 """The traced budget: what torch allocated in a traced step, with the memory that tracing cannot see."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import hypot
 
@@ -9,7 +9,7 @@ from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, Pha
 from ..common import MIB, CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
-from ..job import Gpu, Job, ResolvedJob, generation_of, resolve_job
+from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
 from ..model import Architecture, ResolvedModel
 from .allocator_report import (
     AllocatorCapacity,
@@ -100,6 +100,7 @@ def traced_budget(
         assumptions=(
             f"Two steps were traced with {versions}.",
             *assumptions(resolved, arch, gpu),
+            *_trained_assumption(job, trace),
             *allocator_assumptions(variable, reserved),
         ),
         warnings=(
@@ -109,6 +110,13 @@ def traced_budget(
         largest=trace.peak_tensors,
         timeline=_timeline(trace, reserved, overhead) if trace.timeline else None,
     )
+
+
+def _trained_assumption(job: Job, trace: Trace) -> Iterator[str]:
+    patterns = job.training.trainable
+    if patterns and job.training.mode == "train":
+        adapters = "adapters and " if job.lora else ""
+        yield f"{trace.trainable:,} parameters train: {adapters}{describe_trained(patterns)}."
 
 
 def _overhead(job: ResolvedJob, gpu: Gpu | None) -> _Overhead:

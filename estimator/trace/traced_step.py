@@ -9,7 +9,7 @@ import msgspec
 
 from ..budget import LargeTensor, PhaseName
 from ..common import CannotTellError
-from ..job import Job, job_to_mapping, resolve_job
+from ..job import Job, job_to_mapping, resolve_job, trainable_rules
 from ..job.rules import steps_take_same_memory
 from ..model import ResolvedModel
 from .allocator_report import ReservedMemory
@@ -96,7 +96,8 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "config": dict(model.config),
         "task": job.model.task,
         "attention": job.model.attention,
-        "training": tables["training"],
+        "training": {key: value for key, value in tables["training"].items() if not key.startswith("trainable")},
+        "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
@@ -104,6 +105,16 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
     }
+
+
+def trainable_request(job: Job) -> dict[str, Any] | None:
+    """Return the rules for which parameters train, for the worker's requests; None: the job has none."""
+    patterns = job.training.trainable
+    if patterns is None or job.training.mode != "train":
+        return None
+    rules = trainable_rules(patterns, adapters=job.lora is not None)
+    texts = zip(rules.rules, rules.patterns, strict=True)
+    return {"rules": [[*rule, pattern] for rule, pattern in texts], "otherwise": rules.otherwise}
 
 
 def optimizer_class(job: Job) -> dict[str, Any] | None:

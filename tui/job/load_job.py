@@ -86,13 +86,27 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
         raise InputError("no job is given: a job file, a model, or a launch line after --")
     path = Path(options.job)
     if path.suffix in _JOB_SUFFIXES and not path.is_dir():
-        return _require_complete(_from_file(path, changes), str(path), "with")
+        return _checked(_require_complete(_from_file(path, changes), str(path), "with"))
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
         return _require_complete(_from_launch_line(["python", options.job], changes), str(path), "with")
     try:
-        return LoadedJob(job=with_changes(_from_model(options.job, changes), changes, where="the command line"))
+        job = with_changes(_from_model(options.job, changes), changes, where="the command line")
+        return _checked(LoadedJob(job=job))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _checked(loaded: LoadedJob) -> LoadedJob:
+    """Return a job that the user wrote, after a look at the names in it.
+
+    Raises:
+        InputError: a pattern in ``training.trainable`` matches no parameter of the model.
+    """
+    if loaded.reading is None and loaded.job.training.trainable is not None:
+        from vramtop.estimator.estimation import check_trainable
+
+        check_trainable(loaded.job)
+    return loaded
 
 
 def load_from_text(text: str) -> LoadedJob:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from vramtop.estimator.budget import Budget, LargeTensor
 from vramtop.estimator.common import format_gib
+from vramtop.estimator.job import describe_trained
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
 
@@ -121,7 +122,10 @@ def _gpu_name(device: DeviceCapacity) -> str:
 def _job_line(budget: Budget) -> str:
     job = budget.job
     training, parallel = job.training, job.parallel
-    tuning = "inference" if training.mode == "inference" else "full fine-tuning"
+    every = budget.model.trainable_parameters == budget.model.parameters
+    tuning = "full fine-tuning" if every else "fine-tuning of a part"
+    if training.mode == "inference":
+        tuning = "inference"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
         tuning = f"LoRA rank {job.lora.rank}{quantized}"
@@ -140,7 +144,10 @@ def _job_line(budget: Budget) -> str:
 def _model_line(budget: Budget) -> str:
     facts = budget.model
     count = "" if facts.count == "exact" else " (approximate)"
-    trainable = f"{facts.trainable_parameters:,} trainable"
+    trainable, patterns = f"{facts.trainable_parameters:,} trainable", budget.job.training.trainable
+    if patterns and budget.job.training.mode == "train":
+        adapters = "adapters, " if budget.job.lora else ""
+        trainable = f"{facts.trainable_parameters:,} trained ({adapters}{describe_trained(patterns)})"
     return f"{facts.parameters:,} parameters{count}, {trainable}; {_METHOD_TEXTS[budget.method]}"
 
 

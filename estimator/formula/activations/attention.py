@@ -51,7 +51,7 @@ def _kernel_per_token(context: LayerContext) -> float:
     if context.eager_attention:
         return c * expanded + _eager_scores_per_token(context)
     # the kernel for fp32 lays its output out as needed
-    copied = arch.rules.copies_attention_output and context.trains_weights and c != 4
+    copied = arch.rules.copies_attention_output and context.trains_input("attention_out") and c != 4
     output = 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
     return c * grouped + output + context.masked_layers * c * (expanded - grouped)
 
@@ -72,10 +72,16 @@ def _eager_scores_per_token(context: LayerContext) -> float:
 def _projection_input_per_token(context: LayerContext) -> float:
     """Bytes that the output projection's input adds, if the kernel has not saved it in the same dtype."""
     needing = context.readers.get("attention_out", (1, 1))[1]
-    if context.eager_attention and (needing or context.trains_weights):
+    own = context.trains_input("attention_out")
+    if context.eager_attention and (needing or own):
         return context.widths.compute * context.arch.attention_output_size
     width = context.adapter_width
-    if not needing or context.trains_weights or width == context.widths.compute or context.framework.fused_qkv:
+    if (
+        not needing
+        or context.trains_input("attention_out")
+        or width == context.widths.compute
+        or context.framework.fused_qkv
+    ):
         return 0.0
     # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
     return (context.widths.compute if context.widths.autocast else width) * context.arch.attention_output_size
@@ -87,11 +93,11 @@ def _query_norms_per_token(context: LayerContext) -> float:
         return 0.0
     size, heads = arch.query_size + arch.key_size, arch.heads + arch.kv_heads
     scaled = 4 if arch.rules.fp32_norm_scale else c
-    return 4 * size + 4 * heads + (scaled * size if context.trains_weights else 0)
+    return 4 * size + 4 * heads + (scaled * size if context.parts.query_norms else 0)
 
 
 def _latents_per_token(context: LayerContext) -> float:
     """Bytes of DeepSeek's compressed queries, keys and values: their norms, and the expanding layers' inputs."""
     arch, c = context.arch, context.widths.compute
     ranks = (arch.q_lora_rank or 0) + (arch.kv_lora_rank or 0)
-    return ranks * (4 + (2 * c if context.trains_weights else 0))
+    return ranks * (4 + (2 * c if context.parts.latents else 0))

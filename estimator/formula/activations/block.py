@@ -5,8 +5,8 @@ Read from what torch autograd saves for each operation of transformers 5's block
 
 from . import litgpt
 from .attention import attention_per_token, relative_bias_per_token
+from .block_parts import LinearInput
 from .layer_context import LayerContext
-from .linear_inputs import LinearInput
 
 _ACTIVATION_TENSORS = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
@@ -19,7 +19,7 @@ def attention_half_per_token(context: LayerContext) -> float:
     inputs = _linear_input_per_token(context, "attention_in", context.arch.hidden) + relative_bias_per_token(context)
     quantized = sum(quantized_inputs_per_token(context).values())
     return (
-        _half_of_norms_per_token(context)
+        half_of_norms_per_token(context)
         + inputs
         + attention_per_token(context)
         + quantized
@@ -40,7 +40,7 @@ def cross_attention_per_token(context: LayerContext) -> float:
 def mlp_half_per_token(context: LayerContext, *, moe: bool) -> float:
     """Bytes that the half of a layer after attention saves: its norms, the MLP, and the MLP's input."""
     arch = context.arch
-    half = _half_of_norms_per_token(context)
+    half = half_of_norms_per_token(context)
     if moe:
         return half + _experts_per_token(context)
     # after a single norm, attention has saved the same input already, unless each layer makes its own cast
@@ -49,8 +49,14 @@ def mlp_half_per_token(context: LayerContext, *, moe: bool) -> float:
     return half + mlp_per_token(context, arch.mlp_size) + inputs
 
 
-def norm_per_token(context: LayerContext, size: float) -> float:
-    """Bytes per token that a norm saves, without its output, which the layers that read it save."""
+def norm_per_token(context: LayerContext, size: float, *, trained: float | None = None) -> float:
+    """Bytes per token that a norm saves, without its output, which the layers that read it save.
+
+    Args:
+        context: the layer.
+        size: elements that it normalises.
+        trained: share of such norms whose scale trains; None: that of the block's norms.
+    """
     widths, framework = context.widths, context.framework
     if context.arch.norm == "layer":
         return (4 if widths.mixed else widths.residual) * size + 8  # input, mean and reciprocal deviation
@@ -62,7 +68,7 @@ def norm_per_token(context: LayerContext, size: float) -> float:
     # T5's norm multiplies its input in its own dtype, and not the fp32 copy that it takes the variance of
     own = widths.residual * size if context.arch.relative_buckets and widths.residual != 4 else 0
     # the input in fp32 and the reciprocal deviation; for the norm's own weight, the normalised input
-    return 4 * size + 4 + own + (scaled * size if context.trains_weights else 0)
+    return 4 * size + 4 + own + scaled * size * (context.parts.norms if trained is None else trained)
 
 
 def quantized_inputs_per_token(context: LayerContext) -> dict[LinearInput, float]:
@@ -87,7 +93,7 @@ def mlp_per_token(context: LayerContext, size: int) -> float:
     saved = activation_tensors(context) + (2 if arch.gated else 0)  # gated: both factors of the product
     if arch.gated and context.widths.mixed and arch.activation in AUTOCAST_ACTIVATION_TENSORS:
         saved += 1  # the activation's output is a factor as wide as autocast left it
-    product = _product_per_token(context, size)
+    product = product_per_token(context, size)
     if arch.rules.gathers_mlp and context.follows_plan:
         return saved * c * size + product / context.tensor_parallel
     if arch.relative_buckets and arch.hidden_dropout:  # T5 drops out the input of its second projection
@@ -119,7 +125,7 @@ def selective_per_token(context: LayerContext) -> float:
     return kept + c * arch.hidden + scattered
 
 
-def _half_of_norms_per_token(context: LayerContext) -> float:
+def half_of_norms_per_token(context: LayerContext) -> float:
     """Bytes of half of a block's norms, and of half of the dropout masks on the outputs of attention and MLP."""
     arch = context.arch
     norms = arch.norms_per_layer * norm_per_token(context, arch.hidden)
@@ -141,28 +147,30 @@ def _linear_input_per_token(
     context: LayerContext, name: LinearInput, size: float, *, already_saved: bool = False
 ) -> float:
     """Bytes that the linear layers reading one tensor keep of it for their weight gradients."""
-    readers, needing = context.readers.get(name, (1, 1 if context.trains_weights else 0))
+    own = context.trains_input(name)
+    _, needing = context.readers.get(name, (1, 1 if own else 0))
     widths = context.widths
-    if needing and not context.trains_weights and context.framework.adapter_dropout:
+    if needing and not own and context.framework.adapter_dropout:
         return litgpt.linear_input_per_token(context, name, needing)
     if not needing or already_saved:
         return 0.0
-    if not context.trains_weights:
+    if not own:
         # an adapter casts its input to its own dtype: a copy each, unless the dtypes already agree
         if widths.autocast:
             return widths.compute * size * needing
         return context.adapter_width * size * (needing if context.adapter_width != widths.residual else 1)
     if context.casts_per_linear and name in ("attention_in", "mlp_in"):
-        return widths.compute * size * readers
+        return widths.compute * size * needing
     return widths.compute * size
 
 
-def _product_per_token(context: LayerContext, size: int) -> float:
+def product_per_token(context: LayerContext, size: int) -> float:
     """Bytes of the MLP's product, which its last projection reads."""
-    needing = context.readers.get("mlp_out", (1, 1 if context.trains_weights else 0))[1]
+    own = context.trains_input("mlp_out")
+    needing = context.readers.get("mlp_out", (1, 1 if own else 0))[1]
     if not needing:
         return 0.0
-    if context.trains_weights or context.widths.autocast:
+    if own or context.widths.autocast:
         return context.widths.compute * size
     if context.framework.adapter_dropout:
         return litgpt.dropout_per_token(context.widths, size)
@@ -170,15 +178,18 @@ def _product_per_token(context: LayerContext, size: int) -> float:
 
 
 def _experts_per_token(context: LayerContext) -> float:
-    arch, c, trained, wide = context.arch, context.widths.compute, context.trains_weights, context.expert_width
+    arch, c, parts, wide = context.arch, context.widths.compute, context.parts, context.expert_width
     factors = 3 if arch.gated else 1  # two projections in one tensor and the activation's output
     # for the experts' gradient; the replacement of the grouped product outside of bf16 keeps it anyway
-    needed = trained or context.adapted_expert_elements > 0 or wide == 4
+    needed = parts.experts or context.adapted_expert_elements > 0 or wide == 4
     tensors = (2 if needed else 1) * arch.hidden + (factors + needed) * arch.expert_mlp_size
     if arch.rules.expert_bias:
         tensors += arch.hidden + arch.expert_mlp_size
     routed = arch.experts_per_token * wide * tensors
-    router = 12 * arch.experts + (c * arch.hidden if trained else 0)
-    shared = mlp_per_token(context, arch.shared_mlp_size) + c * arch.hidden if arch.shared_mlp_size else 0
+    router = 12 * arch.experts + (c * arch.hidden if parts.router else 0)
+    shared = 0.0
+    if arch.shared_mlp_size:
+        reads = context.lora_rank is not None or context.trains_input("mlp_in")
+        shared = mlp_per_token(context, arch.shared_mlp_size) + (c * arch.hidden if reads else 0)
     sums = wide * context.adapted_expert_elements / context.tokens
     return routed / context.tensor_parallel + router + shared + sums

@@ -7,11 +7,12 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...job import ResolvedJob
 from ...job.rules import Framework, VersionRules, Widths
-from ...model import Architecture, Stage
-from .linear_inputs import LinearInput, linear_input_of
+from ...model import Architecture, BlockRun, Stage
+from .block_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
 
 
 class LayerContext(Struct, frozen=True, kw_only=True):
@@ -55,13 +56,14 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Names of the adapted linear layers, or ``all-linear``; empty without adapters."""
     readers: dict[LinearInput, tuple[int, int]]
     """Per input: linear layers of a block that read it, and how many of them need it for a weight gradient."""
+    parts: TrainedParts
+    """The parts of the block whose own weights train."""
     adapted_expert_elements: int
     """Elements of one layer's experts, if they have adapters: peft adds A B to them before they multiply."""
 
-    @property
-    def trains_weights(self) -> bool:
-        """True if the model's own weights are trained, not adapters."""
-        return self.lora_rank is None
+    def trains_input(self, name: LinearInput) -> bool:
+        """Return True if a layer that reads this input trains its own weight, which needs the input."""
+        return self.parts.readers.get(name, self.parts.unnamed) > 0
 
     @property
     def tokens(self) -> int:
@@ -117,8 +119,17 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         lora_rank=lora.rank if lora else None,
         lora_targets=lora.targets if lora else (),
         readers=_readers(stage, trains_weights=lora is None),
+        parts=ALL_PARTS if lora is None else NO_PARTS,
         adapted_expert_elements=_adapted_expert_elements(stage),
     )
+
+
+def run_context(context: LayerContext, stage: Stage, run: BlockRun) -> LayerContext:
+    """Return the context of blocks in which some of the model's own parameters are frozen."""
+    parts = trained_parts(stage, context.arch, run.trained)
+    adapted = _readers(stage, trains_weights=False)  # by adapters
+    readers = {name: (count, max(needing, parts.readers.get(name, 0))) for name, (count, needing) in adapted.items()}
+    return replace(context, readers=readers, parts=parts)
 
 
 def uses_eager_attention(attention: str, arch: Architecture) -> bool:

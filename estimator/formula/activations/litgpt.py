@@ -7,8 +7,8 @@ keep those of the last micro-batch until the next ones replace them. Legend: h h
 
 from ...job import ResolvedJob
 from ...job.rules import Widths
+from .block_parts import LinearInput
 from .layer_context import LayerContext
-from .linear_inputs import LinearInput
 
 HEAD_CHUNK = 128
 """Positions per pass of the head under adapters (``lm_head_chunk_size``), and per chunk of the loss."""
@@ -26,7 +26,7 @@ def attention_per_token(context: LayerContext) -> float:
         size = 3 * arch.query_size
     saved = c * (size + arch.attention_output_size) + 4 * arch.heads
     # the output has the layout of the queries, so that the projection reads a copy of it
-    if context.trains_weights:
+    if context.trains_input("attention_out"):
         saved += c * arch.attention_output_size
     elif context.readers.get("attention_out", (1, 0))[1]:
         saved += dropout_per_token(context.widths, arch.attention_output_size)

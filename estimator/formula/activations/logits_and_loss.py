@@ -60,7 +60,7 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
         return LossBytes(forward_bytes=12 * outputs, backward_bytes=12 * outputs)
     framework = job.framework
     ranks = job.parallel.tensor if framework.splits_logits else 1
-    logits = _logits(job, arch, tokens=tokens, ranks=ranks)
+    logits = _logits(job, arch, tokens=tokens, ranks=ranks, trains_head=stage.trains_head)
     if not job.trains:
         size = logits.compute_width * logits.elements
         return LossBytes(forward_bytes=size, backward_bytes=0)
@@ -84,12 +84,12 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
             return _fused_linear_loss(logits)
 
 
-def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int) -> _Logits:
+def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int, trains_head: bool) -> _Logits:
     causal, widths = arch.task == "causal-lm", job.widths
     return _Logits(
         elements=-(-tokens * arch.vocab // ranks),
         hidden_elements=tokens * arch.hidden,
-        head_bytes=widths.compute * arch.vocab * arch.hidden // ranks if job.lora is None else 0,
+        head_bytes=widths.compute * arch.vocab * arch.hidden // ranks if trains_head else 0,
         compute_width=widths.compute,
         loss_width=4 if causal or widths.mixed else widths.compute,
         capped=bool(arch.logit_softcap),

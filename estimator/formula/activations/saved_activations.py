@@ -4,12 +4,14 @@ The formulas per block are in ``block``, ``attention`` and ``temporary_memory``;
 saves on real models. All figures are for the tokens of one micro-batch.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...job import ResolvedJob
-from ...model import Architecture, Stage, unpacked_bytes
+from ...model import Architecture, Role, Stage, unpacked_bytes
 from . import litgpt
 from .attention import relative_bias_per_token
 from .block import (
@@ -21,11 +23,13 @@ from .block import (
     quantized_inputs_per_token,
     selective_per_token,
 )
+from .block_spans import BackwardOrder, block_spans
 from .layer_context import LayerContext, layer_context
 from .temporary_memory import (
     attention_backward_per_token,
     forward_per_token,
     mlp_backward_per_token,
+    no_graph_per_token,
     norm_backward_per_token,
 )
 
@@ -55,6 +59,10 @@ class SavedActivations(Struct, frozen=True, kw_only=True):
     """The residual stream between two blocks."""
     previous_graph_bytes: int = 0
     """Tensors that the graph of the previous micro-batch still holds during the forward pass."""
+    order: BackwardOrder | None = None
+    """The blocks that run backward, where they differ; None: all do, and are alike."""
+    no_graph_bytes: int = 0
+    """Temporary memory of a block that saves nothing, as nothing before it or in it trains; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,8 @@ class _LayerBytes:
 def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> SavedActivations:
     """Return what the forward pass of one micro-batch saves on a stage."""
     context = layer_context(job, arch, stage)
+    if stage.runs is not None:
+        return _with_frozen_parts(job, context, stage)
     tokens = context.tokens
     layer, shared = _layer_bytes(context), _shared_biases_per_token(context)
     boundary = job.widths.residual * arch.hidden / context.residual_ranks
@@ -97,6 +107,51 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
     )
 
 
+def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) -> SavedActivations:
+    """Return the same where parts of the blocks are frozen."""
+    arch, tokens = context.arch, context.tokens
+    shared = _shared_biases_per_token(context)
+    boundary = job.widths.residual * arch.hidden / context.residual_ranks
+    every = saved_activations(job, arch, dataclasses.replace(stage, runs=None))
+    enters = _gradient_enters(job, stage)
+    spans = block_spans(context, stage, gradient_enters=enters)
+    order, layer, recomputed, half = [], 0.0, 0.0, 0.0
+    for span in spans:
+        if not span.in_graph:
+            continue
+        found = _layer_bytes(span.context)
+        saved, largest = found.mean - span.unsaved, found.largest - span.unsaved
+        kept = shared + (boundary if job.recomputes else saved)
+        if job.recomputes_selectively:
+            kept += selective_per_token(span.context)
+        recomputed = max(recomputed, largest + shared - kept if job.recomputes else 0.0)
+        recomputed += 2 * kept if job.training.activation_offload else 0.0
+        layer, half = max(layer, largest), max(half, found.mlp_half)
+        offloaded = 0.0 if job.training.activation_offload else kept * tokens
+        order.append((span.count, offloaded, span.trained_elements))
+    backward = BackwardOrder(spans=tuple(order))
+    leaves = enters or bool(order)
+    return replace(
+        every,
+        layer_bytes=round(layer * tokens),
+        all_layers_bytes=backward.saved_bytes(0),
+        outside_blocks_bytes=round(_outside_blocks_per_token(context, stage, flows=(enters, leaves)) * tokens),
+        recomputed_bytes=round(recomputed * tokens),
+        mlp_half_bytes=round(half * tokens) if context.framework.frees_mlp_first else 0,
+        order=backward,
+        no_graph_bytes=(round(no_graph_per_token(context) * tokens) if any(not span.in_graph for span in spans) else 0),
+    )
+
+
+def _gradient_enters(job: ResolvedJob, stage: Stage) -> bool:
+    """Return True if the first block's input needs a gradient.
+
+    transformers 5 asks for one wherever it checkpoints (``enable_input_require_grads``), as peft always did; pipeline
+    stages ask for one for what they receive.
+    """
+    return not stage.first or stage.trains_embeddings or job.checkpoints_with_gradient
+
+
 def _layer_bytes(context: LayerContext) -> _LayerBytes:
     arch = context.arch
     attention, cross = attention_half_per_token(context), cross_attention_per_token(context)
@@ -115,8 +170,8 @@ def _layer_bytes(context: LayerContext) -> _LayerBytes:
 def _not_saved_before_adapters(context: LayerContext, stage: Stage) -> float:
     """Bytes that the first block does not save under LoRA: nothing before its first adapter has a gradient."""
     arch = context.arch
-    gradient = context.trains_weights or not context.framework.embeddings_without_gradient
-    if gradient or context.recomputes or not stage.first or not arch.causal:
+    gradient = context.lora_rank is None or not context.framework.embeddings_without_gradient
+    if gradient or stage.trains_embeddings or context.recomputes or not stage.first or not arch.causal:
         return 0.0
     norm = norm_per_token(context, arch.hidden)
     if arch.parallel_residual and not context.readers.get("mlp_in", (1, 0))[1]:
@@ -131,24 +186,45 @@ def _previous_graph_per_token(context: LayerContext, stage: Stage) -> float:
     return quantized * stage.layers + context.widths.compute * context.arch.hidden
 
 
-def _outside_blocks_per_token(context: LayerContext, stage: Stage) -> float:
+def _outside_blocks_per_token(context: LayerContext, stage: Stage, *, flows: tuple[bool, bool] = (True, True)) -> float:
+    """Return the bytes per token that everything around the blocks saves.
+
+    Args:
+        context: the layer.
+        stage: the stage.
+        flows: whether gradients reach the first block's input, and the last block's output.
+    """
     arch, widths = context.arch, context.widths
-    norm = norm_per_token(context, arch.hidden)
+    enters, leaves = flows
+    norm = norm_per_token(context, arch.hidden, trained=_trained_share(context, stage, "norm"))
+    last_norm = norm if leaves or arch.norm == "layer" else norm - norm_per_token(context, arch.hidden, trained=0.0)
+    if not leaves and not _trained_share(context, stage, "norm"):
+        last_norm = 0.0
     size = 0.0
     if stage.first:
         size += 8  # token ids
-        if arch.norm == "layer" and not arch.causal:
+        if arch.norm == "layer" and not arch.causal and enters:
             size += norm
-        if arch.hidden_dropout:
+        if arch.hidden_dropout and enters:
             size += arch.hidden
     if stage.last:
-        size += norm / context.residual_ranks if arch.causal or arch.norm == "rms" else 0.0
-        size += _head_input_per_token(context, stage) if arch.has_vocab_head else 0.0
+        size += last_norm / context.residual_ranks if arch.causal or arch.norm == "rms" else 0.0
+        size += _head_input_per_token(context, stage)
     if stage.last and arch.task == "masked-lm":  # the head's own dense layer, activation and norm
-        size += 2 * widths.compute * arch.hidden + norm
-    if arch.encoder_decoder:  # the encoder's norm, dropout at both ends, and its output as the decoder reads it
+        trained = _trained_share(context, stage, "head") > 0
+        size += 2 * widths.compute * arch.hidden + norm if leaves or trained else 0.0
+    if arch.encoder_decoder and leaves:  # the encoder's norm, dropout at both ends, its output as the decoder reads it
         size += norm + 2 * arch.hidden + widths.compute * arch.hidden
     return size
+
+
+def _trained_share(context: LayerContext, stage: Stage, role: Role) -> float:
+    """Return the share of a role's parameters outside of the blocks that trains."""
+    if stage.runs is None and not stage.partly_trained:
+        return context.parts.norms
+    held = [each for each in stage.parameters if each.group.role == role and not each.group.layered]
+    whole = sum(each.elements for each in held if not each.copied)
+    return sum(each.elements for each in held if each.trainable) / max(1, whole)
 
 
 def _shared_biases_per_token(context: LayerContext) -> float:
@@ -167,7 +243,10 @@ def _shared_biases_per_token(context: LayerContext) -> float:
 def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     """Bytes that the head keeps of its input: for its own weight, for an adapter, or as a 4-bit layer."""
     size, c = context.arch.hidden, context.widths.compute
-    if context.trains_weights:
+    if not context.arch.has_vocab_head:  # a head over all tokens, or over one of each sequence
+        trained = any(local.trainable and local.group.linear for local in stage.head)
+        return c * size if stage.partly_trained and context.arch.causal and trained else 0.0
+    if stage.trains_head:
         return c * size
     adapted = any(local.adapter for local in stage.head)
     quantized = any(local.quantized for local in stage.head)
@@ -177,3 +256,10 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     elif adapted:
         kept += context.adapter_width * size
     return kept
+
+
+def forward_pass_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
+    """Return the temporary memory of a block that runs forward without a graph."""
+    context = layer_context(job, arch, stage)
+    unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width)
+    return round(no_graph_per_token(context) * context.tokens) + unpacked

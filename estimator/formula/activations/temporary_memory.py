@@ -61,6 +61,18 @@ def forward_per_token(context: LayerContext) -> float:
     return max(2 * c * scores_per_token(context), mlp)
 
 
+def no_graph_per_token(context: LayerContext) -> float:
+    """Temporary memory of a block that runs without a graph: what it would save otherwise exists while it is read."""
+    c, arch, widths = context.widths.compute, context.arch, context.widths
+    tensors = (2 if arch.gated else 1) + (activation_tensors(context) + 1) // 2
+    mlp = tensors * c * context.widest_mlp / context.tensor_parallel
+    heads = c * (2 * arch.query_size + arch.key_size + arch.value_size) / context.tensor_parallel
+    attention = max(heads, 2 * c * scores_per_token(context))
+    # the half's input, normalised and as it is, the block's, and the first block's, which the model keeps
+    inputs = (c + 3 * widths.residual) * arch.hidden
+    return max(mlp, attention) + inputs
+
+
 def _adapter_outputs(context: LayerContext, *, activations_saved: bool) -> float:
     """Bytes of an fp32 adapter of the MLP: its output, that scaled, and the tensor that it is added to; 0 without.
 
@@ -70,7 +82,7 @@ def _adapter_outputs(context: LayerContext, *, activations_saved: bool) -> float
     """
     arch, c = context.arch, context.widths.compute
     readers, needing = context.readers.get("mlp_in", (1, 0))
-    if context.trains_weights or not needing or context.adapter_width == c or context.widths.autocast:
+    if context.lora_rank is None or not needing or context.adapter_width == c or context.widths.autocast:
         return 0.0
     fused = 2 if arch.gated and readers == 1 else 1
     passing = 2 * context.adapter_width * arch.hidden  # its input's cast, and a gradient

@@ -36,6 +36,8 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """The causal loss copies the fp32 logits without the last token (transformers before 4.49)."""
     casts_logits_in_model: bool
     """The model returns fp32 logits, so that the 16-bit ones are freed before the loss (transformers before 4.46)."""
+    checkpoints_with_gradient: bool
+    """Gradient checkpointing makes the embedding's output need a gradient, trained or not (transformers since 5.0)."""
     scales_norms_in_fp32: bool
     """LitGPT's RMSNorm multiplies by its weight before it casts back to 16 bits (since 0.4.6)."""
     runs_longest_first: bool
@@ -84,6 +86,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         loads_whole_libraries=whole,
         copies_shifted_logits=older(software.transformers, 4, 49),
         casts_logits_in_model=older(software.transformers, 4, 46),
+        checkpoints_with_gradient=not older(software.transformers, 5, 0),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
         leaves_loss_to_eager=older(software.torchtitan, 0, 1),
@@ -101,6 +104,9 @@ def steps_take_same_memory(job: Job, *, torch: str, transformers: str) -> bool:
     if asked.keeps_quantized_inputs:  # a trace has its own stand-ins for quantized layers
         return False
     if stated.torch is not None and asked.zeroes_gradients != found.zeroes_gradients:
+        return False
+    frozen = job.training.trainable is not None and job.training.activation_checkpointing != "none"
+    if stated.transformers and frozen and asked.checkpoints_with_gradient != found.checkpoints_with_gradient:
         return False
     return stated.transformers is None or (
         asked.copies_shifted_logits == found.copies_shifted_logits

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .defaults import trl_defaults as trl_defaults
+    from .defaults import argument_defaults as argument_defaults, trl_defaults as trl_defaults
     from .lengths import read_length as read_length
     from .loss import read_loss as read_loss
     from .methods import (
@@ -25,7 +25,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "defaults": "trl_defaults",
+            "defaults": "argument_defaults trl_defaults",
             "lengths": "read_length",
             "loss": "read_loss",
             "methods": "Method METHODS method_of_class TRAINER_NAMES",

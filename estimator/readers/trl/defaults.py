@@ -5,6 +5,7 @@ trainers put in the place of None.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from ..source import Setting, default_layer, framework_with_version, is_at_least
 
@@ -79,16 +80,39 @@ _BY_METHOD: Mapping[str, Mapping[str, _Steps]] = {
         **_VLLM,
     },
     "minillm": {"max_completion_length": _COMPLETION, "num_generations": (((0, 0), 8),), **_VLLM},
+    "tpo": {"max_length": (((0, 0), 1024),)},
+    "async-grpo": {"max_completion_length": (((0, 0), 2048),), "num_generations": (((0, 0), 8),)},
+    "a2po": {"max_prompt_length": (((0, 0), 512),), "max_completion_length": (((0, 0), 256),)},
+    "sdft": {"max_prompt_length": (((0, 0), 512),), "max_completion_length": (((0, 0), 256),), **_VLLM},
+    "sdpo": {"max_prompt_length": (((0, 0), 512),), "max_completion_length": (((0, 0), 256),), **_VLLM},
+    "iw-opd": {"max_length": (((0, 0), 1024),), "max_completion_length": (((0, 0), 512),), **_VLLM},
+    "async-distillation": {"max_completion_length": (((0, 0), 512),)},
     "ppo": {"response_length": (((0, 0), 53),)},
 }
+_SAME_AS = {"gmpo": "grpo", "server-distillation": "distillation"}
+"""Methods whose configuration derives from another's."""
 
 
 def trl_defaults(method: str, versions: Mapping[str, str]) -> dict[str, Setting]:
     """Return the defaults that TRL changes or adds; of a method that is not known here, those that all have."""
-    tables = {**_ALL, **_BY_METHOD.get(method, {})}
+    tables = {**_ALL, **_BY_METHOD.get(_SAME_AS.get(method, method), {})}
     values = {name: _value(steps, versions) for name, steps in tables.items()}
     known = {name: value for name, value in values.items() if value is not None}
     return default_layer(known, f"default of {framework_with_version('trl', versions)}")
+
+
+def argument_defaults(versions: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a script finds in TRL's configurations where the command line says nothing."""
+    found = {name: _value(steps, versions) for name, steps in _ALL.items()}
+    return {
+        "dtype": found["dtype"],
+        "torch_dtype": None,
+        "attn_implementation": None,
+        "gradient_checkpointing": bool(found["activation_checkpointing"]),
+        "model_init_kwargs": None,
+        "lora_task_type": "CAUSAL_LM",
+        **dict.fromkeys(("use_peft", "load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"), False),
+    }
 
 
 def _value(steps: _Steps, versions: Mapping[str, str]) -> object:

@@ -76,5 +76,8 @@ def _read_log_probabilities(
         chunked = is_at_least("trl", _CHUNKED_LIGER, versions)
         findings.record(_LOSS, "chunked" if chunked else "fused-log-probs", liger.origin, written=liger.written)
         return
+    if method.generation == "pair":
+        findings.warn(f"{trl} takes log-probabilities of the completions only, which may need less than is counted.")
+        findings.add_uncertainty("less", "logits", unless=_LOSS)
     origin = f"{trl} takes log-probabilities of {method.name} from all logits"
     findings.record(_LOSS, _LOSS_OF_SCORES[method.scores], origin, written=False)

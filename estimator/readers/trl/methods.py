@@ -44,6 +44,8 @@ class Method:
     """Arguments that name frozen reward models."""
     trains_value_model: bool = False
     """It trains a second model, the value model, besides."""
+    partly_known: bool = False
+    """What else it holds or computes is not known here."""
 
 
 _GENERATED = ("reward_model_name_or_path", "reward_model_path", "reward_funcs", "reward_model")
@@ -71,6 +73,7 @@ _ROWS = (
     Method(name="bco", classes="BCO", scores="log-probs", reference="kept", reference_beside=True),
     Method(name="cpo", classes="CPO", scores="log-probs", sequences=2),
     Method(name="orpo", classes="ORPO", scores="log-probs", sequences=2),
+    Method(name="tpo", classes="TPO", scores="log-probs", sequences=3),
     Method(name="reward", classes="Reward", scores="scores", sequences=2, task="sequence-classification"),
     Method(name="prm", classes="PRM", scores="scores", task="token-classification"),
     Method(
@@ -141,12 +144,51 @@ _ROWS = (
         scorers=_GENERATED,
         trains_value_model=True,
     ),
+    Method(
+        name="gmpo",
+        classes="GMPO",
+        scores="log-probs",
+        reference="if-beta",
+        generation="group",
+        tiles_since=(1, 15),
+        liger_since=(0, 17),
+        scorers=_GENERATED,
+    ),
+    Method(name="async-grpo", classes="AsyncGRPO", scores="log-probs", tiles_since=(1, 15)),
+    Method(
+        name="a2po",
+        classes="A2PO",
+        scores="log-probs",
+        reference="kept",
+        generation="group",
+        scorers=_GENERATED,
+        partly_known=True,
+    ),
+    Method(name="sdft", classes="SDFT", scores="log-probs", generation="group", partly_known=True),
+    Method(name="sdpo", classes="SDPO", scores="log-probs", generation="group", scorers=_GENERATED, partly_known=True),
+    Method(
+        name="iw-opd",
+        classes="IWOPD",
+        scores="divergence",
+        teacher=True,
+        generation="group",
+        partly_known=True,
+    ),
+    Method(name="async-distillation", classes="AsyncDistillation", scores="log-probs", partly_known=True),
+    Method(
+        name="server-distillation",
+        classes="ServerDistillation",
+        scores="divergence",
+        generation="group",
+        tiles_since=(1, 10),
+        partly_known=True,
+    ),
 )
 METHODS = {row.name: row for row in _ROWS}
 """By name."""
 TRAINER_NAMES = "|".join(row.classes for row in _ROWS)
 """Alternatives of a regular expression: what the names of TRL's classes begin with."""
-_CLASS = re.compile(rf"(?:Async)?({TRAINER_NAMES})(?:v2)?(?:Config|Trainer)")
+_CLASS = re.compile(rf"({TRAINER_NAMES})(?:v2)?(?:Config|Trainer)")
 
 
 def method_of_class(name: str) -> Method | None:

@@ -74,6 +74,11 @@ def read_other_models(
             origins.append(origin)
     if models:
         findings.record("other_models", models, "; ".join(dict.fromkeys(origins)), written=False)
+    if method.partly_known:
+        findings.warn(
+            f"TRL's {method.name} is known here in part: further models and passes that it has are not counted."
+        )
+        findings.add_uncertainty("more", "weights", "activations", "logits")
     if method.trains_value_model:
         findings.warn(
             f"TRL's {method.name} trains a value model besides, whose states and activations are not counted."

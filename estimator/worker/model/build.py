@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ..request.errors import RefusedError
 from ..request.user_code import UserCode, build_user_model, refusing_errors
 from .tasks import auto_class
+from .trainable import apply_trainable, owning_modules, trained_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..request.request import Lora, Request
+    from ..request.request import Lora, Request, Trainable
 
 IGNORED_CONFIG_FIELDS = {
     "model_type",
@@ -61,7 +62,9 @@ def prepare_for_training(model: Any, request: Request) -> Any:
     if request.task == "seq2seq-lm" and getattr(config, "decoder_start_token_id", 0) is None:
         config.decoder_start_token_id = 0  # transformers 5 keeps it in the generation config
     if request.lora is not None:
-        model = add_lora_adapters(model, request.lora)
+        model = add_lora_adapters(model, request.lora, request.trainable)
+    elif request.trainable is not None:
+        apply_trainable(model, request.trainable)
     if request.training.activation_checkpointing == "full":
         if not hasattr(model, "gradient_checkpointing_enable"):
             raise RefusedError(f"{type(model).__name__} has no gradient_checkpointing_enable, as transformers' have")
@@ -72,8 +75,8 @@ def prepare_for_training(model: Any, request: Request) -> Any:
     return model
 
 
-def add_lora_adapters(model: Any, lora: Lora) -> Any:
-    """Return the model with peft's LoRA adapters.
+def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None) -> Any:
+    """Return the model with peft's LoRA adapters, and trained copies of the modules that train besides.
 
     Raises:
         RefusedError: peft is not installed, or finds nothing to adapt.
@@ -84,11 +87,13 @@ def add_lora_adapters(model: Any, lora: Lora) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise RefusedError("adapters need the library peft, which this interpreter does not have") from None
+    copied = owning_modules(trained_names(model, trainable)) if trainable is not None else []
     move = torch.nn.Module.to
     # fake parameters cannot be moved; adapters are created in fp32, where peft's two casts would end as well
     torch.nn.Module.to = lambda module, *_args, **_kwargs: module
     try:
-        return get_peft_model(model, LoraConfig(r=lora.rank, target_modules=lora.targets))
+        settings = LoraConfig(r=lora.rank, target_modules=lora.targets, modules_to_save=copied or None)
+        return get_peft_model(model, settings)
     except ValueError as error:
         raise RefusedError(f"peft cannot adapt this model: {' '.join(str(error).split())[:200]}") from None
     finally:

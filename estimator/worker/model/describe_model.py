@@ -13,24 +13,33 @@ EXPERT_MODULE = re.compile(r"(^|\.)experts?(\.|$)")
 EXPERT_COUNT_FIELDS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
-def parameter_groups(model: Any) -> dict[str, Any]:
-    """Return ``groups`` of parameters, tied ones once under their first name, and the number of numbered ``layers``."""
+def parameter_groups(model: Any, *, places: bool = False) -> dict[str, Any]:
+    """Return ``groups`` of parameters, tied ones once under their first name, and the number of numbered ``layers``.
+
+    Args:
+        model: the model.
+        places: with the numbers in the names of each group's parameters.
+    """
     modules = dict(model.named_modules())
     kept = modules_kept_by_bitsandbytes(model)
     groups: Counter[tuple[Any, ...]] = Counter()
+    numbers: dict[tuple[Any, ...], list[list[int]]] = {}
     layers = set()
     for name, parameter in model.named_parameters():
         path, _, leaf = name.rpartition(".")
         kind = parameter_kind(modules[path], leaf)
         quantized = kind in ("linear", "conv1d") and leaf == "weight" and not _is_kept(path, modules[path], kept)
-        groups[_without_numbers(name), tuple(parameter.shape), kind, _dtype(parameter), quantized] += 1
+        group = _without_numbers(name), tuple(parameter.shape), kind, _dtype(parameter), quantized
+        groups[group] += 1
+        if ".*." in group[0]:
+            numbers.setdefault(group, []).append([int(number) for number in LAYER_NUMBER.findall(name)])
         layer = FIRST_LAYER_NUMBER.match(name)
         if layer:
             layers.add(layer.group(0))
-    return {
-        "groups": _as_mappings(groups, ("name", "shape", "kind", "dtype", "quantized")),
-        "layers": len(layers),
-    }
+    found = _as_mappings(groups, ("name", "shape", "kind", "dtype", "quantized"))
+    if places:
+        found = [{**each, "places": numbers.get(group)} for each, group in zip(found, groups)]  # noqa: B905 - 3.9
+    return {"groups": found, "layers": len(layers)}
 
 
 def parameter_kind(module: Any, leaf: str) -> str:

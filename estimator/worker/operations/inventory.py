@@ -1,8 +1,9 @@
 """Operation ``inventory``: builds a model on the meta device and lists its parameters and buffers.
 
     {"op": "inventory", "config": {"model_type": ..., ...}, "task": "causal-lm",
-     "lora": {"rank", "targets"} or absent, "code": {"folder", "model", "remote"} or absent}
-        -> {"groups": [{"name", "shape", "repeat", "dtype", "kind", "quantized"}, ...],
+     "lora": {"rank", "targets"} or absent, "places": true or absent,
+     "code": {"folder", "model", "remote"} or absent}
+        -> {"groups": [{"name", "shape", "repeat", "dtype", "kind", "quantized", "places"}, ...],
             "layers": ..., "tied_head": ..., "tied": [[name, ...], ...],
             "buffers": [{"name", "shape", "repeat", "dtype", "bytes", "persistent"}, ...],
             "adapters": [{"name", "shape", "repeat", "dtype"}, ...] or null,
@@ -31,7 +32,7 @@ def inventory(request: dict[str, Any]) -> dict[str, Any]:
     with torch.device("meta"):  # shapes without storage
         model = build_model(request.get("config") or {}, request["task"], code=code)
         answer = {
-            **contents.parameter_groups(model),
+            **contents.parameter_groups(model, places=bool(request.get("places"))),
             "tied_head": has_tied_head(model),
             "tied": contents.tied_parameters(model),
             "buffers": contents.buffer_groups(model),

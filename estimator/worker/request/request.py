@@ -98,6 +98,16 @@ class OptimizerClass:
 
 
 @dataclass(frozen=True)
+class Trainable:
+    """The rules that a job file's ``training.trainable`` makes."""
+
+    rules: list[list[Any]]
+    """A regular expression that is searched in a parameter's name, whether such a parameter trains, and its pattern."""
+    otherwise: bool
+    """Whether a parameter that matches none trains."""
+
+
+@dataclass(frozen=True)
 class Request:
     """One job to trace."""
 
@@ -108,6 +118,8 @@ class Request:
     optimizer: OptimizerClass | None = None
     """The class that ``training.optimizer`` stands for; None: no class can be traced, or the job takes no step."""
     lora: Lora | None = None
+    trainable: Trainable | None = None
+    """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
     rollout: bool = False
     """Text is generated during training."""
@@ -133,6 +145,7 @@ def read_request(message: dict[str, Any]) -> Request:
         training=Training(**message.get("training") or {}),
         optimizer=None if optimizer is None else OptimizerClass(**optimizer),
         lora=None if lora is None else Lora(**lora),
+        trainable=read_trainable(message),
         parallel=Parallel(**message.get("parallel") or {}),
         rollout=message.get("rollout") is not None,
         cpu_kernels=bool(message.get("cpu_kernels")),
@@ -148,3 +161,9 @@ def read_user_code(message: dict[str, Any]) -> UserCode | None:
     code = UserCode(**message["code"])
     code.prepare(("torch", "transformers", *(("peft",) if message.get("lora") else ())))
     return code
+
+
+def read_trainable(message: dict[str, Any]) -> Trainable | None:
+    """Return the rules of a message for which parameters train; None: it has none."""
+    rules = message.get("trainable")
+    return None if rules is None else Trainable(**rules)

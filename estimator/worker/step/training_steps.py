@@ -85,6 +85,8 @@ def _build_and_run(request: Request) -> TracedSteps:
     vocabulary = vocabulary_size(model)
     model = prepare_for_training(model, request)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    if not inference and not any(trained for _, trained in sizes):
+        raise UnsupportedError("no parameter trains, so that there is no backward pass")
     _parallelize(model, request)
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(

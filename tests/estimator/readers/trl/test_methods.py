@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Rollout
+from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 from vramtop.estimator.readers.trl.methods import METHODS, method_of_class
@@ -232,3 +233,91 @@ def test_a_limit_that_is_switched_off_is_no_default(read: Read, tmp_path: Path) 
     (tmp_path / "train.py").write_text("SFTTrainer('gpt2', args=SFTConfig(max_length=None)).train()\n")
     for launch in ("trl sft --config sft.yaml", "python train.py", line("sft", "--max_length None")):
         assert read(launch).missing == ("training.sequence_length",)
+
+
+SCRIPT = """\
+import torch
+from transformers import AutoModelForCausalLM, HfArgumentParser
+from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+parser = HfArgumentParser((ScriptArguments, ORPOConfig, ModelConfig))
+script_args, training_args, model_args = parser.parse_args_into_dataclasses()
+dtype = model_args.dtype if model_args.dtype in ["auto", None] else getattr(torch, model_args.dtype)
+model_kwargs = dict(revision=model_args.model_revision, DTYPE)
+quantization_config = get_quantization_config(model_args)
+if quantization_config is not None:
+    model_kwargs["quantization_config"] = quantization_config
+model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **model_kwargs)
+trainer = ORPOTrainer(model, args=training_args, peft_config=get_peft_config(model_args))
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flags", "precision", "rank"),
+    [
+        ("dtype=dtype", "", "bf16-mixed", None),
+        ("dtype=dtype", "--dtype bfloat16", "bf16", None),
+        ("trust_remote_code=False", "", "bf16", None),  # the config's own type, under transformers 5
+        ("dtype=dtype", "--use_peft --lora_r 8", "bf16-mixed", 8),
+        ("dtype=dtype", "--use_peft --load_in_4bit", "bf16-mixed", 16),
+    ],
+)
+def test_trls_own_arguments_are_followed_through_a_script(
+    read: Read, tmp_path: Path, dtype: str, flags: str, precision: str, rank: int | None
+) -> None:
+    (tmp_path / "orpo.py").write_text(SCRIPT.replace("DTYPE", dtype))
+    reading = read(f"python orpo.py --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 {flags}")
+    job = reading.job()
+    assert (job.training.sequences_per_example, job.training.sequence_length, job.training.loss) == (
+        2,
+        1024,
+        "log-probs",
+    )
+    assert job.training.precision == precision
+    assert (job.lora.rank if job.lora else None) == rank
+    assert (job.lora.quantization if job.lora else "none") == ("nf4" if "4bit" in flags else "none")
+    assert reading.uncertainties == ()
+
+
+@pytest.mark.parametrize(("name", "sequences"), [("TPO", 3), ("GMPO", 1), ("AsyncGRPO", 1), ("SDFT", 1)])
+def test_experimental_methods(read: Read, tmp_path: Path, name: str, sequences: int) -> None:
+    config = f"{name}Config(output_dir='out', per_device_train_batch_size=2)"
+    (tmp_path / "train.py").write_text(f"{name}Trainer(model='gpt2', args={config}).train()\n")
+    reading = read("python train.py")
+    job = reading.job({"training.sequence_length": 64})
+    assert (job.training.micro_batch, job.training.sequences_per_example) == (2, sequences)
+    assert job.training.activation_checkpointing == "full"
+    assert job.unsure.weights == ("more" if name == "SDFT" else "no")
+
+
+AXOLOTL = """\
+base_model: gpt2
+micro_batch_size: 4
+sequence_len: 1024
+rl: grpo
+trl:
+  use_vllm: true
+  vllm_gpu_memory_utilization: 0.4
+  max_completion_length: 256
+  beta: 0
+  reward_funcs: [rewards.mine]
+"""
+
+
+def test_axolotls_section_for_trl(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(AXOLOTL)
+    job = read_config_file(tmp_path / "a.yaml", environ={}, versions={"trl": "1.16.0"}).job()
+    assert job.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.4)
+    assert (job.training.loss, job.training.loss_length, job.other_models) == ("chunked", 256, [])
+    assert job.unsure.weights == "more"  # what the reward function holds
+
+
+def test_a_tools_own_loss_holds_the_logits(tmp_path: Path) -> None:
+    (tmp_path / "l.yaml").write_text("model_name_or_path: gpt2\nstage: dpo\nfinetuning_type: full\ncutoff_len: 512\n")
+    training = read_config_file(tmp_path / "l.yaml", environ={}, versions={"trl": "1.16.0"}).job().training
+    assert (training.loss, training.sequences_per_example, training.reference_pass) == ("log-probs", 2, True)
+    (tmp_path / "l.yaml").write_text("model_name_or_path: gpt2\nstage: dpo\ncutoff_len: 512\npref_loss: simpo\n")
+    simpo = read_config_file(tmp_path / "l.yaml", environ={}, versions={"trl": "1.16.0"}).job()
+    assert (simpo.training.reference_pass, simpo.other_models) == (False, [])

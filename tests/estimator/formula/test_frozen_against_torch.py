@@ -1,0 +1,158 @@
+"""Jobs that train a part of the model, compared with torch: parameters are frozen as scripts freeze them.
+
+``StorageCounter`` counts every allocation of two real training steps on fake tensors; neither the patterns nor the
+closed form have a part in it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from storage_counter import StorageCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import masking_utils
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.formula.cuda_overhead import workspace_bytes
+from vramtop.estimator.job.gpu_catalogue import generation_of
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 4000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "neox": LLAMA
+    | {"model_type": "gpt_neox", "num_key_value_heads": 8, "attention_dropout": 0.0, "hidden_dropout": 0.0},
+    "bert": LLAMA
+    | {"model_type": "bert", "max_position_embeddings": 1024, "intermediate_size": 2048, "tie_word_embeddings": True}
+    | {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0},
+}
+CLASSES = {
+    "causal-lm": transformers.AutoModelForCausalLM,
+    "masked-lm": transformers.AutoModelForMaskedLM,
+    "sequence-classification": transformers.AutoModelForSequenceClassification,
+}
+BATCH, LENGTH = 2, 1024
+Freeze = Callable[[Any], None]
+
+
+@pytest.fixture(autouse=True)
+def _no_padding_mask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Report that no mask is needed, as transformers finds on real tensors without padding; fakes hold no values."""
+    monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: False)
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def head_only(model: Any) -> None:
+    model.requires_grad_(False)
+    (getattr(model, "score", None) or model.get_output_embeddings()).requires_grad_(True)
+
+
+def last_block_and_head(model: Any) -> None:
+    head_only(model)
+    model.base_model.layers[-1].requires_grad_(True)
+
+
+def all_but_embedding_and_first_block(model: Any) -> None:
+    model.get_input_embeddings().requires_grad_(False)
+    model.base_model.layers[0].requires_grad_(False)
+
+
+def biases(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = name.endswith("bias")
+
+
+def norms(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = "norm" in name
+
+
+def attention(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = "self_attn" in name
+
+
+CASES: list[tuple[str, Freeze, list[str], dict[str, Any]]] = [
+    ("llama", head_only, ["lm_head"], {}),
+    ("llama", head_only, ["lm_head"], {"training.activation_checkpointing": "full"}),
+    ("llama", head_only, ["lm_head"], {"training.precision": "bf16-mixed"}),
+    ("llama", head_only, ["score"], {"model.task": "sequence-classification"}),
+    ("llama", last_block_and_head, ["model.layers.3", "lm_head"], {}),
+    ("llama", last_block_and_head, ["model.layers.3", "lm_head"], {"training.precision": "bf16-mixed"}),
+    ("llama", all_but_embedding_and_first_block, ["!*embed_tokens*", "!model.layers.0"], {}),
+    ("llama", norms, ["*norm*"], {}),
+    ("llama", norms, ["*norm*"], {"training.activation_checkpointing": "full"}),
+    ("llama", attention, ["self_attn"], {"model.attention": "eager"}),
+    ("llama", attention, ["self_attn"], {"training.gradient_accumulation": 2}),
+    ("neox", biases, ["*bias"], {}),
+    ("bert", biases, ["*bias"], {"model.task": "masked-lm", "training.precision": "fp32"}),
+]
+
+
+def take_steps(config: dict[str, Any], freeze: Freeze, settings: dict[str, Any]) -> tuple[dict[str, int], int]:
+    """Run two training steps in a plain loop; return each phase's peak in the second, and the trained parameters."""
+    fields = dict(config)
+    made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    made.use_cache, made.pad_token_id = False, 0
+    task, precision = settings.get("model.task", "causal-lm"), settings["training.precision"]
+    peaks: dict[str, int] = {}
+    with FakeTensorMode(allow_non_fake_inputs=True), StorageCounter() as counter:
+        model = CLASSES[task].from_config(
+            made,
+            attn_implementation=settings.get("model.attention", "sdpa"),
+            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+        )
+        model.train()
+        freeze(model)
+        if settings.get("training.activation_checkpointing") == "full":
+            model.activation_checkpointing_enable()
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, foreach=True)
+        for _ in range(2):
+            for _ in range(settings.get("training.gradient_accumulation", 1)):
+                ids = torch.randint(0, made.vocab_size, (BATCH, LENGTH))
+                labels = torch.zeros(BATCH, dtype=torch.long) if "classification" in task else ids
+                mixed = precision.endswith("-mixed")
+                counter.reset_peak()
+                with torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext():
+                    loss = model(input_ids=ids, labels=labels).loss
+                peaks["forward"] = counter.peak
+                counter.reset_peak()
+                loss.backward()
+                del loss
+                peaks["backward"] = counter.peak
+            counter.reset_peak()
+            optimizer.step()
+            peaks["optimizer step"] = counter.peak
+            optimizer.zero_grad()
+    return peaks, sum(parameter.numel() for parameter in trained)
+
+
+@pytest.mark.parametrize(
+    ("name", "freeze", "patterns", "settings"),
+    [pytest.param(*case, id=f"{case[0]}-{case[1].__name__}-{'-'.join(map(str, case[3].values()))}") for case in CASES],
+)
+def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
+    budget_of: Callable[..., Budget], name: str, freeze: Freeze, patterns: list[str], settings: dict[str, Any]
+) -> None:
+    settings = {"training.precision": "bf16"} | settings
+    counted, trained = take_steps(CONFIGS[name], freeze, settings)
+    shape = {"training.micro_batch": BATCH, "training.sequence_length": LENGTH, "training.trainable": patterns}
+    budget = budget_of(CONFIGS[name], shape | settings)
+    assert budget.model.trainable_parameters == trained
+    for phase in budget.phases[1:]:
+        predicted = phase.allocated_bytes - workspace_bytes(generation_of(None))
+        assert predicted == pytest.approx(counted[phase.name], rel=0.03), phase.name
