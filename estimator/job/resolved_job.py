@@ -26,7 +26,7 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
-from .trainable import TrainableRules, trainable_rules
+from .trainable import TrainableRules, trainable_rules, trained_heads
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
@@ -145,7 +145,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         ),
         zero_stage=stage,
         shards=shards,
-        trainable=(trainable_rules(training.trainable, adapters=job.lora is not None) if training.trainable else None),
+        trainable=_trainable(job, framework),
         trains=training.mode == "train",
         served_by_vllm=job.served_by_vllm,
         quantization=kind,
@@ -185,6 +185,14 @@ def _prompt_length(job: Job, length: int) -> int:
     """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
     stated = job.rollout.prompt_length if job.rollout else None
     return min(length, stated or max(1, length - (job.training.loss_length or 0)))
+
+
+def _trainable(job: Job, framework: Framework) -> TrainableRules | None:
+    """Return the rules for which of the model's own parameters train; None: all, or none beside adapters."""
+    patterns = job.training.trainable
+    if patterns is not None:
+        return trainable_rules(patterns, adapters=job.lora is not None)
+    return trained_heads(job.model.task) if job.lora is not None and not framework.own_adapters else None
 
 
 def _units_around_blocks(framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
