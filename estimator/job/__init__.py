@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         UncertaintyDirection as UncertaintyDirection,
     )
     from .job_file import (
+        ABOUT_THE_MODEL as ABOUT_THE_MODEL,
         choices_of as choices_of,
         job_differences as job_differences,
         job_from_mapping as job_from_mapping,
@@ -47,16 +48,13 @@ if TYPE_CHECKING:
         load_job as load_job,
         names_user_code as names_user_code,
         parse_assignment as parse_assignment,
+        replaces_model as replaces_model,
         with_changes as with_changes,
+        with_old_model_removed as with_old_model_removed,
         written_keys as written_keys,
     )
     from .job_file_edit import edit_job_file as edit_job_file, toml_value as toml_value, unified_diff as unified_diff
     from .job_file_writer import save_job as save_job
-    from .model_change import (
-        ABOUT_THE_MODEL as ABOUT_THE_MODEL,
-        replaces_model as replaces_model,
-        with_old_model_removed as with_old_model_removed,
-    )
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
     from .task import Task as Task
@@ -77,11 +75,10 @@ else:
             ),
             "job_file": (
                 "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
-                "parse_assignment with_changes written_keys"
+                "parse_assignment with_changes written_keys ABOUT_THE_MODEL replaces_model with_old_model_removed"
             ),
             "job_file_edit": "edit_job_file toml_value unified_diff",
             "job_file_writer": "save_job",
-            "model_change": "ABOUT_THE_MODEL replaces_model with_old_model_removed",
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
             "task": "Task",

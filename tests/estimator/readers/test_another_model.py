@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.job.model_change import with_old_model_removed
+from vramtop.estimator.job.job_file import with_old_model_removed
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import GIVEN
