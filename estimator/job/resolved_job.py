@@ -83,6 +83,10 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
     """Tokens of one micro-batch on one rank."""
+    loss_on_tokens: bool
+    """The loss is made of log-probabilities or of parts of the logits: its rule counts a frozen model's logits too."""
+    frozen_models_beside: bool
+    """Frozen models may run while what the trained model's forward pass saved exists, not only before it."""
     generated_sequences: int
     """Sequences that a rank generates at once with transformers; 0: it generates no text, or vLLM does."""
     prompt_length: int
@@ -121,6 +125,9 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
     length = -(-training.sequence_length // parallel.context)
     sequences = training.micro_batch * training.sequences_per_example
+    on_tokens = training.loss in ("log-probs", "fused-log-probs", "divergence") or (
+        training.loss == "chunked" and framework.chunked_loss == "without-logits"
+    )
     kind = quantization(job.lora)
     return ResolvedJob(
         job=job,
@@ -164,6 +171,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         and (versions.checkpoints_with_gradient or job.lora is not None),
         local_length=length,
         local_tokens=sequences * length,
+        loss_on_tokens=on_tokens,
+        frozen_models_beside=training.reference_pass or not on_tokens,
         generated_sequences=_generated_sequences(job, sequences),
         prompt_length=_prompt_length(job, length),
         scored_tokens=sequences * min(length, training.loss_length or length),

@@ -56,9 +56,9 @@ def held_bytes(job: ResolvedJob, held: HeldModel) -> HeldBytes:
     weights = rank.states.weights * model.count
     if not model.on_gpu:
         return HeldBytes(weights=0, host_weights=weights, temporary=0, logits=0, wide_logits=0, cache=0, gathered=0)
-    runs = model.runs_forward and job.trains
-    vocabulary = runs and held.arch.has_vocab_head
-    logits = rank.loss.forward_bytes if runs else 0
+    runs = model.runs_forward and job.trains and job.frozen_models_beside
+    vocabulary = runs and held.arch.has_vocab_head and not job.loss_on_tokens
+    logits = rank.loss.forward_bytes if runs and not job.loss_on_tokens else 0
     return HeldBytes(
         weights=weights,
         host_weights=0,
