@@ -61,6 +61,8 @@ def read_script(
     environ: Mapping[str, Any],
     arguments: Sequence[str] = (),
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
+    folders: Sequence[Path] = (),
+    find_file: Callable[[str], Path | None] | None = None,
     overrides: SettingsLayer | None = None,
     argument_defaults: Mapping[str, Any] | None = None,
     text: str | None = None,
@@ -73,6 +75,8 @@ def read_script(
         environ: its environment; a value may be unknown.
         arguments: the words of its command line.
         find_config: returns a model's config by the model's name; None if it is not here.
+        folders: where the modules lie that it imports; empty: in its own folder.
+        find_file: returns a file that it may read, by the name that it uses; None if there is none.
         overrides: values of module-level names that a file which the script executes (``exec``) gives.
         argument_defaults: defaults of TRL's configurations that the script may ask for.
         text: its source, where that is not what the file holds: the cells of a notebook.
@@ -89,6 +93,8 @@ def read_script(
             arguments=arguments,
             environ=environ,
             find_config=_remembering(find_config),
+            folders=folders,
+            find_file=find_file or (lambda _: None),
             overrides=overrides or {},
             argument_defaults=argument_defaults or {},
         )

@@ -9,8 +9,9 @@ from typing import Any
 
 from ...job import UncertaintyDirection
 from ..source import MODEL_STATES, Component, Setting, SettingsLayer, as_bool, as_int
-from .command_line import Options
+from .command_line import Options, setting_of_name
 from .library import LENGTH_ARGUMENTS, Doubt, Notes, ScriptLibrary
+from .named_constants import NAMES_BY_SETTING, read_named_constants
 from .outcome import Outcome, read_outcome
 from .python import (
     UNKNOWN,
@@ -20,6 +21,7 @@ from .python import (
     Function,
     Imports,
     Interpreter,
+    KnownFailureError,
     ScriptEndsError,
     ScriptModule,
     Undecided,
@@ -77,6 +79,10 @@ class Script:
     arguments: Sequence[str]
     environ: Mapping[str, Any]
     find_config: Callable[[str], Mapping[str, Any] | None]
+    folders: Sequence[Path]
+    """Folders of the modules that it imports; empty: its own."""
+    find_file: Callable[[str], Path | None]
+    """Returns a file that the script may read, by the name that it uses."""
     overrides: SettingsLayer
     """Values of module-level names that a file which the script executes gives."""
     argument_defaults: Mapping[str, Any]
@@ -96,7 +102,7 @@ class Script:
 
 def read_worlds(script: Script) -> Outcome:
     """Return the reading of a script that takes most memory, with what the others decide differently as doubts."""
-    imports = Imports(script.path.parent)
+    imports = Imports(script.folders or [script.path.parent])
     steps = _MAX_ALL_STEPS
     first, used = _follow(script, Decisions(), imports)
     steps -= used
@@ -131,20 +137,26 @@ def _follow(script: Script, decisions: Decisions, imports: Imports) -> tuple[_Wo
     run = Interpreter(
         library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS
     )
+    run.argv, run.find_file = [str(script.path), *script.arguments], script.find_file
     module = ScriptModule(script.path.name, script.path)
     module.scope.names["__name__"] = "__main__"
     module.scope.names["__file__"] = str(script.path)
     try:
         run.run_module(script.tree, module)
         _follow_rest(run, notes, options)
-    except ScriptEndsError:
+    except (ScriptEndsError, KnownFailureError):
         pass
     except (BudgetSpentError, RecursionError, MemoryError):
         sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
         notes.doubt(sentence, *_ALL)
-    notes.hints = {**_lengths(script, module), **notes.hints}
+    named = read_named_constants(module.scope, script.path.name, notes)
+    notes.hints = {**_lengths(script, module), **named, **notes.hints}
     notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
-    return _World(read_outcome(notes), decisions), _MAX_STEPS - run.steps_left
+    outcome = read_outcome(notes)
+    for name, setting in named.items():  # the names hold what flags of the same name became
+        if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
+            outcome.assigned.setdefault(name, setting)
+    return _World(outcome, decisions), _MAX_STEPS - run.steps_left
 
 
 def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
@@ -153,9 +165,13 @@ def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
     for name, node in script.lengths.items():
         literal = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
         value = module.scope.names.get(name, literal)
-        if type(value) is int:
-            origin = f"{script.path.name} line {node.lineno}: {name}"
-            found[name.lower()] = Setting(value=value, origin=origin)
+        where = f"{script.path.name} line {node.lineno}"
+        overridden = module.scope.places.get(name, where) != where or name in module.scope.origins
+        known = setting_of_name(module.scope, name, where) if overridden else None
+        if known is not None and type(known.value) is int:
+            found[name.lower()] = known
+        elif type(value) is int:
+            found[name.lower()] = Setting(value=value, origin=f"{where}: {name}")
     return found
 
 
@@ -169,7 +185,7 @@ def _follow_rest(run: Interpreter, notes: Notes, options: Options) -> None:
             function.options = function.options or options.of_function(function, run)
             try:
                 run.call(function, Call(run, function.node, function.name, None))
-            except ScriptEndsError:
+            except (ScriptEndsError, KnownFailureError):
                 continue
 
 

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 from ....common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .executed_files import setting_of_name as setting_of_name
     from .functions import OPTION_FUNCTIONS as OPTION_FUNCTIONS, OPTION_PATHS as OPTION_PATHS
     from .options import Options as Options
     from .parsed import Parsed as Parsed
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"functions": "OPTION_FUNCTIONS OPTION_PATHS", "options": "Options", "parsed": "Parsed"}
+        __name__,
+        {
+            "executed_files": "setting_of_name",
+            "functions": "OPTION_FUNCTIONS OPTION_PATHS",
+            "options": "Options",
+            "parsed": "Parsed",
+        },
     )

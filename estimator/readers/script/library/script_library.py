@@ -236,8 +236,8 @@ class ScriptLibrary:
             self.notes.doubt(f"{call.where}: {short_text(call.node)} may change the model.", *_ALL)
         return None
 
-    def _execute(self, call: Call) -> Any:
-        """Follow ``exec``: the values that it is known to give replace those of the module."""
+    def execute_unknown(self, call: Call) -> Any:
+        """Follow ``exec`` of what is not known: the values that it is said to give replace those of the module."""
         if self._overrides and call.scope is not None:
             scope = call.scope.outermost()
             for name, setting in self._overrides.items():
@@ -323,7 +323,7 @@ _NO_CLASS: Any = None
 _Handler = Callable[[ScriptLibrary, Call], Any]
 _BY_PATH: Mapping[str, _Handler] = {
     **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
-    **dict.fromkeys(("exec", "eval"), ScriptLibrary._execute),
+    "eval": ScriptLibrary.execute_unknown,
     "setattr": ScriptLibrary._assign_attribute,
     "torch.compile": ScriptLibrary._compile,
     "deepspeed.initialize": ScriptLibrary._deepspeed,
