@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Lora as Lora,
         ModelSpec as ModelSpec,
         OptimizerName as OptimizerName,
+        OtherModel as OtherModel,
         Parallel as Parallel,
         Software as Software,
         StrategyName as StrategyName,
@@ -66,8 +67,8 @@ else:
             "config_fields": "ConfigFields format_value MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": (
-                "Inference Job Lora MAX_GPUS ModelSpec OptimizerName Parallel Software StrategyName Target Training "
-                "Uncertainties UncertaintyDirection"
+                "Inference Job Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel Software StrategyName Target "
+                "Training Uncertainties UncertaintyDirection"
             ),
             "job_file": (
                 "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "

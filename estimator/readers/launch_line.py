@@ -30,7 +30,7 @@ from .source import (
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer import known_config, read_trainer
-from .trl import argument_defaults, trl_defaults
+from .trl import trl_defaults
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
@@ -132,7 +132,9 @@ def _read_own_script(program: Program) -> JobReading:
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence)
         program.findings.add_uncertainty(doubt.direction, *doubt.components, unless=doubt.key)
-    reading = read_trainer(program, layers, accelerate, method=method, unresolved=unresolved)
+    reading = read_trainer(
+        program, layers, accelerate, method=method, unresolved=unresolved, understood=script.understood
+    )
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
 
 
@@ -178,7 +180,7 @@ def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCod
             find_config=partial(_find_config, program),
             folders=_import_folders(program),
             find_file=partial(_find_file, program),
-            argument_defaults=argument_defaults(program.versions),
+            versions=program.versions,
         )
     except InputError as error:
         program.findings.warn(f"The script is not counted: {error.message}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.common import CannotTellError, InputError, note_job_folder
+from vramtop.estimator.common import CannotTellError, InputError, displayed_arguments, note_job_folder
 from vramtop.estimator.job import ModelSpec, names_user_code
 from vramtop.estimator.model import resolve_model
 from vramtop.estimator.readers import read_launch
@@ -90,7 +90,7 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         reading=reading,
         launcher=_launcher_name(run.launcher.launch) if run.launcher else None,
         cwd=cwd,
-        command=" ".join(program.argv),
+        command=" ".join(displayed_arguments(program.argv)),
         interpreter=interpreter,
         worker_python=str(interpreter) if interpreter and root is None and is_own_process(program.pid) else None,
         versions=versions,

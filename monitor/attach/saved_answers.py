@@ -1,7 +1,8 @@
 """The settings that a user filled in for a run, saved by its command line, so that they are not asked for again.
 
-One JSON file in the user's data folder, readable by the user alone. Command lines are stored as digests, because they
-may contain secrets. Several dashboards may write at once; an unreadable file is set aside, never overwritten.
+One JSON file in the user's data folder, readable by the user alone. Command lines are stored as digests, without their
+secrets: a new token does not change the run. Several dashboards may write at once; an unreadable file is set aside,
+never overwritten.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common import CannotTellError, InputError, mask_line
 from vramtop.estimator.readers.source import Finding, JobReading
 
 from ..storage import UserFile, data_file
@@ -99,7 +100,7 @@ class SavedAnswers:
 
 def run_key(attachment: Attachment) -> str:
     """Return a digest of a run's command line and folder; it is the same for all of its ranks."""
-    command = _LOCAL_RANK_OPTION.sub("", attachment.command)
+    command = mask_line(_LOCAL_RANK_OPTION.sub("", attachment.command))
     folder = _FOREIGN_ROOT.sub("", str(attachment.cwd or ""))
     return hashlib.sha256(f"{folder}\0{command}".encode(errors="surrogatepass")).hexdigest()[:32]
 

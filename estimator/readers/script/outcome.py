@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from ..source import MODEL_STATES, Setting
+from ..source import MODEL_STATES, Component, Setting
 from .library import Doubt, Model, Notes, ParameterOwner, elements, models_in
 from .other_models import describe_others
 from .own_models import OwnModel, config_of, find_own_model, is_small
 from .patterns import trainable_patterns
 
+_ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 _SMALL = 0.01
 """Share of the parameters below which a difference is no matter."""
 
@@ -27,6 +28,8 @@ class Outcome:
     """There is something to train: a trainer, an optimizer, or a model at least."""
     has_optimizer: bool = False
     """The script makes an optimizer or a trainer."""
+    understood: set[str] = field(default_factory=set)
+    """Options that the script was seen to use."""
     unresolved: dict[str, str] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
 
@@ -66,13 +69,18 @@ def read_outcome(notes: Notes) -> Outcome:
     if trained.name is not None:
         found.written["model_name_or_path"] = trained.name
     if trained.unknown is not None:
-        found.doubts.append(Doubt(sentence=trained.unknown, components=(*MODEL_STATES, "activations", "logits")))
+        found.doubts.append(Doubt(sentence=trained.unknown, components=_ALL))
     if trained.own is not None:
         _read_own_model(trained.own, found)
     if trained.model is not None:
         _read_model(trained, notes, found)
     elif trained.name is None and trained.unknown is None and notes.names_found:
-        found.written["model_name_or_path"] = notes.names_found[min(notes.names_found)]
+        name = notes.names_found[min(notes.names_found)]
+        found.written["model_name_or_path"] = name
+        sentence = f"{name.origin} names the model; what the script makes the model itself of was not found."
+        found.doubts.append(Doubt(sentence=sentence, components=_ALL, key="model.id"))
+    if trained.certain and "model_name_or_path" in found.written:
+        found.assigned["model_name_or_path"] = found.written["model_name_or_path"]
     found.loads_model = trained.model is not None and trained.name is None
     others = describe_others(notes, trained.model, found.doubts)
     if others is not None:
@@ -165,7 +173,7 @@ def _read_own_model(own: OwnModel, found: Outcome) -> None:
     if read is None:
         size = f" of {own.size:,} parameters" if own.shapes else ""
         sentence = f"{name}: the script builds a model{size} that is not read; give model.config, or model.id."
-        found.doubts.append(Doubt(sentence=sentence, components=(*MODEL_STATES, "activations", "logits")))
+        found.doubts.append(Doubt(sentence=sentence, components=_ALL))
         return
     config, difference = read
     origin = f"{name}, which the script builds with {own.size:,} parameters"
@@ -173,8 +181,7 @@ def _read_own_model(own: OwnModel, found: Outcome) -> None:
     if not is_small(difference):
         counted = round(own.size * (1 + difference))
         sentence = f"{origin}, is counted as a decoder of {counted:,}."
-        components = (*MODEL_STATES, "activations", "logits")
-        found.doubts.append(Doubt(sentence=sentence, direction="either", components=components))
+        found.doubts.append(Doubt(sentence=sentence, direction="either", components=_ALL))
     if own.trained < own.size:
         found.written["script_trainable_parameters"] = Setting(value=own.trained, origin=origin)
     dtypes = own.dtypes - {None}
@@ -210,8 +217,8 @@ def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:
         found.written["model_name_or_path"] = model.name
     elif model.config is not None and model.config.source is not None:
         found.written["model_name_or_path"] = model.config.source
-    elif model.config is None and notes.names_found:
-        found.written["model_name_or_path"] = notes.names_found[min(notes.names_found)]
+    elif model.config is None and 1 in notes.names_found:
+        found.written["model_name_or_path"] = notes.names_found[1]
     settings = {**(model.config.settings if model.config is not None else {}), **model.settings}
     if model.task is not None:
         settings["task"] = model.task
@@ -232,7 +239,8 @@ def _read_config(model: Model, found: Outcome) -> None:
     if config is None:
         return
     changed = config.changed()
-    if config.source is not None and not changed:
+    few_labels = set(changed) == {"num_labels"} and changed["num_labels"].value in range(1, 65)
+    if config.source is not None and (not changed or few_labels):
         return
     table = config.table()
     origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
@@ -241,7 +249,7 @@ def _read_config(model: Model, found: Outcome) -> None:
     else:
         for setting in changed.values():
             sentence = f"{setting.origin} changes a model whose config is not here, and is not counted."
-            found.doubts.append(Doubt(sentence=sentence, components=(*MODEL_STATES, "activations", "logits")))
+            found.doubts.append(Doubt(sentence=sentence, components=_ALL))
 
 
 def _read_frozen(trained: _Trained, notes: Notes, found: Outcome) -> None:
@@ -255,8 +263,10 @@ def _read_frozen(trained: _Trained, notes: Notes, found: Outcome) -> None:
     patterns: list[str] = []
     if model.requires is not None:
         patterns = trainable_patterns(model.requires)
-        if model.has_adapters:
+        if model.has_adapters and not model.own_adapters:
             patterns = [] if patterns == ["!*"] else patterns or ["*"]
+    elif model.own_adapters:
+        patterns = ["!*"]
     elif model.rules and not (model.has_adapters and all(not value for _, value in model.rules)):
         patterns = [name if value else f"!{name}" for name, value in model.rules]
     if patterns:
@@ -265,6 +275,10 @@ def _read_frozen(trained: _Trained, notes: Notes, found: Outcome) -> None:
     if model.has_adapters and not model.adapters_train:
         sentence = f"{model.where}: the adapters are frozen as the script loads them, and are counted as trained."
         found.doubts.append(Doubt(sentence=sentence, direction="less", components=("gradients", "optimizer")))
+    beside = found.written.pop("script_adapter_parameters", None)
+    if beside is not None and (shapes := model.shapes()) is not None:
+        heads = sum(elements(shape) for name, shape in shapes.items() if model.requires is None or model.requires[name])
+        found.written["script_trainable_parameters"] = beside.with_value(beside.value + heads)
     _compare_with_optimizers(model, notes, found)
     _count_layers(trained, model, found)
 

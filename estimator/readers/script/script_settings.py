@@ -9,10 +9,11 @@ from typing import Any
 from ...common import InputError, TooLargeError, read_file
 from ..source import Setting, SettingsLayer
 from ..trl import method_of_class
+from .follow import Script
 from .library import TRAINING_CONFIG, Doubt
 from .outcome import Outcome
 from .python import MAX_BYTES, parse
-from .worlds import Script, read_worlds
+from .worlds import read_worlds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class ScriptSettings:
     """Last parts of the names that it calls."""
     loads_model: bool = False
     """True if it loads the model itself rather than let the trainer do it."""
+    understood: frozenset[str] = frozenset()
+    """Options that it was seen to use."""
     unresolved: Mapping[str, str] = field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
     doubts: tuple[Doubt, ...] = ()
@@ -61,10 +64,9 @@ def read_script(
     environ: Mapping[str, Any],
     arguments: Sequence[str] = (),
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
+    versions: Mapping[str, str] | None = None,
     folders: Sequence[Path] = (),
     find_file: Callable[[str], Path | None] | None = None,
-    overrides: SettingsLayer | None = None,
-    argument_defaults: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> ScriptSettings:
     """Return the settings in a script's source.
@@ -75,30 +77,50 @@ def read_script(
         environ: its environment; a value may be unknown.
         arguments: the words of its command line.
         find_config: returns a model's config by the model's name; None if it is not here.
+        versions: installed versions by distribution, where known.
         folders: where the modules lie that it imports; empty: in its own folder.
         find_file: returns a file that it may read, by the name that it uses; None if there is none.
-        overrides: values of module-level names that a file which the script executes (``exec``) gives.
-        argument_defaults: defaults of TRL's configurations that the script may ask for.
         text: its source, where that is not what the file holds: the cells of a notebook.
+
+    Raises:
+        InputError: it cannot be read, or is not Python that this interpreter can parse.
+    """
+    script = open_script(
+        path,
+        text=text,
+        options=options,
+        arguments=arguments,
+        environ=environ,
+        find_config=find_config,
+        versions=versions or {},
+        folders=folders,
+        find_file=find_file,
+    )
+    try:
+        return _settings(read_worlds(script), script.tree, options)
+    except (RecursionError, MemoryError):
+        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+
+
+def open_script(
+    path: Path,
+    *,
+    text: str | None = None,
+    options: Mapping[str, Setting] | None = None,
+    arguments: Sequence[str] = (),
+    environ: Mapping[str, Any] | None = None,
+    find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
+    versions: Mapping[str, str] | None = None,
+    folders: Sequence[Path] = (),
+    find_file: Callable[[str], Path | None] | None = None,
+) -> Script:
+    """Return a parsed script, ready to be followed; the arguments are those of ``read_script``.
 
     Raises:
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
         tree = parse(read_file(path, MAX_BYTES) if text is None else text, path)
-        script = Script(
-            tree=tree,
-            path=path,
-            options=options,
-            arguments=arguments,
-            environ=environ,
-            find_config=_remembering(find_config),
-            folders=folders,
-            find_file=find_file or (lambda _: None),
-            overrides=overrides or {},
-            argument_defaults=argument_defaults or {},
-        )
-        return _settings(read_worlds(script), tree, options)
     except TooLargeError:
         raise InputError(f"{path}: too large to be a script") from None
     except OSError as error:
@@ -107,6 +129,17 @@ def read_script(
         raise InputError(f"{path}: is not Python that can be read here: {error}") from None
     except (RecursionError, MemoryError):  # the parser raises MemoryError for deep nesting
         raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+    return Script(
+        tree=tree,
+        path=path,
+        options=options or {},
+        arguments=arguments,
+        environ=environ or {},
+        find_config=_remembering(find_config),
+        versions=versions or {},
+        folders=folders or [path.parent],
+        find_file=find_file or (lambda _: None),
+    )
 
 
 def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Callable[[str], Mapping[str, Any] | None]:
@@ -133,5 +166,6 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) 
         loads_model=found.loads_model,
         unresolved={each: text for each, text in found.unresolved.items() if each not in options},
         called=frozenset(found.called | names),
+        understood=frozenset(found.understood),
         doubts=tuple(found.doubts),
     )

@@ -1,36 +1,22 @@
 """Several readings of one script: where a condition cannot be decided, both answers are followed and compared."""
 
-import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from ...job import UncertaintyDirection
-from ..source import MODEL_STATES, Component, Setting, SettingsLayer, as_bool, as_int
-from .command_line import Options, setting_of_name
-from .library import LENGTH_ARGUMENTS, Doubt, Notes, ScriptLibrary
-from .named_constants import NAMES_BY_SETTING, read_named_constants
-from .outcome import Outcome, read_outcome
+from ..source import MODEL_STATES, Component, Setting, as_bool, as_int
+from .follow import Script, follow
+from .library import Doubt
+from .outcome import Outcome
 from .python import (
-    UNKNOWN,
-    BudgetSpentError,
-    Call,
     Decisions,
-    Function,
     Imports,
-    Interpreter,
-    KnownFailureError,
-    ScriptEndsError,
-    ScriptModule,
     Undecided,
 )
 
-_MAX_STEPS = 120_000
-"""Statements and expressions followed in one reading."""
 _MAX_ALL_STEPS = 240_000
-"""The same in all readings of a script."""
+"""Statements and expressions followed in all readings of a script."""
 _MAX_WORLDS = 24
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
@@ -67,44 +53,22 @@ _EFFECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...], str | 
 class _World:
     outcome: Outcome
     decisions: Decisions
+    parent: "_World | None" = None
+    """The reading whose answers it shares but for one condition."""
+    condition: Undecided | None = None
+    """That condition."""
 
 
-@dataclass(frozen=True, kw_only=True)  # not slotted: its lengths are cached
-class Script:
-    """A script to read, and where it runs."""
-
-    tree: ast.Module
-    path: Path
-    options: Mapping[str, Setting]
-    arguments: Sequence[str]
-    environ: Mapping[str, Any]
-    find_config: Callable[[str], Mapping[str, Any] | None]
-    folders: Sequence[Path]
-    """Folders of the modules that it imports; empty: its own."""
-    find_file: Callable[[str], Path | None]
-    """Returns a file that the script may read, by the name that it uses."""
-    overrides: SettingsLayer
-    """Values of module-level names that a file which the script executes gives."""
-    argument_defaults: Mapping[str, Any]
-    """Defaults of TRL's configurations that the script may ask for."""
-
-    @cached_property
-    def lengths(self) -> dict[str, ast.Assign | ast.AnnAssign]:
-        """The statements that assign to names of lengths, by name."""
-        found: dict[str, ast.Assign | ast.AnnAssign] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                if isinstance(target, ast.Name) and target.id.lower() in LENGTH_ARGUMENTS:
-                    found[target.id] = node
-        return found
+def _read(script: Script, decisions: Decisions, imports: Imports) -> tuple[_World, int]:
+    reading = follow(script, decisions, imports)
+    return _World(reading.outcome, decisions), reading.steps
 
 
 def read_worlds(script: Script) -> Outcome:
     """Return the reading of a script that takes most memory, with what the others decide differently as doubts."""
-    imports = Imports(script.folders or [script.path.parent])
+    imports = Imports(script.folders)
     steps = _MAX_ALL_STEPS
-    first, used = _follow(script, Decisions(), imports)
+    first, used = _read(script, Decisions(), imports)
     steps -= used
     worlds = [first]
     queue = [(first, each) for each in first.decisions.asked.values()]
@@ -115,99 +79,37 @@ def read_worlds(script: Script) -> Outcome:
         if frozenset(given.items()) in seen:
             continue
         seen.add(frozenset(given.items()))
-        world, used = _follow(script, Decisions(given, texts=first.decisions.texts), imports.again())
+        world, used = _read(script, Decisions(given, texts=first.decisions.texts), imports.again())
         steps -= used
         if first.outcome.trains and not world.outcome.trains:
             continue
+        world.parent, world.condition = parent, asked
         worlds.append(world)
         new = [each for key, each in world.decisions.asked.items() if key not in parent.decisions.asked]
         queue += [(world, each) for each in new]
     return _merge(worlds, left=[each for _, each in queue], options=script.options)
 
 
-def _follow(script: Script, decisions: Decisions, imports: Imports) -> tuple[_World, int]:
-    words = []
-    for word in script.arguments:
-        if word.startswith("-"):
-            break
-        words.append(word)
-    options = Options(script.options, words)
-    notes = Notes(find_config=script.find_config, options=script.options, argument_defaults=script.argument_defaults)
-    library = ScriptLibrary(notes, options, script.overrides)
-    run = Interpreter(
-        library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS
-    )
-    run.argv, run.find_file = [str(script.path), *script.arguments], script.find_file
-    module = ScriptModule(script.path.name, script.path)
-    module.scope.names["__name__"] = "__main__"
-    module.scope.names["__file__"] = str(script.path)
-    try:
-        run.run_module(script.tree, module)
-        _follow_rest(run, notes, options)
-    except (ScriptEndsError, KnownFailureError):
-        pass
-    except (BudgetSpentError, RecursionError, MemoryError):
-        sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
-        notes.doubt(sentence, *_ALL)
-    named = read_named_constants(module.scope, script.path.name, notes)
-    notes.hints = {**_lengths(script, module), **named, **notes.hints}
-    notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
-    outcome = read_outcome(notes)
-    for name, setting in named.items():  # the names hold what flags of the same name became
-        if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
-            outcome.assigned.setdefault(name, setting)
-    return _World(outcome, decisions), _MAX_STEPS - run.steps_left
-
-
-def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
-    """Return numbers that the script assigns to names of lengths, in any case: ``MAX_LENGTH = 2048``."""
-    found: dict[str, Setting] = {}
-    for name, node in script.lengths.items():
-        literal = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
-        value = module.scope.names.get(name, literal)
-        where = f"{script.path.name} line {node.lineno}"
-        overridden = module.scope.places.get(name, where) != where or name in module.scope.origins
-        known = setting_of_name(module.scope, name, where) if overridden else None
-        if known is not None and type(known.value) is int:
-            found[name.lower()] = known
-        elif type(value) is int:
-            found[name.lower()] = Setting(value=value, origin=f"{where}: {name}")
-    return found
-
-
-def _follow_rest(run: Interpreter, notes: Notes, options: Options) -> None:
-    """Follow functions that the script defines and that nothing was seen to call, where nothing is trained so far."""
-    left = sorted(run.functions, key=lambda function: function.name != "main")
-    for function in left:
-        if notes.trainers or notes.optimizers or notes.parameters_given:
-            return
-        if id(function.node) not in run.followed and isinstance(function, Function):
-            function.options = function.options or options.of_function(function, run)
-            try:
-                run.call(function, Call(run, function.node, function.name, None))
-            except (ScriptEndsError, KnownFailureError):
-                continue
-
-
 def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str, Setting]) -> Outcome:
+    """Return the reading that takes most memory, with doubts about what each condition decides."""
     best = max(worlds, key=lambda world: _size(world.outcome))
     outcome = best.outcome
-    doubts: dict[str, Doubt] = {}
     counted = _values(outcome)
+    doubts: dict[tuple[str, str], Doubt] = {}
     for world in worlds:
-        other = _values(world.outcome)
+        if world.parent is None or world.condition is None:
+            continue
+        values, before = _values(world.outcome), _values(world.parent.outcome)
         names = [
             name
             for name in _EFFECTS
-            if counted.get(name) != other.get(name) and (name not in options or name in outcome.assigned)
+            if (values.get(name) != before.get(name) or _is_resolved(name, world) != _is_resolved(name, world.parent))
+            and (name not in options or name in outcome.assigned)
         ]
-        unknown = [name for name in world.outcome.unresolved if name not in outcome.unresolved and name in _EFFECTS]
-        names += [name for name in unknown if name not in names]
-        if names and world is not best:
-            asked = _difference(best, world)
-            for doubt in _doubts(asked, names, counted, other):
-                doubts.setdefault(doubt.sentence, doubt)
-        outcome.called |= world.outcome.called if world is best else set()
+        for name in names:
+            other = before if values.get(name) == counted.get(name) else values
+            key = world.condition.where, name
+            doubts.setdefault(key, _doubt(world.condition, name, counted.get(name), other.get(name)))
     known = {doubt.sentence for doubt in outcome.doubts}
     for world in worlds:
         outcome.doubts += [doubt for doubt in world.outcome.doubts if doubt.sentence not in known]
@@ -220,6 +122,10 @@ def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str,
         )
         outcome.doubts.append(Doubt(sentence=sentence, components=_ALL))
     return outcome
+
+
+def _is_resolved(name: str, world: _World) -> bool:
+    return name not in world.outcome.unresolved
 
 
 def _values(outcome: Outcome) -> dict[str, Any]:
@@ -250,39 +156,14 @@ def _size(outcome: Outcome) -> tuple[float, ...]:
     return (has_model, trained, not quantized, not is_half, not sharded, not checkpointing, batch, length, others)
 
 
-def _difference(best: _World, other: _World) -> Undecided:
-    """Return the condition whose answer tells two readings apart."""
-    for key, asked in best.decisions.asked.items():
-        found = other.decisions.asked.get(key)
-        if found is not None and found.answer is not asked.answer:
-            return asked
-    added = [asked for key, asked in other.decisions.asked.items() if key in other.decisions.given]
-    return added[0] if added else next(iter({**best.decisions.asked, **other.decisions.asked}.values()))
-
-
-def _doubts(asked: Undecided, names: list[str], counted: Mapping[str, Any], other: Mapping[str, Any]) -> list[Doubt]:
+def _doubt(condition: Undecided, name: str, counted: Any, other: Any) -> Doubt:
     """Return a sentence on what a condition decides, and the components that it concerns."""
-    shown = [
-        f"{_LABELS.get(name, name)} {_shown(counted.get(name))} or {_shown(other.get(name))}" for name in names[:3]
-    ]
+    direction, components, key = _EFFECTS[name]
     sentence = (
-        f"{asked.where}: whether {asked.text} holds is only known when the script runs; it decides about "
-        f"{', '.join(shown)}. The first is counted."
+        f"{condition.where}: whether {condition.text} holds is only known when the script runs; it decides about "
+        f"{_LABELS.get(name, name)}: {_shown(counted)}, which is counted, or {_shown(other)}."
     )
-    found = []
-    for name in names:
-        direction, components, key = _EFFECTS[name]
-        found.append(Doubt(sentence=sentence, direction=direction, components=components, key=key))
-    directions = {doubt.direction for doubt in found}
-    parts = tuple(dict.fromkeys(component for doubt in found for component in doubt.components))
-    keys = {doubt.key for doubt in found}
-    merged = Doubt(
-        sentence=sentence,
-        direction=directions.pop() if len(directions) == 1 else "either",
-        components=parts,
-        key=keys.pop() if len(keys) == 1 else None,
-    )
-    return [merged]
+    return Doubt(sentence=sentence, direction=direction, components=components, key=key)
 
 
 _LABELS = {
@@ -296,5 +177,6 @@ _LABELS = {
 
 
 def _shown(value: Any) -> str:
+    value = getattr(value, "name", value)
     text = "absent" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

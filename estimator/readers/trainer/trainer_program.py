@@ -1,6 +1,6 @@
 """Reads a program that trains with transformers into a job, whichever tool its settings come from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ def read_trainer(
     method: str | None,
     own_loss: bool = True,
     unresolved: Mapping[str, str] | None = None,
+    understood: Collection[str] = (),
 ) -> JobReading:
     """Return the job of a program that trains with transformers.
 
@@ -37,6 +38,7 @@ def read_trainer(
         method: TRL's method (``sft``, ``dpo``, ...); None without TRL.
         own_loss: TRL's trainer computes the loss; False: a tool's own, derived from it.
         unresolved: settings whose values only the running program knows, each with a sentence.
+        understood: options that the script was seen to use, which need no warning.
     """
     findings = program.findings
     inputs = _inputs(program, layers, accelerate, method=method, own_loss=own_loss, unresolved=unresolved or {})
@@ -53,6 +55,7 @@ def read_trainer(
         _read_beside(inputs, inputs.trl, lora=lora, held=held, findings=findings)
     elif held:
         findings.record("other_models", [model for model, _ in held], held[0][1])
+    inputs.settings.find(*understood)
     warn_of_unread(inputs.settings, findings)
     return findings.build()
 

@@ -30,7 +30,7 @@ class Method:
     """Sequences that one example puts through the model at once: 2 for a chosen and a rejected one."""
     reference: Reference = "none"
     reference_beside: bool = False
-    """The reference runs while what the trained model's forward pass saved exists, not before it."""
+    """Its frozen model runs while what the trained model's forward pass saved exists, not before it."""
     generation: Generation = "none"
     task: str | None = None
     """The task of the model that it loads; None: that of the config, a language model."""
@@ -124,17 +124,20 @@ _ROWS = (
         generation="pair",
         scorers=_GENERATED,
     ),
-    Method(name="gkd", classes="GKD", scores="divergence", teacher=True, generation="prompt"),
-    Method(name="gold", classes="GOLD", scores="divergence", teacher=True, generation="prompt"),
+    Method(name="gkd", classes="GKD", scores="divergence", teacher=True, reference_beside=True, generation="prompt"),
+    Method(name="gold", classes="GOLD", scores="divergence", teacher=True, reference_beside=True, generation="prompt"),
     Method(
         name="distillation",
         classes="Distillation",
         scores="divergence",
         teacher=True,
+        reference_beside=True,
         generation="group",
         tiles_since=(1, 10),
     ),
-    Method(name="minillm", classes="MiniLLM", scores="divergence", teacher=True, generation="group"),
+    Method(
+        name="minillm", classes="MiniLLM", scores="divergence", teacher=True, reference_beside=True, generation="group"
+    ),
     Method(
         name="ppo",
         classes="PPO",
@@ -171,6 +174,7 @@ _ROWS = (
         classes="IWOPD",
         scores="divergence",
         teacher=True,
+        reference_beside=True,
         generation="group",
         partly_known=True,
     ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ....common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .class_defaults import class_defaults as class_defaults
     from .executed_files import setting_of_name as setting_of_name
     from .functions import OPTION_FUNCTIONS as OPTION_FUNCTIONS, OPTION_PATHS as OPTION_PATHS
     from .options import Options as Options
@@ -18,6 +19,7 @@ else:
         __name__,
         {
             "executed_files": "setting_of_name",
+            "class_defaults": "class_defaults",
             "functions": "OPTION_FUNCTIONS OPTION_PATHS",
             "options": "Options",
             "parsed": "Parsed",

@@ -118,7 +118,7 @@ OPTION_FUNCTIONS: Mapping[str, _Handler] = {
     **dict.fromkeys(("parse_args", "parse_known_args", "parse_args_into_dataclasses"), _parse_args),
     **dict.fromkeys(("DEFINE_integer", "DEFINE_float", "DEFINE_string", "DEFINE_bool"), _define_flag),
     **dict.fromkeys(("DEFINE_boolean", "DEFINE_enum"), _define_flag),
-    **dict.fromkeys(("SimpleNamespace", "EasyDict", "AttrDict", "DotMap"), _namespace),
+    **dict.fromkeys(("SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "DotMap"), _namespace),
     **dict.fromkeys(("cli", "parse"), _from_class),
     "add_argument": _add_argument,
     "field": _field,

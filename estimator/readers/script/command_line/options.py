@@ -33,6 +33,10 @@ class Options:
     def __init__(self, given: Mapping[str, Setting], words: list[str]) -> None:
         self.given, self._words = given, list(words)
         self.declared: dict[str, Declared] = {}
+        self.looked_up: list[str] = []
+        """Options that the script looked at in the condition that is being followed."""
+        self.decisive: set[str] = set()
+        """Options that decided a condition."""
 
     def defaults(self) -> Iterator[tuple[str, Setting]]:
         """Yield the defaults that are known; values may be None."""
@@ -44,6 +48,7 @@ class Options:
     def find(self, name: str) -> Setting | None:
         """Return an option of the command line or its default, as the script gets it; None: unknown."""
         declared, given = self.declared.get(name), self.given.get(name)
+        self.looked_up.append(name)
         if given is None:
             value = declared.default if declared is not None else UNKNOWN
             return None if declared is None or value is UNKNOWN else Setting(value=value, origin=declared.origin)

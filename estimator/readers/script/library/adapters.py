@@ -1,9 +1,10 @@
 """LoRA adapters and quantization in a script: peft, bitsandbytes, unsloth."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from ...source import Setting, as_bool, default_setting
-from ..python import UNKNOWN, Call, Thing, plain, short_text
+from ...source import Setting, default_setting
+from ..python import UNKNOWN, Call, Thing, plain, short_text, truth
 from .configs import DECISIVE_ARGUMENTS
 from .model import Model
 from .notes import Notes
@@ -15,6 +16,10 @@ _OTHER_NAMES = {
 }
 """Arguments of ``LoraConfig`` that change memory in ways that are not counted."""
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+_WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "Trainable", "AdaptionPrompt")
+"""Methods of peft whose parameters do not grow with a rank."""
+_HEADS = ("classifier", "score", "qa_outputs")
+"""Modules that peft trains besides for classification."""
 UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
 
@@ -24,6 +29,7 @@ class AdapterConfig(Thing):
 
     def __init__(self, call: Call) -> None:
         self.kind, self.where, self.settings = call.name, call.where, dict[str, Setting]()
+        self.arguments = {name: plain(value) for name, value in call.kwargs.items()}
         self.unresolved: dict[str, str] = {}
         read_lora(call, self.settings, self.unresolved)
 
@@ -51,31 +57,6 @@ class QuantizationConfig(Thing):
                 self.settings[name] = setting
 
 
-def adapters_asked_for(call: Call) -> Any:
-    """Follow TRL's ``get_peft_config(model_args)``: None unless ``use_peft`` is on; the rest is read from the flags."""
-    asked = _switch(call, "use_peft")
-    if not asked:
-        return UNKNOWN if asked is None else None
-    config = AdapterConfig(call)
-    config.kind = "LoraConfig"
-    return config
-
-
-def quantization_asked_for(call: Call) -> Any:
-    """Follow TRL's ``get_quantization_config(model_args)``: None unless 4 or 8 bits are asked for."""
-    asked = [_switch(call, name) for name in ("load_in_4bit", "load_in_8bit")]
-    if True in asked:
-        return QuantizationConfig(call)
-    return UNKNOWN if None in asked else None
-
-
-def _switch(call: Call, name: str) -> bool | None:
-    """Return whether the arguments that a function is given have a switch on; None: unknown."""
-    given = next((each for each in (*call.args, *call.kwargs.values()) if isinstance(each, Thing)), None)
-    value = plain(given.attribute(name)) if given is not None else UNKNOWN
-    return as_bool(Setting(value=value, origin=call.where)) if value is not UNKNOWN else None
-
-
 def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
     """Read the arguments of ``LoraConfig`` under the names of our settings."""
     for name in call.kwargs:
@@ -94,12 +75,59 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
         model.train(None, value=False, call=call)
     model.has_adapters = True
     model.adapters_train = True
-    model.put("use_peft", True, call.where, text or f"{call.name}(...)")
+    kind = config.kind if isinstance(config, AdapterConfig) else "LoraConfig"
     if isinstance(config, AdapterConfig):
-        model.settings.update(config.settings)
         model.unresolved.update(config.unresolved)
-        if config.kind not in ("LoraConfig", "LoKrConfig"):
-            _other_adapters(model.notes, config, call)
+        if any(word in kind for word in _WITHOUT_RANK):
+            _other_method(model, config, call)
+            return
+        model.settings.update(config.settings)
+        if kind != "LoraConfig":
+            model.notes.doubt(
+                f"{config.where}: {kind} is counted as LoRA adapters, of which it differs.",
+                *("gradients", "optimizer", "activations"),
+                key="lora.rank",
+            )
+    model.put("use_peft", True, call.where, text or f"{call.name}(...)")
+
+
+def _other_method(model: Model, config: AdapterConfig, call: Call) -> None:
+    """Freeze a model for a method that trains a few vectors or an encoder of prompts beside it."""
+    model.own_adapters = True
+    heads = [name for name in _HEADS if model.has_part(name)]
+    if heads and "CLS" in str(config.arguments.get("task_type")):
+        model.train(heads, value=True, call=call)
+    count = _prompt_parameters(model, config)
+    model.notes.doubt(
+        f"{config.where}: what {config.kind} trains beside the frozen model is counted roughly.",
+        *("gradients", "optimizer", "activations"),
+        key="training.trainable_parameters",
+    )
+    if count is not None:
+        model.settings["script_adapter_parameters"] = Setting(
+            value=count, origin=f"{config.where}: {config.kind} has about {count:,} parameters"
+        )
+
+
+def _prompt_parameters(model: Model, config: AdapterConfig) -> int | None:
+    """Return the parameters of a method for prompts (peft's ``tuners``); None: unknown."""
+    table = model.config.table() if model.config is not None else None
+    tokens, hidden = config.arguments.get("num_virtual_tokens"), _hidden(table or {})
+    if not isinstance(tokens, int) or hidden is None or table is None:
+        return None
+    if "PromptTuning" in config.kind:
+        return tokens * hidden
+    inner = config.arguments.get("encoder_hidden_size")
+    inner = inner if isinstance(inner, int) else hidden
+    if "PromptEncoder" in config.kind:
+        return tokens * hidden + hidden * inner + inner * inner + inner * hidden + 2 * inner + hidden
+    layers = next((table[name] for name in ("num_hidden_layers", "n_layer", "n_layers") if name in table), None)
+    return tokens * hidden * 2 * layers if "PrefixTuning" in config.kind and isinstance(layers, int) else None
+
+
+def _hidden(table: Mapping[str, Any]) -> int | None:
+    found = next((table[name] for name in ("hidden_size", "n_embd", "d_model", "dim") if name in table), None)
+    return found if isinstance(found, int) else None
 
 
 def load_adapters(model: Model, call: Call, *, trains: Any) -> None:
@@ -110,14 +138,6 @@ def load_adapters(model: Model, call: Call, *, trains: Any) -> None:
     model.notes.doubt(
         f"{call.where}: {call.name}(...) loads adapters whose rank and layers are not read.",
         *("gradients", "optimizer"),
-        key="lora.rank",
-    )
-
-
-def _other_adapters(notes: Notes, config: AdapterConfig, call: Call) -> None:
-    notes.doubt(
-        f"{config.where}: {config.kind} is counted as LoRA adapters, of which it differs.",
-        *("gradients", "optimizer", "activations"),
         key="lora.rank",
     )
 
@@ -164,3 +184,23 @@ def _hint(model: Model, name: str, value: object) -> None:
 def _sentence(call: Call, name: str) -> str:
     shown = f"{call.name}({name}={short_text(call.expression(None, name))})"
     return f"{call.where}: {shown} is only known when the script runs; its default is counted."
+
+
+def peft_config(call: Call) -> Any:
+    """Follow TRL's ``get_peft_config(model_args)``: None unless adapters are asked for."""
+    wanted = call.run.attribute(call.value(0), "use_peft")
+    known = truth(wanted)
+    if known:
+        call.path, call.args, call.kwargs = "LoraConfig", [], {}
+        return AdapterConfig(call)
+    return UNKNOWN if known is None else None
+
+
+def quantization_config(call: Call) -> Any:
+    """Follow TRL's ``get_quantization_config(model_args)``: None unless a quantization is asked for."""
+    values = [call.run.attribute(call.value(0), name) for name in ("load_in_4bit", "load_in_8bit")]
+    known = [truth(value) for value in values]
+    if True in known:
+        call.path, call.args, call.kwargs = "BitsAndBytesConfig", [], {}
+        return QuantizationConfig(call)
+    return UNKNOWN if None in known else None

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...source import UNKNOWN_TABLE, Setting
-from ...trl import TRAINER_NAMES, method_of_class
-from ..command_line import Parsed
-from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, plain, short_text
+from ...trl import TRAINER_NAMES
+from ..command_line import Parsed, class_defaults
+from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, as_number, plain, short_text
 from .config_defaults import CONFIG_DEFAULTS, SHAPE_FIELDS, general_name
 from .notes import Notes
 
@@ -16,6 +16,9 @@ SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
 LENGTH_ARGUMENTS = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
+)
+_CONFIG_METHODS = (
+    *("update", "update_from_string", "to_dict", "from_dict", "save_pretrained", "to_diff_dict", "push_to_hub"),
 )
 _LIMITS = ("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "max_new_tokens")
 """Arguments whose None means that there is no limit, whatever the default is."""
@@ -98,7 +101,15 @@ class ModelConfig(Thing):
             return Attribute(self, name)
         if name in self.changes:
             return self.changes[name].value
-        if name in ("update", "to_dict", "from_dict", "save_pretrained", "to_diff_dict", "push_to_hub"):
+        if name in (
+            "update",
+            "update_from_string",
+            "to_dict",
+            "from_dict",
+            "save_pretrained",
+            "to_diff_dict",
+            "push_to_hub",
+        ):
             return Attribute(self, name)
         table = self.table()
         if table is None:
@@ -121,8 +132,11 @@ class ModelConfig(Thing):
 
     def method(self, call: Call) -> Any:
         """Take ``config.update({...})``."""
-        if call.name == "update":
+        if call.name in ("update", "update_from_string"):
             given = call.value(0)
+            if isinstance(given, str):
+                pairs = (part.partition("=") for part in given[:10_000].split(","))
+                given = {name.strip(): as_number(value.strip()) for name, _, value in pairs}
             for name, value in {**(given if isinstance(given, dict) else {}), **call.kwargs}.items():
                 self.set_field(str(name), value, call.where, f"config.update({name}={plain(value)})")
             return None
@@ -199,6 +213,7 @@ class ParsedArguments(Thing):
 
     def __init__(self, parsed: Parsed, arguments: Arguments, notes: Notes) -> None:
         self._parsed, self._arguments, self._notes = parsed, arguments, notes
+        self._defaults = class_defaults(arguments.name, notes.versions)
 
     def option(self, name: str) -> Setting | None:
         """Return an option of the command line."""
@@ -209,12 +224,7 @@ class ParsedArguments(Thing):
         if name in self._arguments.values:
             return self._arguments.values[name]
         found = self._parsed.attribute(name)
-        if found is not UNKNOWN:
-            return found
-        kind, defaults = self._arguments.name, self._notes.argument_defaults
-        if name in defaults and (kind == "ModelConfig" or method_of_class(kind) is not None):
-            return defaults[name]
-        return False if name in _OFF_BY_DEFAULT else UNKNOWN
+        return found if found is not UNKNOWN else self._defaults.get(name, UNKNOWN)
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment, which wins over the command line."""
@@ -229,10 +239,10 @@ class ParsedArguments(Thing):
         """Return the result of a method."""
         return self._parsed.method(call)
 
+    def as_table(self) -> dict[str, Any]:
+        """Return all arguments by name."""
+        return {**self._defaults, **self._parsed.as_table(), **self._arguments.values}
+
     def has(self, name: str) -> Any:
         """Return whether there is an option of a name."""
         return self._parsed.has(name) or UNKNOWN
-
-
-_OFF_BY_DEFAULT = ("do_train", "do_eval", "do_predict", "fp16", "bf16", "gradient_checkpointing", "use_peft")
-"""Arguments that are false unless the command line has them."""

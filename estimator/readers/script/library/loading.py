@@ -1,5 +1,6 @@
 """Calls that make models: ``from_pretrained``, ``from_config``, a class with a config, copies and averages."""
 
+import re
 from typing import Any
 
 from ...source import Setting
@@ -36,11 +37,14 @@ _TASK_BY_CLASS_ENDING = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
+_NO_MODEL_CLASS = re.compile(r"Collator|Output|Config|Processor|Trainer|Loss|Dataset|Metric|Pipeline|Mixin|Arguments")
 _NO_MODELS = ("Tokenizer", "Processor", "FeatureExtractor", "GenerationConfig", "Scheduler")
 
 
 def task_of(name: str) -> str | None:
-    """Return the task of a model class, by the end of its name."""
+    """Return the task of a model class, by the end of its name; None if it is no model."""
+    if _NO_MODEL_CLASS.search(name):
+        return None
     return next((task for ending, task in _TASK_BY_CLASS_ENDING.items() if name.endswith(ending)), None)
 
 

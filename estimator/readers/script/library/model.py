@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ....job import Task
 
 _BODY_NAMES = ("model", "transformer", "bert", "roberta", "distilbert", "gpt_neox", "encoder", "base_model")
+_LINEAR_CLASSES = ("Linear", "Linear4bit", "Linear8bitLt", "Conv1D")
 _TRANSPARENT = ("module", "_orig_mod", "_fsdp_wrapped_module", "pretrained_model")
 """Attributes under which wrappers keep the model itself."""
 _ADAPTER_NAMES = ("lora_A.default.weight", "lora_B.default.weight")
@@ -49,6 +50,8 @@ class Model(ParameterOwner):
         """Its forward pass runs; not that of an average of weights."""
         self.has_adapters = False
         self.adapters_train = True
+        self.own_adapters = False
+        """It has adapters of another kind than LoRA."""
         self.replaced: dict[str, Thing] = {}
         """Parts that the script replaces, by their names."""
         self.names: set[str] = set()
@@ -298,9 +301,9 @@ class Part(Thing):
         is_embedding = "emb" in self.prefixes[0].lower() or self.prefixes[0].endswith(("wte", "wpe"))
         if kind.name == "Embedding":
             return own is not None and len(own) == 2 and is_embedding
-        if kind.name == "Linear":
+        if kind.name in _LINEAR_CLASSES:
             return own is not None and len(own) == 2 and not is_embedding
-        return None
+        return False if kind.name == "LoraLayer" else None
 
 
 def models_in(value: Any, depth: int = 0) -> Iterator[ParameterOwner]:

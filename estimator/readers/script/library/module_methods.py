@@ -144,6 +144,8 @@ def _parameters(part: Part, call: Call) -> Any:
 
 
 def _modules(part: Part, call: Call) -> Any:
+    if part.owner.shapes() is None:
+        return UNKNOWN
     found = [("", part), *_below(part, 0)]
     return found if call.name == "named_modules" else [each for _, each in found]
 

@@ -25,10 +25,8 @@ class Notes:
 
     find_config: Callable[[str], Mapping[str, Any] | None]
     """Returns the config of a model by its name; None if it is not on this machine."""
-    options: Mapping[str, Setting]
-    """The flags of the command line."""
-    argument_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults of TRL's configurations that the script may ask for."""
+    versions: Mapping[str, str]
+    """Installed versions by distribution, where known."""
     models: list[Any] = field(default_factory=list)
     """Every model that the script makes, in order."""
     modules: list[Any] = field(default_factory=list)
@@ -41,8 +39,6 @@ class Notes:
     """Models or parameters that something other than an optimizer of a known class trains."""
     written: dict[str, Setting] = field(default_factory=dict)
     hints: dict[str, Setting] = field(default_factory=dict)
-    defaults: dict[str, Setting] = field(default_factory=dict)
-    """Defaults that the script gives its options; values may be None."""
     accelerate: dict[str, Setting] = field(default_factory=dict)
     own_loop: dict[str, Setting] = field(default_factory=dict)
     """Settings of the script's own training loop, by accelerate's names."""

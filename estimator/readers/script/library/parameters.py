@@ -127,6 +127,11 @@ class Parameter(Thing):
         self.owner, self.name, self.many = owner, name, many
 
     @property
+    def identity(self) -> int:
+        """What ``id`` returns for it."""
+        return hash((id(self.owner), self.name))
+
+    @property
     def shape(self) -> Shape | None:
         """Its shape; None: unknown."""
         shapes = self.owner.shapes()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....job.rules import optimizer_class_names
-from ...source import Component, Setting, SettingsLayer
+from ...source import Component, Setting
 from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..python import (
     BUILTINS,
@@ -21,13 +21,7 @@ from ..python import (
     Thing,
     short_text,
 )
-from .adapters import (
-    AdapterConfig,
-    QuantizationConfig,
-    adapters_asked_for,
-    get_peft_model,
-    quantization_asked_for,
-)
+from .adapters import AdapterConfig, QuantizationConfig, get_peft_model, peft_config, quantization_config
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
 from .layers import Container, make_layer, module_method, parameters_of, reachable_models
@@ -50,14 +44,14 @@ _OTHER_DEVICES = re.compile(
     r"torch\.(backends\.mps|xpu|mps|npu|hpu)\.is_available|is_torch_(xla|npu|xpu|tpu)_available"
 )
 _ADAPTER_CONFIG = re.compile(
-    r"[A-Z]\w*(Lora|LoRA|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|BOFT|PEncoder)\w*Config|LoraConfig"
+    r"\w*(Lora|LoRA|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|LNTuning|Bone|Miss|Shira|Trainable|Hira|Road)\w*Config"
 )
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 _RUNS_A_FUNCTION = ("Fire", "notebook_launcher", "spawn", "Process", "Thread", "start_processes", "debug_launcher")
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
 """Functions that change a model which they are given, by their names."""
 _HARMLESS = re.compile(
-    r"(?i).*(evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
+    r"(?i).*(policy|evaluat|print|count|summar|log|save|load_state|plot|test|valid|num_|size|generate|pipeline|clip_grad|watch"
     r"|scheduler|collator|apply_liger_kernel).*"
 )
 _LIBRARIES_OF_WRAPPERS = ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "evaluate", "wandb", "tqdm")
@@ -71,24 +65,40 @@ class ScriptLibrary:
     Args:
         notes: where it is noted.
         options: the script's options.
-        overrides: values of module-level names that a file which the script executes gives (``exec``).
     """
 
-    def __init__(self, notes: Notes, options: Options, overrides: SettingsLayer) -> None:
-        self.notes, self.options, self._overrides = notes, options, overrides
+    def __init__(self, notes: Notes, options: Options) -> None:
+        self.notes, self.options = notes, options
         self._followed = 0
 
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a library's name."""
-        if value.path in ("sys",) and name == "argv":
+        if value.path == "sys" and name == "argv":
             return UNKNOWN
         if value.name == "FLAGS":
             return Parsed(self.options).attribute(name)
+        if name == "is_floating_point":
+            return value.name.startswith(("float", "bfloat", "half", "double"))
+        if name == "__version__":
+            return self.notes.versions.get(value.path.partition(".")[0], UNKNOWN)
+        if value.path == "sys" and name == "platform":
+            return "linux"
         return External(f"{value.path}.{name}")
 
-    def environment(self, run: Any, name: Any) -> Any:
-        """Return a variable of the environment."""
-        return run.environ.get(name, UNKNOWN) if isinstance(name, str) else UNKNOWN
+    def item(self, run: Any, value: External, key: Any) -> Any:
+        """Return what stands at a key of a library's name: a variable of ``os.environ``, a class of a config."""
+        if not isinstance(key, str):
+            return UNKNOWN if value.name in ("environ", "CONFIG_MAPPING") else value
+        if value.name == "CONFIG_MAPPING":
+            kind = next((kind for kind, (name, _) in CONFIG_DEFAULTS.items() if name == key), None)
+            return External(f"transformers.{kind}Config") if kind is not None else UNKNOWN
+        return run.environ.get(key, UNKNOWN) if value.name == "environ" else value
+
+    def condition(self, *, decided: bool) -> None:
+        """Note the options that decide a condition: they are understood."""
+        if decided:
+            self.options.decisive.update(self.options.looked_up)
+        self.options.looked_up.clear()
 
     def call(self, call: Call) -> Any:
         """Return the result of a library's function, and note what it does to models, optimizers and settings."""
@@ -97,8 +107,6 @@ class ScriptLibrary:
         if declared is not None or call.path.startswith("@"):
             return declared(self.options, call) if declared is not None else UNKNOWN
         function = STANDARD_LIBRARY.get(call.path) or (BUILTINS.get(call.path) if call.receiver is None else None)
-        if call.receiver is UNKNOWN and function is None and call.path in BUILTINS:
-            function = BUILTINS[call.path]
         if function is not None:
             return function(call)
         by_path = _BY_PATH.get(call.path)
@@ -189,6 +197,15 @@ class ScriptLibrary:
             return None
         return module_method(receiver, call)
 
+    def make_instance(self, kind: ScriptClass, call: Call) -> Any:
+        """Return a model of a script's class that has the name of one of transformers' classes; UNKNOWN for others."""
+        bases = [path.rpartition(".")[2] for path in kind.external_bases()]
+        if not is_model_class(kind.name) or not any(base.endswith("PreTrainedModel") for base in bases):
+            return UNKNOWN
+        self.notes.doubt(f"{call.where}: the script's own {kind.name} is counted as that of transformers.")
+        call.path = kind.name
+        return from_class(call, self.notes)
+
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
         bases = [path.rpartition(".")[2] for path in found.kind.external_bases()]
@@ -209,10 +226,11 @@ class ScriptLibrary:
                 call.path = base
                 found.values["_model"] = from_class(call, self.notes)
 
-    def train_step(self, call: Call) -> None:
+    def train_step(self, call: Call) -> Any:
         """Note which models something refers to while the script trains."""
         living = {id(model) for model in reachable_models(call.run, call)}
         self.notes.living = living | (self.notes.living or set())
+        return UNKNOWN
 
     def parsed(self, parsed: Parsed, kind: Any, call: Call) -> Any:
         """Return the object that a parser makes of a class: trainers' arguments are noted."""
@@ -237,15 +255,9 @@ class ScriptLibrary:
         return None
 
     def execute_unknown(self, call: Call) -> Any:
-        """Follow ``exec`` of what is not known: the values that it is said to give replace those of the module."""
-        if self._overrides and call.scope is not None:
-            scope = call.scope.outermost()
-            for name, setting in self._overrides.items():
-                scope.assign(name, setting.value)
-                scope.origins[name] = setting
-        else:
-            sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
-            self.notes.doubt(sentence, *_ALL)
+        """Note ``exec`` of what is not known."""
+        sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
+        self.notes.doubt(sentence, *_ALL)
         return UNKNOWN
 
     def _end(self, call: Call) -> Any:
@@ -264,41 +276,12 @@ class ScriptLibrary:
         found = parameters_of(call.receiver) if call.receiver is not None else None
         return found or UnknownParameters()
 
-    def _backward(self, call: Call) -> Any:
-        self.train_step(call)
-        return UNKNOWN
-
     def _loop_method(self, call: Call) -> Any:
         """Note a method of a model that is not known."""
         if call.name == "gradient_checkpointing_enable":
             origin = f"{call.where}: {call.name}()"
             self.notes.hints.setdefault("activation_checkpointing", Setting(value=True, origin=origin))
         return UNKNOWN
-
-    def _quantize(self, call: Call) -> Any:
-        return QuantizationConfig(call)
-
-    def _deepspeed(self, call: Call) -> Any:
-        return initialize_deepspeed(call, self.notes)
-
-    def _compile(self, call: Call) -> Any:
-        return compile_model(call, self.notes)
-
-    def _load(self, call: Call) -> Any:
-        return from_pretrained(call, self.notes)
-
-    def _adapt(self, call: Call) -> Any:
-        return get_peft_model(call, self.notes)
-
-    def _adapters_asked_for(self, call: Call) -> Any:
-        return adapters_asked_for(call)
-
-    def _quantization_asked_for(self, call: Call) -> Any:
-        return quantization_asked_for(call)
-
-    def _device(self, call: Call) -> Any:
-        value = call.value(0, "type", default=UNKNOWN)
-        return value if isinstance(value, str) else UNKNOWN
 
     def _set_environment(self, call: Call) -> Any:
         key, value = call.value(0), call.value(1)
@@ -321,24 +304,39 @@ _NO_CLASS: Any = None
 
 
 _Handler = Callable[[ScriptLibrary, Call], Any]
+
+
+def _device(call: Call) -> Any:
+    value = call.value(0, "type")
+    return value if isinstance(value, str) else UNKNOWN
+
+
+def _apply(function: Callable[[Call], Any]) -> _Handler:
+    return lambda _, call: function(call)
+
+
+def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
+    return lambda library, call: function(call, library.notes)
+
+
 _BY_PATH: Mapping[str, _Handler] = {
     **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
     "eval": ScriptLibrary.execute_unknown,
     "setattr": ScriptLibrary._assign_attribute,
-    "torch.compile": ScriptLibrary._compile,
-    "deepspeed.initialize": ScriptLibrary._deepspeed,
-    "torch.device": ScriptLibrary._device,
+    "torch.compile": _noting(compile_model),
+    "deepspeed.initialize": _noting(initialize_deepspeed),
+    "torch.device": _apply(_device),
     "os.environ.__setitem__": ScriptLibrary._set_environment,
-    "compile": ScriptLibrary._compile,
+    "compile": _noting(compile_model),
 }
 _BY_NAME: Mapping[str, _Handler] = {
-    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), ScriptLibrary._load),
+    **dict.fromkeys(("from_pretrained", "from_config", "for_model"), _noting(from_pretrained)),
     **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
-    "BitsAndBytesConfig": ScriptLibrary._quantize,
-    "get_peft_model": ScriptLibrary._adapt,
-    "get_peft_config": ScriptLibrary._adapters_asked_for,
-    "get_quantization_config": ScriptLibrary._quantization_asked_for,
+    "BitsAndBytesConfig": _apply(QuantizationConfig),
+    "get_peft_model": _noting(get_peft_model),
     "set_default_dtype": ScriptLibrary._set_default_dtype,
-    "backward": ScriptLibrary._backward,
+    "backward": ScriptLibrary.train_step,
+    "get_peft_config": _apply(peft_config),
+    "get_quantization_config": _apply(quantization_config),
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,
 }

@@ -106,7 +106,7 @@ class Definitions(Expressions):
                     scope.assign(key, value)
                 continue
             value = module.scope.names.get(alias.name) if module is not None else None
-            if value is None and (module is not None or node.level):
+            if value is None:
                 value = self.imports.load(self, f"{name}.{alias.name}".strip("."), level=node.level)
             scope.assign(alias.asname or alias.name, value or External(f"{name}.{alias.name}".strip(".")))
 

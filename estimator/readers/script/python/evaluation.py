@@ -35,8 +35,14 @@ class Library(Protocol):
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a library's name, or of a value that nothing is known about."""
 
-    def environment(self, run: Any, name: Any) -> Any:
-        """Return a variable of the environment."""
+    def item(self, run: Any, value: Any, key: Any) -> Any:
+        """Return what stands at a key of a library's name: a variable of ``os.environ``."""
+
+    def condition(self, *, decided: bool) -> None:
+        """Note that a condition begins, or that it was decided."""
+
+    def make_instance(self, kind: ScriptClass, call: Call) -> Any:
+        """Return what a class of the script makes, if it is a copy of a library's; UNKNOWN for others."""
 
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note a new object of one of the script's classes."""
@@ -67,6 +73,7 @@ class Evaluation:
     def __init__(self, library: Library, *, max_steps: int) -> None:
         self.library = library
         self.steps_left = max_steps
+        self.environ: dict[str, Any] = {}
         self.module = ScriptModule("", None)
         self.yielded: list[Any] | None = None
         """What the function that is being followed has yielded."""
@@ -163,9 +170,10 @@ class Evaluation:
         if isinstance(function, Function):
             return self.call_function(function, call.args, call.kwargs)
         if isinstance(function, ScriptClass):
-            return self.make_instance(function, call)
+            found = self.library.make_instance(function, call)
+            return found if found is not UNKNOWN else self.make_instance(function, call)
         if isinstance(function, External):
-            call.path = function.path
+            call.path, call.receiver = function.path, None
             return self.library.call(call)
         if isinstance(function, Attribute):
             return self._call_method(function, call)

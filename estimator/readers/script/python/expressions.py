@@ -67,7 +67,7 @@ class Expressions(Evaluation):
         if isinstance(value, Thing):
             return value.item(key)
         if isinstance(value, External):
-            return self.library.environment(self, key) if value.name == "environ" else value
+            return self.library.item(self, value, key)
         try:
             if isinstance(value, dict):
                 return value.get(key, UNKNOWN) if isinstance(key, PLAIN) else UNKNOWN
@@ -161,6 +161,8 @@ class Expressions(Evaluation):
         result: Any = True
         for kind, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.evaluate(right_node, scope)
+            if isinstance(right, External) and right.name == "environ":
+                right = dict(self.environ)
             part = compare(type(kind), left, right)
             if part is False:
                 return False

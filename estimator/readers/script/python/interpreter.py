@@ -60,7 +60,7 @@ class Interpreter(Definitions):
         max_steps: int,
     ) -> None:
         super().__init__(library, max_steps=max_steps)
-        self.environ, self.arguments = environ, arguments
+        self.environ, self.arguments = dict(environ), arguments
         self.decisions = decisions
         self.imports = imports
         self.scopes: list[Scope] = []
@@ -207,7 +207,9 @@ class Interpreter(Definitions):
         self.evaluate(node.value, scope)
 
     def _if(self, node: ast.If, scope: Scope) -> End:
+        self.library.condition(decided=False)
         known = truth(self.evaluate(node.test, scope))
+        self.library.condition(decided=known is not None)
         if known is None:
             if is_quiet(node.body) and is_quiet(node.orelse):
                 return None

@@ -257,6 +257,11 @@ def _next(call: Call) -> Any:
     return items[0] if items else call.value(1, default=UNKNOWN)
 
 
+def _identity(call: Call) -> Any:
+    value = call.value(0)
+    return getattr(value, "identity", id(value)) if isinstance(value, Thing) else UNKNOWN
+
+
 def _callable(call: Call) -> Any:
     return isinstance(call.value(0), Function | Method | ScriptClass) or UNKNOWN
 
@@ -287,6 +292,7 @@ BUILTINS: Mapping[str, Callable[[Call], Any]] = {
     "isinstance": _isinstance,
     "dict": _dict,
     "next": _next,
+    "id": _identity,
     "callable": _callable,
 }
 """Builtin functions by name."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Rollout
+from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 from vramtop.estimator.readers.trl.methods import METHODS, method_of_class
@@ -289,3 +290,34 @@ def test_experimental_methods(read: Read, tmp_path: Path, name: str, sequences: 
     assert (job.training.micro_batch, job.training.sequences_per_example) == (2, sequences)
     assert job.training.activation_checkpointing == "full"
     assert job.unsure.weights == ("more" if name == "SDFT" else "no")
+
+
+AXOLOTL = """\
+base_model: gpt2
+micro_batch_size: 4
+sequence_len: 1024
+rl: grpo
+trl:
+  use_vllm: true
+  vllm_gpu_memory_utilization: 0.4
+  max_completion_length: 256
+  beta: 0
+  reward_funcs: [rewards.mine]
+"""
+
+
+def test_axolotls_section_for_trl(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(AXOLOTL)
+    job = read_config_file(tmp_path / "a.yaml", environ={}, versions={"trl": "1.16.0"}).job()
+    assert job.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.4)
+    assert (job.training.loss, job.training.loss_length, job.other_models) == ("chunked", 256, [])
+    assert job.unsure.weights == "more"  # what the reward function holds
+
+
+def test_a_tools_own_loss_holds_the_logits(tmp_path: Path) -> None:
+    (tmp_path / "l.yaml").write_text("model_name_or_path: gpt2\nstage: dpo\nfinetuning_type: full\ncutoff_len: 512\n")
+    training = read_config_file(tmp_path / "l.yaml", environ={}, versions={"trl": "1.16.0"}).job().training
+    assert (training.loss, training.sequences_per_example, training.reference_pass) == ("log-probs", 2, True)
+    (tmp_path / "l.yaml").write_text("model_name_or_path: gpt2\nstage: dpo\ncutoff_len: 512\npref_loss: simpo\n")
+    simpo = read_config_file(tmp_path / "l.yaml", environ={}, versions={"trl": "1.16.0"}).job()
+    assert (simpo.training.reference_pass, simpo.other_models) == (False, [])

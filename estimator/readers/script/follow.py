@@ -1,0 +1,148 @@
+"""One reading of a script: its statements followed once, with given answers where conditions cannot be decided."""
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..source import MODEL_STATES, Component, Setting
+from .command_line import Options, setting_of_name
+from .library import LENGTH_ARGUMENTS, Notes, ScriptLibrary
+from .named_constants import NAMES_BY_SETTING, read_named_constants
+from .outcome import Outcome, read_outcome
+from .python import (
+    UNKNOWN,
+    BudgetSpentError,
+    Call,
+    Decisions,
+    Function,
+    Imports,
+    Interpreter,
+    KnownFailureError,
+    ScriptEndsError,
+    ScriptModule,
+)
+
+_MAX_STEPS = 120_000
+"""Statements and expressions followed in one reading."""
+_ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
+
+
+@dataclass(frozen=True, kw_only=True)  # not slotted: its lengths are cached
+class Script:
+    """A script to read, and where it runs."""
+
+    tree: ast.Module
+    path: Path
+    options: Mapping[str, Setting]
+    arguments: Sequence[str]
+    environ: Mapping[str, Any]
+    find_config: Callable[[str], Mapping[str, Any] | None]
+    versions: Mapping[str, str]
+    folders: Sequence[Path]
+    """Folders of the modules that it imports."""
+    find_file: Callable[[str], Path | None]
+    """Returns a file that the script may read, by the name that it uses."""
+
+    @cached_property
+    def lengths(self) -> dict[str, ast.Assign | ast.AnnAssign]:
+        """The statements that assign to names of lengths, by name."""
+        found: dict[str, ast.Assign | ast.AnnAssign] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if isinstance(target, ast.Name) and target.id.lower() in LENGTH_ARGUMENTS:
+                    found[target.id] = node
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What following a script once comes to."""
+
+    outcome: Outcome
+    module: ScriptModule
+    """The script with the values of its names."""
+    steps: int
+    """Statements and expressions that were followed."""
+
+
+def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
+    """Follow a script once.
+
+    Args:
+        script: the script.
+        decisions: answers for conditions that cannot be decided; takes note of those that were asked.
+        imports: the modules beside it.
+    """
+    words = []
+    for word in script.arguments:
+        if word.startswith("-"):
+            break
+        words.append(word)
+    options = Options(script.options, words)
+    notes = Notes(find_config=script.find_config, versions=script.versions)
+    library = ScriptLibrary(notes, options)
+    run = Interpreter(
+        library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS
+    )
+    run.argv, run.find_file = [str(script.path), *script.arguments], script.find_file
+    module = ScriptModule(script.path.name, script.path)
+    module.scope.names["__name__"] = "__main__"
+    module.scope.names["__file__"] = str(script.path)
+    try:
+        run.run_module(script.tree, module)
+        _follow_rest(run, notes, options)
+    except (ScriptEndsError, KnownFailureError):
+        pass
+    except (BudgetSpentError, RecursionError, MemoryError):
+        sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
+        notes.doubt(sentence, *_ALL)
+    except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
+        sentence = f"{script.path.name}: a part of the script could not be followed ({type(error).__name__})."
+        notes.doubt(sentence, *_ALL)
+    named = read_named_constants(module.scope, script.path.name, notes)
+    notes.hints = {**_lengths(script, module), **named, **notes.hints}
+    notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
+    outcome = read_outcome(notes)
+    for name, setting in named.items():  # the names hold what flags of the same name became
+        if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
+            outcome.assigned.setdefault(name, setting)
+    origins = {setting.origin for setting in (*outcome.written.values(), *outcome.accelerate.values())}
+    used = {
+        name for name, given in script.options.items() if any(each.startswith(f"{given.origin} (") for each in origins)
+    }
+    outcome.understood = {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
+    return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
+
+
+def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
+    """Return numbers that the script assigns to names of lengths, in any case: ``MAX_LENGTH = 2048``."""
+    found: dict[str, Setting] = {}
+    for name, node in script.lengths.items():
+        literal = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
+        value = module.scope.names.get(name, literal)
+        where = f"{script.path.name} line {node.lineno}"
+        overridden = module.scope.places.get(name, where) != where or name in module.scope.origins
+        known = setting_of_name(module.scope, name, where) if overridden else None
+        if known is not None and type(known.value) is int:
+            found[name.lower()] = known
+        elif type(value) is int:
+            found[name.lower()] = Setting(value=value, origin=f"{where}: {name}")
+    return found
+
+
+def _follow_rest(run: Interpreter, notes: Notes, options: Options) -> None:
+    """Follow functions that the script defines and that nothing was seen to call, where nothing is trained so far."""
+    left = sorted(run.functions, key=lambda function: function.name != "main")
+    for function in left:
+        if notes.trainers or notes.optimizers or notes.parameters_given:
+            return
+        if id(function.node) not in run.followed and isinstance(function, Function):
+            function.options = function.options or options.of_function(function, run)
+            try:
+                run.call(function, Call(run, function.node, function.name, None))
+            except (ScriptEndsError, KnownFailureError):
+                continue
