@@ -51,6 +51,7 @@ def read_launch(
     pid: int | None = None,
     started_at: float | None = None,
     self_started_ranks: int | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> JobReading:
     """Return the job that a launch line starts. Files are read as data, scripts are parsed; nothing is run.
 
@@ -65,6 +66,7 @@ def read_launch(
         pid: the running program's pid in its own pid namespace.
         started_at: when it started, in Unix seconds; settings in files written since are read too.
         self_started_ranks: ranks that it has started itself, without a launcher.
+        given: values that the user gives by dotted job key; another model decides what is read.
 
     Raises:
         InputError: the line starts no Python program.
@@ -81,7 +83,7 @@ def read_launch(
         environ=variables,
         filesystem=FilesystemView(cwd=folder, home=variables.get("HOME"), root=root),
         versions=dict(versions or {}),
-        findings=FindingCollector(),
+        findings=FindingCollector(given),
         reported=reported or {},
         pid=pid,
         started_at=started_at,

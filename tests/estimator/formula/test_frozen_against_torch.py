@@ -181,3 +181,21 @@ def test_the_head_of_a_new_task_trains_beside_adapters(
     assert budget.model.trainable_parameters == trained
     weights = budget.phases[0].components.weights
     assert weights == pytest.approx(4 * parameters, rel=0.001)
+
+
+@pytest.mark.parametrize("lora", [{}, {"lora.rank": 8}])
+@pytest.mark.parametrize("trainable", [None, ["lm_head"], ["lm_haed"], ["!lm_haed"]])
+@pytest.mark.parametrize("task", ["causal-lm", "question-answering"])
+def test_what_is_not_known_widens_the_range(
+    budget_of: Callable[..., Budget], lora: dict[str, Any], trainable: list[str] | None, task: str
+) -> None:
+    unknown = LLAMA | {"model_type": "unheard_of"}
+    settings = lora | {"training.precision": "bf16", "model.task": task}
+    budget = budget_of(unknown, settings | ({"training.trainable": trainable} if trainable else {}))
+    assert budget.model.count == "approximate"
+    if trainable and "lm_haed" in trainable[0]:
+        assert any("no parameter of this model matches" in warning for warning in budget.warnings)
+    if trainable and not lora:
+        every = budget_of(unknown, settings)
+        assert budget.peak.low_bytes < budget.peak.device_bytes
+        assert budget.peak.high_bytes >= every.peak.high_bytes

@@ -278,7 +278,9 @@ def test_trls_own_arguments_are_followed_through_a_script(
     assert job.training.precision == precision
     assert (job.lora.rank if job.lora else None) == rank
     assert (job.lora.quantization if job.lora else "none") == ("nf4" if "4bit" in flags else "none")
-    assert reading.uncertainties == ()
+    assert {each.component for each in reading.uncertainties} == (
+        {"weights", "activations"} if "4bit" in flags else set()
+    )
 
 
 @pytest.mark.parametrize(("name", "sequences"), [("TPO", 3), ("GMPO", 1), ("AsyncGRPO", 1), ("SDFT", 1)])
@@ -321,3 +323,13 @@ def test_a_tools_own_loss_holds_the_logits(tmp_path: Path) -> None:
     (tmp_path / "l.yaml").write_text("model_name_or_path: gpt2\nstage: dpo\ncutoff_len: 512\npref_loss: simpo\n")
     simpo = read_config_file(tmp_path / "l.yaml", environ={}, versions={"trl": "1.16.0"}).job()
     assert (simpo.training.reference_pass, simpo.other_models) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("method", "trl", "cast"),
+    [("sft", "0.25.1", True), ("sft", "0.26.0", False), ("dpo", "0.28.0", True), ("dpo", "0.29.0", False)],
+)
+def test_older_versions_cast_what_is_not_quantized(read: Read, method: str, trl: str, cast: bool) -> None:
+    reading = read(line(method, "--use_peft", "--load_in_4bit"), trl)
+    assert reading.job().unsure.weights == ("more" if cast else "no")
+    assert read(line(method, "--use_peft"), trl).job().unsure.weights == "no"
