@@ -68,6 +68,7 @@ def read_outcome(notes: Notes) -> Outcome:
         found.hints.setdefault("optim", optimizer.setting)
     if trained.name is not None:
         found.written["model_name_or_path"] = trained.name
+        _read_adapters(trained.name, notes, found)
     if trained.unknown is not None:
         found.doubts.append(Doubt(sentence=trained.unknown, components=_ALL))
     if trained.own is not None:
@@ -231,6 +232,18 @@ def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:
             found.unresolved.setdefault(name, sentence)
     _read_config(model, found)
     _read_frozen(trained, notes, found)
+
+
+def _read_adapters(name: Setting, notes: Notes, found: Outcome) -> None:
+    """Take the adapters that a trainer adds to the model that it loads itself."""
+    for trainer in notes.trainers:
+        if trainer.model_name is name and trainer.adapters is not None:
+            on = Setting(value=True, origin=f"{trainer.where}: {trainer.name}(peft_config=...)")
+            found.written.setdefault("use_peft", on)
+            for key, setting in trainer.adapters.settings.items():
+                found.written.setdefault(key, setting)
+            for key, sentence in trainer.adapters.unresolved.items():
+                found.unresolved.setdefault(key, sentence)
 
 
 def _read_config(model: Model, found: Outcome) -> None:
