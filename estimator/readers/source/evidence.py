@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...job import ABOUT_THE_MODEL, Job, UncertaintyDirection, with_changes, with_old_model_removed
-from ...job.rules import UNKNOWN, OptimizerChoice
+from ...job.rules import OptimizerChoice
 from .layered_settings import Setting, as_int, refusal
 
 GIVEN = "you, in place of what was read"
@@ -246,11 +246,12 @@ class FindingCollector:
         self.record_from(setting, name, choice.name)
         if choice.options:
             self.record_from(setting, f"{name}_options", dict(choice.options))
-        if choice.sentence is not None:
-            sentence = f"{setting.origin}: {choice.sentence}."
-            if choice.name == UNKNOWN:
-                sentence = f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take."
-            self.mark_uncertain(name, sentence, direction=choice.direction)
+        if choice.in_backward:
+            self.record_from(setting, "training.optimizer_in_backward", True)
+        if choice.sentence is not None and not choice.known:  # its own range is wide
+            self.warn(f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take.")
+        elif choice.sentence is not None:
+            self.mark_uncertain(name, f"{setting.origin}: {choice.sentence}.", direction=choice.direction)
 
     def warn(self, *sentences: str, unless: str | None = None) -> None:
         """Record sentences for the user, each once; none if the user gives the key ``unless``."""
