@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from ..source import MODEL_STATES, Component, Setting
 from .library import Doubt, Model, Notes, ParameterOwner, elements, models_in
 from .other_models import describe_others
+from .own_models import OwnModel, config_of, find_own_model, is_small
 from .patterns import trainable_patterns
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
@@ -41,6 +42,8 @@ class _Trained:
     name: Setting | None = None
     """The name of a model that a trainer loads itself."""
     owners: list[ParameterOwner] = field(default_factory=list)
+    own: OwnModel | None = None
+    """A model that the script builds of layers."""
     unknown: str | None = None
     """A sentence, where it is a model that is not known."""
     certain: bool = False
@@ -65,8 +68,11 @@ def read_outcome(notes: Notes) -> Outcome:
         found.hints.setdefault("optim", optimizer.setting)
     if trained.name is not None:
         found.written["model_name_or_path"] = trained.name
+        _read_adapters(trained.name, notes, found)
     if trained.unknown is not None:
         found.doubts.append(Doubt(sentence=trained.unknown, components=_ALL))
+    if trained.own is not None:
+        _read_own_model(trained.own, found)
     if trained.model is not None:
         _read_model(trained, notes, found)
     elif trained.name is None and trained.unknown is None and notes.names_found:
@@ -116,6 +122,9 @@ def _trained(notes: Notes) -> _Trained:
     if candidates:
         return _choose(list(dict.fromkeys(candidates)), notes, certain=True)
     loose = _loose_models(notes)
+    own = find_own_model([], notes) if notes.optimizers and not notes.models else None
+    if own is not None:
+        return _Trained(own=own)
     if notes.optimizers and notes.models and not loose:
         where = notes.optimizers[0].where
         return _Trained(unknown=f"{where}: the model that the optimizer trains is made in a way that is not followed.")
@@ -149,10 +158,42 @@ def _choose(owners: list[ParameterOwner], notes: Notes, *, certain: bool) -> _Tr
         )
     if model is None and owners:
         model = _beside(owners, notes)
+    own = find_own_model(owners, notes) if model is None else None
+    if own is not None:
+        return _Trained(owners=owners, own=own, certain=certain)
     if model is None and owners:
         sentence = f"{owners[0].where}: the trained model is made of layers of the script's own and is not read."
         return _Trained(owners=owners, unknown=sentence)
     return _Trained(model=model, owners=owners, certain=certain)
+
+
+def _read_own_model(own: OwnModel, found: Outcome) -> None:
+    """Take the config of a decoder like the model that the script builds, and how they differ."""
+    name = own.module.kind.name
+    read = config_of(own)
+    if read is None:
+        size = f" of {own.size:,} parameters" if own.shapes else ""
+        sentence = f"{name}: the script builds a model{size} that is not read; give model.config, or model.id."
+        found.doubts.append(Doubt(sentence=sentence, components=_ALL))
+        return
+    config, difference = read
+    origin = f"{name}, which the script builds with {own.size:,} parameters"
+    found.written["script_model_config"] = Setting(value=config, origin=origin)
+    if not is_small(difference):
+        counted = round(own.size * (1 + difference))
+        sentence = f"{origin}, is counted as a decoder of {counted:,}."
+        found.doubts.append(Doubt(sentence=sentence, direction="either", components=_ALL))
+    if own.trained < own.size:
+        found.written["script_trainable_parameters"] = Setting(value=own.trained, origin=origin)
+    dtypes = own.dtypes - {None}
+    if len(own.dtypes) > 1:
+        sentence = f"{name}: only a part of the model is converted to {', '.join(map(str, dtypes))}; fp32 is counted."
+        found.doubts.append(
+            Doubt(sentence=sentence, direction="less", components=MODEL_STATES, key="training.precision")
+        )
+        dtypes = set()
+    dtype = next(iter(dtypes), "float32")
+    found.assigned.setdefault("dtype", Setting(value=dtype, origin=f"{name}, which the script builds", written=False))
 
 
 def _beside(owners: list[ParameterOwner], notes: Notes) -> Model | None:
@@ -191,6 +232,18 @@ def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:
             found.unresolved.setdefault(name, sentence)
     _read_config(model, found)
     _read_frozen(trained, notes, found)
+
+
+def _read_adapters(name: Setting, notes: Notes, found: Outcome) -> None:
+    """Take the adapters that a trainer adds to the model that it loads itself."""
+    for trainer in notes.trainers:
+        if trainer.model_name is name and trainer.adapters is not None:
+            on = Setting(value=True, origin=f"{trainer.where}: {trainer.name}(peft_config=...)")
+            found.written.setdefault("use_peft", on)
+            for key, setting in trainer.adapters.settings.items():
+                found.written.setdefault(key, setting)
+            for key, sentence in trainer.adapters.unresolved.items():
+                found.unresolved.setdefault(key, sentence)
 
 
 def _read_config(model: Model, found: Outcome) -> None:

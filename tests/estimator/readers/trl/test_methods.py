@@ -333,3 +333,30 @@ def test_older_versions_cast_what_is_not_quantized(read: Read, method: str, trl:
     reading = read(line(method, "--use_peft", "--load_in_4bit"), trl)
     assert reading.job().unsure.weights == ("more" if cast else "no")
     assert read(line(method, "--use_peft"), trl).job().unsure.weights == "no"
+
+
+def test_adapters_of_a_model_that_the_trainer_loads_itself(read: Read, tmp_path: Path) -> None:
+    script = """\
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(output_dir="out", per_device_train_batch_size=8, beta=0.04, use_vllm=True, vllm_mode="colocate")
+lora = LoraConfig(r=4, target_modules="all-linear")
+GRPOTrainer(model="gpt2", reward_funcs=lambda completions, **more: [0.0], args=args, peft_config=lora).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    job = read("python train.py").job({"training.sequence_length": 600})
+    assert (job.lora and job.lora.rank, job.other_models) == (4, [])  # its reference is itself without adapters
+    assert job.rollout == Rollout(engine="vllm")
+
+
+def test_unsloths_fast_inference_is_a_vllm_in_the_process(read: Read, tmp_path: Path) -> None:
+    script = """\
+from unsloth import FastLanguageModel
+from trl import GRPOConfig, GRPOTrainer
+model, tokenizer = FastLanguageModel.from_pretrained("gpt2", fast_inference=True, gpu_memory_utilization=0.6)
+args = GRPOConfig(output_dir="out", per_device_train_batch_size=8, max_completion_length=200)
+GRPOTrainer(model=model, reward_funcs=[], args=args).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    job = read("python train.py").job({"training.sequence_length": 600})
+    assert job.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.6)
