@@ -189,8 +189,8 @@ def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:
     for name, sentence in model.unresolved.items():
         if name not in found.written or name in model.unresolved:
             found.unresolved.setdefault(name, sentence)
-    _read_config(model, found)
     _read_frozen(trained, notes, found)
+    _read_config(model, found)
 
 
 def _read_config(model: Model, found: Outcome) -> None:
@@ -200,7 +200,7 @@ def _read_config(model: Model, found: Outcome) -> None:
         return
     changed = config.changed()
     few_labels = set(changed) == {"num_labels"} and changed["num_labels"].value in range(1, 65)
-    if config.source is not None and (not changed or few_labels):
+    if config.source is not None and (not changed or (few_labels and "script_trainable" not in found.written)):
         return
     table = config.table()
     origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
@@ -239,8 +239,18 @@ def _read_frozen(trained: _Trained, notes: Notes, found: Outcome) -> None:
     if beside is not None and (shapes := model.shapes()) is not None:
         heads = sum(elements(shape) for name, shape in shapes.items() if model.requires is None or model.requires[name])
         found.written["script_trainable_parameters"] = beside.with_value(beside.value + heads)
+    _note_copies(model, found)
     _compare_with_optimizers(model, notes, found)
     _count_layers(trained, model, found)
+
+
+def _note_copies(model: Model, found: Outcome) -> None:
+    """Note copies that the script makes of most parameters, such as an average of its own."""
+    shapes = model.shapes() or {}
+    for where, names in model.cloned.items():
+        if None in names or len(names) > len(shapes) / 2:
+            sentence = f"{where}: copies of the model's parameters may be kept, and are not counted."
+            found.doubts.append(Doubt(sentence=sentence, direction="more", components=("weights",)))
 
 
 def _compare_with_optimizers(model: Model, notes: Notes, found: Outcome) -> None:
@@ -271,7 +281,10 @@ def _count_layers(trained: _Trained, model: Model, found: Outcome) -> None:
     shapes = model.shapes()
     total = sum(map(elements, shapes.values())) if shapes else 2 * 10**9
     extra = 0
+    replaced = list(models_in(list(model.replaced.values())))
     for owner in trained.owners:
+        if owner in replaced:
+            continue
         size = getattr(owner, "size", None) if not isinstance(owner, Model) else 0
         own = owner.shapes() if not isinstance(owner, Model) else {}
         if size is None and own is None:
@@ -279,6 +292,9 @@ def _count_layers(trained: _Trained, model: Model, found: Outcome) -> None:
             found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))
             return
         extra += size or 0
-    if extra > _SMALL * total:
+    if extra and not model.has_adapters and model.requires is not None and not any(model.requires.values()):
+        origin = f"{trained.owners[0].where}: layers of the script's own; the model itself is frozen"
+        found.written["script_trainable_parameters"] = Setting(value=extra, origin=origin)
+    elif extra > _SMALL * total:
         sentence = f"The script trains {extra:,} parameters in layers of its own besides; they are not counted."
         found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))
