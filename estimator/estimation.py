@@ -8,10 +8,11 @@ from typing import Literal
 import msgspec
 
 from .budget import Budget, widen_for_uncertainty
-from .common import CannotTellError, InputError
+from .common import CannotTellError, InputError, VramtopError
 from .formula import host_need
+from .formula.beside import HeldModel, with_other_models
 from .formula.closed_form import closed_form
-from .job import Gpu, Job, find_gpu, resolve_job
+from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
 from .model import (
     Architecture,
@@ -82,7 +83,10 @@ def estimate(
                 environ=environ,
             )
             _check_trained_count(job, traced)
-            return widen_for_uncertainty(_with_host_need(traced, arch))
+            traced = with_other_models(
+                replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
+            )
+            return widen_for_uncertainty(traced)
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -93,6 +97,7 @@ def estimate(
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its default settings: only traced steps apply {settings[0]}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    budget = with_other_models(budget, _held_models(job, arch, environ))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
@@ -103,6 +108,10 @@ class QuickEstimator:
     arch: Architecture
     inventory: Inventory
     gpu: Gpu | None
+    job: Job
+    """The job that is changed."""
+    held: tuple[HeldModel, ...]
+    """The models beside its own."""
 
     def __call__(self, changed: Job) -> Budget:
         """Return the budget of a job of the same model; its attention may differ.
@@ -110,7 +119,12 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        return widen_for_uncertainty(closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False))
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False)
+        return widen_for_uncertainty(with_other_models(budget, self._held(changed)))
+
+    def _held(self, changed: Job) -> tuple[HeldModel, ...]:
+        same = changed.other_models == self.job.other_models
+        return self.held if same else _held_models(changed, self.arch, None)
 
     @property
     def max_positions(self) -> int | None:
@@ -135,7 +149,8 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     arch = _architecture(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu)
+    held = _held_models(job, arch, environ)
+    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu, job=job, held=held)
 
 
 def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> None:
@@ -182,6 +197,33 @@ def _check_trained_count(job: Job, traced: Budget) -> None:
             f"the running program trains {reported:,} parameters, and the model as it was read "
             f"{traced.model.trainable_parameters:,}"
         )
+
+
+def _held_models(
+    job: Job, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> tuple[HeldModel, ...]:
+    """Return the models that are held beside the trained one, each with its shape; none that nothing is known of."""
+    found = (_held_model(job, other, arch, environ) for other in job.other_models)
+    return tuple(each for each in found if each is not None)
+
+
+def _held_model(
+    job: Job, other: OtherModel, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> HeldModel | None:
+    task, label, assumed = other.task or job.model.task, other.id or "like the trained one", None
+    same = other.id is None and other.config is None
+    spec = job.model if same else ModelSpec(id=other.id, config=other.config)
+    try:
+        model = resolve_model(spec, environ=environ)
+        if model.source == "code":
+            raise CannotTellError("it is Python code")
+        shape = read_architecture(model.config, task, where=model.where)
+    except VramtopError as error:
+        if isinstance(arch, CannotTellError):
+            return None
+        shape = arch
+        assumed = f"The {other.role} model {label} is taken for one like the trained model: {error.message}."
+    return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
 
 
 def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Budget:

@@ -123,6 +123,8 @@ def _fp32_states(training: TrainingBudget) -> Iterator[Cause]:
 def _second_model(training: TrainingBudget) -> Iterator[Cause]:
     # preference training of a language model; with adapters the reference is the model without them
     job, weights = training.job, training.states.weights
+    if job.job.other_models:  # it is known which models there are
+        return
     likely = job.model.task == "causal-lm" and job.lora is None
     fix = "precompute the reference's log-probabilities (precompute_ref_log_probs), or train adapters"
     yield Cause(

@@ -22,8 +22,10 @@ class VramtopError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence for the user; a very long one, which quotes some input, without its middle."""
-        text = str(self.args[0]) if self.args else self.title
+        """The sentence for the user, without secrets; a very long one, which quotes some input, without its middle."""
+        from .secrets import displayed
+
+        text = displayed(str(self.args[0])) if self.args else self.title
         half = _MAX_CHARACTERS // 2
         return text if len(text) <= _MAX_CHARACTERS else f"{text[:half]} ... {text[-half:]}"
 

@@ -1,6 +1,7 @@
 """The limit of processes and threads (``ulimit -u``, a container's ``pids.max``): recognised where it strikes."""
 
 import errno
+import threading
 
 from .errors import CannotTellError
 
@@ -8,6 +9,13 @@ _SENTENCE = (
     "no further process or thread can be started: the limit of this user (ulimit -u) or of this container is reached; "
     "end some processes or raise the limit, and try again"
 )
+_WORDS = (
+    "can't start new thread",
+    "Thread creation failed",
+    "pthread_create failed",
+    "Resource temporarily unavailable",
+)
+"""Of Python's RuntimeError; of OpenMP, OpenBLAS and the system on stderr."""
 
 
 class ProcessLimitError(CannotTellError):
@@ -27,7 +35,17 @@ def process_limit_error(error: BaseException | str) -> ProcessLimitError | None:
     """
     if isinstance(error, OSError):
         return ProcessLimitError() if error.errno == errno.EAGAIN else None
-    reached = "can't start new thread" in str(error)  # a RuntimeError of Python's
-    if isinstance(error, str):
-        reached = reached or "Thread creation failed" in error or "Resource temporarily unavailable" in error
-    return ProcessLimitError() if reached and isinstance(error, RuntimeError | str) else None
+    words = _WORDS if isinstance(error, str) else _WORDS[:1] if isinstance(error, RuntimeError) else ()
+    return ProcessLimitError() if any(each in str(error) for each in words) else None
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        ProcessLimitError: no thread can be started.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise process_limit_error(error) or error from None

@@ -44,7 +44,12 @@ def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> 
     """Yield what is trained where some of the model's own parameters are frozen, and what follows from that."""
     if trained is None:
         return
-    patterns = trained.inferred or job.training.trainable
+    if trained.outside:
+        yield f"{trained.outside:,} parameters of the program's own layers train, after the model."
+        return
+    patterns = trained.inferred or (job.trainable.patterns if job.trainable else None)
+    if job.trainable and job.trainable.optional:
+        patterns = tuple(sorted(name.removesuffix(".weight") for name in trained.names if name.endswith(".weight")))
     if patterns and trained.scale == 1:
         found = " (the only usual choice with that many)" if trained.inferred else ""
         yield f"{trained.count:,} of the model's own parameters train: {describe_trained(patterns)}{found}."
@@ -73,8 +78,8 @@ def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, invent
         yield f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both."
     if trained.guessed:
         yield "The patterns tell numbers in names apart that only the built model shows: method exact counts them."
-    if not trained.count and not job.lora:
-        yield "No parameter trains, so that there is no backward pass."
+    if not trained.count and not trained.outside and not job.lora:
+        yield "No parameter of the model trains; layers of the program's own, if any, are not counted."
 
 
 def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> Iterator[str]:

@@ -31,6 +31,7 @@ def closed_form(
     gpu: Gpu | None = None,
     words: bool = True,
     optimizer: Optimizer | None = None,
+    doubts: bool = True,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -41,6 +42,7 @@ def closed_form(
         method: how they were counted: ``formula`` from the shape, ``exact`` on the built model.
         gpu: the GPU, for CUDA's own memory; None: a Hopper GPU.
         words: with assumptions and warnings, which a search does not need.
+        doubts: with a range that allows for what is not known about which parameters train.
         optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
 
     Raises:
@@ -52,9 +54,9 @@ def closed_form(
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
-    doubts = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
+    about_trained = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
-    peak = _with_doubts(peaks[highest], plan)
+    peak = _with_doubts(peaks[highest], plan) if doubts else peaks[highest]
     return Budget(
         job=job,
         model=ModelFacts(
@@ -67,7 +69,7 @@ def closed_form(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=(*assumptions(plan.job, arch, gpu), *trained_assumptions(plan.job, plan.trained)) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *doubts) if words else (),
+        warnings=(*warnings(plan.job, arch, inventory), *about_trained) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
@@ -77,7 +79,7 @@ def closed_form(
 def _with_doubts(peak: Peak, plan: Plan) -> Peak:
     """Return the peak with a range that allows for what is not known about which parameters train."""
     trained, job = plan.trained, plan.job.job
-    if trained is None:
+    if trained is None or (plan.job.trainable is not None and plan.job.trainable.optional):
         return peak
     unknown = trained.guessed or trained.scale != 1 or plan.inventory.count == "approximate"
     choices: list[list[str] | None] = []
@@ -88,7 +90,9 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
     for patterns in choices:
         training = replace(job.training, trainable=patterns, trainable_parameters=None)
         changed, optimizer = replace(job, training=training), plan.job.optimizer
-        other = closed_form(changed, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=optimizer, words=False).peak
+        other = closed_form(
+            changed, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=optimizer, words=False, doubts=False
+        ).peak
         low, high = min(peak.low_bytes, other.low_bytes), max(peak.high_bytes, other.high_bytes)
         peak = dataclasses.replace(peak, low_bytes=low, high_bytes=high)
     return peak

@@ -26,7 +26,7 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
-from .trainable import TrainableRules, trainable_rules
+from .trainable import TrainableRules, trainable_rules, trained_heads
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
@@ -83,6 +83,10 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Tokens of one sequence on one rank: context parallelism splits the sequence."""
     local_tokens: int
     """Tokens of one micro-batch on one rank."""
+    loss_on_tokens: bool
+    """The loss is made of log-probabilities or of parts of the logits: its rule counts a frozen model's logits too."""
+    frozen_models_beside: bool
+    """Frozen models may run while what the trained model's forward pass saved exists, not only before it."""
     generated_sequences: int
     """Sequences that a rank generates at once with transformers; 0: it generates no text, or vLLM does."""
     prompt_length: int
@@ -121,6 +125,9 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
     length = -(-training.sequence_length // parallel.context)
     sequences = training.micro_batch * training.sequences_per_example
+    on_tokens = training.loss in ("log-probs", "fused-log-probs", "divergence") or (
+        training.loss == "chunked" and framework.chunked_loss == "without-logits"
+    )
     kind = quantization(job.lora)
     return ResolvedJob(
         job=job,
@@ -145,7 +152,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         ),
         zero_stage=stage,
         shards=shards,
-        trainable=(trainable_rules(training.trainable, adapters=job.lora is not None) if training.trainable else None),
+        trainable=_trainable(job, framework),
         trains=training.mode == "train",
         served_by_vllm=job.served_by_vllm,
         quantization=kind,
@@ -164,6 +171,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         and (versions.checkpoints_with_gradient or job.lora is not None),
         local_length=length,
         local_tokens=sequences * length,
+        loss_on_tokens=on_tokens,
+        frozen_models_beside=training.reference_pass or not on_tokens,
         generated_sequences=_generated_sequences(job, sequences),
         prompt_length=_prompt_length(job, length),
         scored_tokens=sequences * min(length, training.loss_length or length),
@@ -185,6 +194,14 @@ def _prompt_length(job: Job, length: int) -> int:
     """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
     stated = job.rollout.prompt_length if job.rollout else None
     return min(length, stated or max(1, length - (job.training.loss_length or 0)))
+
+
+def _trainable(job: Job, framework: Framework) -> TrainableRules | None:
+    """Return the rules for which of the model's own parameters train; None: all, or none beside adapters."""
+    patterns = job.training.trainable
+    if patterns is not None:
+        return trainable_rules(patterns, adapters=job.lora is not None)
+    return trained_heads(job.model.task) if job.lora is not None and not framework.own_adapters else None
 
 
 def _units_around_blocks(framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:

@@ -8,12 +8,17 @@ frozen if the first pattern has no ``!``, and trains otherwise.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 _MAX_PATTERNS = 10_000
 _MAX_CHARACTERS = 500
 _MAX_SHOWN = 3
+_TRAINED_HEADS = {
+    **dict.fromkeys(("sequence-classification", "token-classification"), ("classifier", "score")),
+    "question-answering": ("qa_outputs",),
+}
+"""Modules that peft saves with the adapters, and so trains, by task."""
 
 
 @dataclass(frozen=True)  # not slotted: the compiled rules are cached
@@ -26,6 +31,8 @@ class TrainableRules:
     """Regular expressions that are searched in a dotted name, and whether a parameter that matches trains."""
     otherwise: bool
     """Whether a parameter that matches none trains."""
+    optional: bool = False
+    """A pattern may match no parameter: the job does not name them itself."""
 
     @cached_property
     def compiled(self) -> tuple[re.Pattern[str], ...]:
@@ -71,6 +78,15 @@ def describe_trained(patterns: Sequence[str]) -> str:
 def _some(names: list[str]) -> str:
     more = len(names) - _MAX_SHOWN
     return ", ".join(names[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def trained_heads(task: str) -> TrainableRules | None:
+    """Return the rules by which peft trains the new head of a task beside its adapters; None: it trains none.
+
+    Source: peft 0.21, ``peft_model.py`` (``PeftModelForSequenceClassification`` and those of other tasks).
+    """
+    names = _TRAINED_HEADS.get(task)
+    return None if names is None else replace(_rules(names, True), optional=True)
 
 
 def trainable_rules(patterns: Sequence[str], *, adapters: bool = False) -> TrainableRules:

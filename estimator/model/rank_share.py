@@ -224,6 +224,8 @@ def _local_stage(
         tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
         parameters += _local_parameters(partitioning, group, tensors, blocks=blocks)
     trained = partitioning.trained
+    if trained is not None and trained.outside and last:
+        parameters.append(_own_layers(trained.outside))
     return Stage(
         layers=layers,
         first=first,
@@ -261,6 +263,14 @@ def _local_parameters(
             copied=copied,
             quantized_bytes=None if adapter or copied else _quantized_bytes(partitioning, group, elements),
         )
+
+
+def _own_layers(elements: int) -> LocalParameters:
+    """Return the layers that a program adds to the model by itself: what is known is how many parameters they train."""
+    group = ParameterGroup(
+        name="own_layers", shape=(elements,), repeat=1, role="head", linear=False, layered=False, dtype=None
+    )
+    return LocalParameters(group=group, elements=elements, tensors=1, trainable=True, quantized=False, adapter=False)
 
 
 def _differ(trained: TrainedParameters, partitioning: _Partitioning) -> bool:

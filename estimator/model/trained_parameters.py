@@ -50,6 +50,8 @@ class TrainedParameters:
     """The patterns, where they were found by the number of trained parameters alone."""
     scale: float = 1.0
     """Share of these that train, where only their number is known."""
+    outside: int = 0
+    """Trained parameters of the program's own layers around the model."""
 
     def share(self, group: ParameterGroup, first: int, end: int) -> float:
         """Return the share of a group's parameters in the blocks from ``first`` to ``end`` that train."""
@@ -122,7 +124,7 @@ def trained_parameters(inventory: Inventory, rules: TrainableRules) -> TrainedPa
         tensors=tensors,
         trained=trained,
         others=frozenset(others),
-        unmatched=tuple(rules.patterns[at] for at in sorted(unused)),
+        unmatched=() if rules.optional else tuple(rules.patterns[at] for at in sorted(unused)),
         guessed=guessed,
     )
 
@@ -140,6 +142,8 @@ def trained_by_count(
     """
     read = None if rules is None else trained_parameters(inventory, rules)
     given = read.count if read else 0 if adapters else inventory.parameters
+    if read and not given and not read.unmatched and count:
+        return replace(read, outside=count)
     if abs(count - given) <= _COUNT_TOLERANCE * max(count, given):
         return read
     patterns = patterns_of_count(inventory, count)

@@ -9,7 +9,7 @@ import msgspec
 
 from ..budget import LargeTensor, PhaseName
 from ..common import CannotTellError
-from ..job import Job, job_to_mapping, resolve_job, trainable_rules
+from ..job import Job, job_to_mapping, resolve_job
 from ..job.rules import steps_take_same_memory
 from ..model import ResolvedModel
 from .allocator_report import ReservedMemory
@@ -109,12 +109,12 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
 
 def trainable_request(job: Job) -> dict[str, Any] | None:
     """Return the rules for which parameters train, for the worker's requests; None: the job has none."""
-    patterns = job.training.trainable
-    if patterns is None or job.training.mode != "train":
+    rules = resolve_job(job).trainable
+    if rules is None or job.training.mode != "train":
         return None
-    rules = trainable_rules(patterns, adapters=job.lora is not None)
-    texts = zip(rules.rules, rules.patterns, strict=True)
-    return {"rules": [[*rule, pattern] for rule, pattern in texts], "otherwise": rules.otherwise}
+    names = ("" if rules.optional else pattern for pattern in rules.patterns)
+    texts = zip(rules.rules, names, strict=True)
+    return {"rules": [[*rule, name] for rule, name in texts], "otherwise": rules.otherwise}
 
 
 def optimizer_class(job: Job) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from ..common import CannotTellError, current_folder, current_token
+from ..common import CannotTellError, ProcessLimitError, current_folder, current_token, start_thread
 from .interpreters import Interpreter
 from .worker_process import Worker
 
@@ -86,7 +86,10 @@ class WorkerPool:
         timer.daemon = True
         with self._lock:
             displaced, self._idle = self._idle, (key, worker, timer)
-        timer.start()
+        try:
+            start_thread(timer)
+        except ProcessLimitError:  # it could not be ended later
+            self._end_if_idle(worker)
         if displaced is not None:
             displaced[2].cancel()
             displaced[1].end()

@@ -105,12 +105,13 @@ class Worker:
             answer = msgspec.json.decode(self._read_line(timeout), type=dict[str, Any])
         except (OSError, ValueError):  # ValueError: closed meanwhile, or not JSON
             self.close()
-            last = self._last_line()
-            ending = f": {last}" if last else ""
-            failure = CannotTellError(f"the worker under {self._python} ended{ending}")
-            raise process_limit_error(last) or failure from None
+            written = self._stderr_tail()
+            last = f": {written[-1]}" if written else ""
+            failure = CannotTellError(f"the worker under {self._python} ended{last}")
+            raise process_limit_error("\n".join(written)) or failure from None
         if answer.get("error"):
-            raise CannotTellError(f"{answer['error']} (under {self._python})")
+            text = str(answer["error"])
+            raise process_limit_error(text) or CannotTellError(f"{text} (under {self._python})")
         return answer
 
     def close(self) -> None:
@@ -156,16 +157,15 @@ class Worker:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _last_line(self) -> str:
-        """Return the last line of its stderr, usually the error that ended it; empty: it wrote nothing."""
+    def _stderr_tail(self) -> list[str]:
+        """Return the last lines of its stderr; the very last is usually the error that ended it."""
         try:
             size = self._stderr.seek(0, os.SEEK_END)
             self._stderr.seek(max(size - _STDERR_TAIL_BYTES, 0))
             lines = self._stderr.read().decode(errors="replace").split("\n")
         except ValueError:
-            return ""
-        words = [line.strip() for line in lines if line.strip()]
-        return words[-1] if words else ""
+            return []
+        return [line.strip() for line in lines if line.strip()]
 
 
 @functools.cache

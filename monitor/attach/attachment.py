@@ -57,7 +57,7 @@ class Attachment:
     cwd: Path | None
     """Its working folder, as it is reached from here."""
     command: str
-    """Command line of the training program."""
+    """Command line of the training program, without secrets."""
     interpreter: Path | None
     worker_python: str | None
     """The interpreter, if it is safe to run: the process belongs to this user and is not in a container."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.common import CannotTellError, InputError, note_job_folder
-from vramtop.estimator.job import ModelSpec, names_user_code
+from vramtop.estimator.common import CannotTellError, InputError, displayed_arguments, note_job_folder
+from vramtop.estimator.job import ModelSpec, names_user_code, replaces_model
 from vramtop.estimator.model import resolve_model
 from vramtop.estimator.readers import read_launch
 from vramtop.estimator.readers.program import Launch
@@ -44,13 +44,20 @@ from .process_environment import (
 from .program_command import readable_command
 
 
-def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None) -> Attachment:
+def read_run(
+    pid: int,
+    *,
+    start_time: float | None = None,
+    on_gpu: Collection[int] | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Attachment:
     """Return the job of a running process: a rank, its launcher, or a worker process that it started.
 
     Args:
         pid: pid of the process.
         start_time: its start time if it was seen before, because pids are reused.
         on_gpu: pids that hold GPU memory, from the driver: a program may leave that to processes that it starts.
+        given: values that the user gives by dotted job key; another model decides what is read.
 
     Raises:
         InputError: there is no such process.
@@ -78,8 +85,10 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         pid=pid_in_own_namespace(run.reporting_process.pid),
         started_at=program.start_time,
         self_started_ranks=len(run.ranks) if run.self_started else None,
+        given=given,
     )
-    reading = _with_model_config(reading, environ, pid=program.pid, root=root)
+    if not replaces_model(given or {}):
+        reading = _with_model_config(reading, environ, pid=program.pid, root=root)
     reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
     reading = as_process_sees(reading, program.pid, root)
     require_running(pid, run.requested.start_time)
@@ -90,7 +99,7 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         reading=reading,
         launcher=_launcher_name(run.launcher.launch) if run.launcher else None,
         cwd=cwd,
-        command=" ".join(program.argv),
+        command=" ".join(displayed_arguments(program.argv)),
         interpreter=interpreter,
         worker_python=str(interpreter) if interpreter and root is None and is_own_process(program.pid) else None,
         versions=versions,

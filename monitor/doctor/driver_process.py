@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from vramtop.estimator.common import CannotTellError, process_limit_error
+
 from ..sources.nvml import DRIVER_VERSION_FILE
 from .driver_facts import DriverFacts, GpuFacts
 from .driver_query import query_driver
@@ -27,9 +29,15 @@ class DriverProcess:
 
     def __init__(self) -> None:
         self._read, write = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # about threads, of which the child needs none
-            self._pid = os.fork()
+        self._problem: str | None = None
+        """Why there is no child."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # about threads, of which the child needs none
+                self._pid = os.fork()
+        except OSError as error:
+            self._pid = -1
+            self._problem = (process_limit_error(error) or CannotTellError(str(error.strerror))).message
         if self._pid == 0:
             os.close(self._read)
             _run_child(write)
@@ -37,6 +45,9 @@ class DriverProcess:
 
     def facts(self, seconds: float) -> DriverFacts:
         """Return the facts that the child has sent when it ends or at the time limit, at which it is killed."""
+        if self._problem is not None:
+            os.close(self._read)
+            return DriverFacts(problem=self._problem, kernel_module=_kernel_module())
         collected, ended = _CollectedFacts(), False
         try:
             ended = self._read_messages(collected, time.monotonic() + seconds)

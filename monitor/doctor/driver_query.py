@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vramtop.estimator.common import ProcessLimitError, start_thread
+
 from ..sources.nvml import no_driver_error
 from .gpu_query import GpuQuery, SendFacts
 
@@ -69,10 +71,14 @@ def _query_gpus(nvml: Any, count: int, send: SendFacts) -> None:
         GpuQuery(nvml, index, lambda facts: send({"gpu": index, **facts})).run()
 
     threads = [threading.Thread(target=query, args=(index,), daemon=True) for index in range(count)]
+    for index, thread in enumerate(threads):
+        try:
+            start_thread(thread)
+        except ProcessLimitError:
+            query(index)
     for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 def _version_text(answer: Any) -> str:

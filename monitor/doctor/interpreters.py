@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vramtop.estimator.common import ProcessLimitError, start_thread
 from vramtop.estimator.trace import probe_interpreter
 
 from .redact import Redactor
@@ -24,6 +25,8 @@ class InterpreterFacts:
     peft: str | None = None
     answered: bool = True
     """True if it answered within the time limit."""
+    problem: str | None = None
+    """Why it could not be asked; None: it was."""
 
 
 class InterpreterProbes:
@@ -42,17 +45,26 @@ class InterpreterProbes:
             for path in paths
         }
         self._threads = [threading.Thread(target=self._probe, args=(path,), daemon=True) for path in paths]
-        for thread in self._threads:
-            thread.start()
+        for path, thread in zip(paths, self._threads, strict=True):
+            try:
+                start_thread(thread)
+            except ProcessLimitError as error:
+                self._facts[path] = replace(self._facts[path], problem=error.message)
 
     def facts(self, deadline: float) -> tuple[InterpreterFacts, ...]:
         """Return the facts that are known at the deadline (``time.monotonic``)."""
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
         return tuple(self._facts.values())
 
     def _probe(self, path: Path) -> None:
-        facts, found = replace(self._facts[path], answered=True), probe_interpreter(path)
+        facts = replace(self._facts[path], answered=True)
+        try:
+            found = probe_interpreter(path)
+        except ProcessLimitError as error:
+            self._facts[path] = replace(facts, problem=error.message)
+            return
         if found is not None:
             facts = replace(facts, torch=found.torch, transformers=found.transformers, peft=found.peft)
         self._facts[path] = facts

@@ -136,6 +136,10 @@ def _file_issues(files: DataFolderFacts) -> Iterator[Issue]:
 def _interpreter_issues(pythons: tuple[InterpreterFacts, ...]) -> Iterator[Issue]:
     if any(python.torch for python in pythons):
         return
+    problem = next((python.problem for python in pythons if python.problem), None)
+    if problem is not None:
+        yield Issue("error", problem)
+        return
     late = any(not python.answered for python in pythons)
     sentence = "no Python with torch and transformers " + ("has answered in time" if late else "was found")
     advice = "counts come from the model's config alone; --python PATH names one"

@@ -19,13 +19,18 @@ _MAX_READ_CHARACTERS = 20 * _MAX_LINE_CHARACTERS
 """Characters that are examined, including those that are removed."""
 
 
-def sanitize_line(text: str) -> str | None:
-    """Return the text as one line without escape sequences and control characters; None if nothing is left."""
+def sanitize_line(text: str, *, cut: bool = True) -> str | None:
+    """Return the text as one line without escape sequences and control characters; None if nothing is left.
+
+    Args:
+        text: the text.
+        cut: cut the line if it is longer than a person reads.
+    """
     text = strip_invisible(text[:_MAX_READ_CHARACTERS])
     if not text.isprintable():
         text = "".join(char if char.isprintable() else " " for char in _ESCAPE_SEQUENCES.sub("", text))
     text = " ".join(text.split())
-    return (text if len(text) <= _MAX_LINE_CHARACTERS else text[: _MAX_LINE_CHARACTERS - 1] + "…") or None
+    return (text[: _MAX_LINE_CHARACTERS - 1] + "…" if cut and len(text) > _MAX_LINE_CHARACTERS else text) or None
 
 
 def strip_invisible(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 import psutil
 
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common import CannotTellError, InputError, displayed_arguments
 from vramtop.estimator.readers.program import Launch
 from vramtop.estimator.readers.tools import parse_launch
 
@@ -80,8 +80,8 @@ class ProcessInfo:
 
     @property
     def command_line(self) -> str:
-        """Its command line in one line, cut where it is long."""
-        line = " ".join(" ".join(self.argv).replace("\0", " ").split())
+        """Its command line in one line, without secrets, cut where it is long."""
+        line = " ".join(" ".join(displayed_arguments(self.argv)).replace("\0", " ").split())
         return line if len(line) <= _MAX_COMMAND_CHARACTERS else f"{line[:_MAX_COMMAND_CHARACTERS]}..."
 
 

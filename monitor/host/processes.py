@@ -4,6 +4,8 @@ import os
 import pwd
 from dataclasses import dataclass, replace
 
+from vramtop.estimator.common import displayed, displayed_arguments
+
 from .plain_text import sanitize_line
 from .process_identity import ProcessStat, boot_time, read_stat, real_uid
 
@@ -112,11 +114,12 @@ class ProcessDirectory:
             return None
         uid = real_uid(status or b"")
         arguments = os.fsdecode(line or b"").rstrip("\0")
+        name = sanitize_line(_full_name(os.fsdecode(stat.thread_name.partition(b"(")[2]), arguments))
         return ProcessFacts(
             start_time=stat.start_time(self._boot_time),
             user=None if uid is None else self._user(uid),
-            name=sanitize_line(_full_name(os.fsdecode(stat.thread_name.partition(b"(")[2]), arguments)),
-            command=sanitize_line(arguments.replace("\0", " ")),
+            name=None if name is None else displayed(name),
+            command=_command_line(arguments),
         )
 
     def _user(self, uid: int) -> str:
@@ -127,6 +130,12 @@ class ProcessDirectory:
             except KeyError:
                 self._users[uid] = str(uid)
         return self._users[uid]
+
+
+def _command_line(arguments: str) -> str | None:
+    """Return the arguments in one line; sanitized before secrets are masked: escape sequences could hide their form."""
+    plain = [sanitize_line(argument, cut=False) or "" for argument in arguments.split("\0")]
+    return sanitize_line(" ".join(displayed_arguments(plain)))
 
 
 def _full_name(name: str, arguments: str) -> str:

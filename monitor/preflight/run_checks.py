@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from vramtop.estimator.common import CancelledError, CancelToken, VramtopError, current_token
+from vramtop.estimator.common import (
+    CancelledError,
+    CancelToken,
+    ProcessLimitError,
+    VramtopError,
+    current_token,
+    start_thread,
+)
 
 from .checks import find_checks
 from .context import Check, CheckContext, CheckResult
@@ -43,12 +50,12 @@ def run_checks(
     with token.on_cancel(lambda: results.put(None)):
         start = time.monotonic()
         for position, check in enumerate(checks):
-            threading.Thread(
-                target=_run_one,
-                args=(position, check, context, results, token),
-                name=f"preflight {check.name}",
-                daemon=True,
-            ).start()
+            arguments = (position, check, context, results, token)
+            thread = threading.Thread(target=_run_one, args=arguments, name=f"preflight {check.name}", daemon=True)
+            try:
+                start_thread(thread)
+            except ProcessLimitError as error:
+                results.put((position, check.inconclusive(error.message)))
         limits = [min(check.timeout_seconds, timeout_seconds or check.timeout_seconds) for check in checks]
         return _collect(checks, context, results, start=start, limits=limits, on_result=on_result)
 

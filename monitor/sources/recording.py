@@ -20,7 +20,7 @@ import msgspec
 from vramtop.estimator.common import InputError, VramtopError, is_file, open_file
 
 from ..snapshot import ANNOTATION_NAMES, Fault, Snapshot, snapshot as snapshots
-from .sanitize_recording import sanitize_snapshot
+from .sanitize_recording import mask_snapshot, sanitize_snapshot
 
 VERSION = 1
 TRUNCATED_CODE = "RECORDING_CUT"
@@ -70,12 +70,12 @@ class RecordingWriter:
         self._stream = _GzipStream(file) if path.suffix.lower() == ".gz" else _PlainStream(file)
 
     def write(self, snapshot: Snapshot) -> None:
-        """Add one snapshot.
+        """Add one snapshot, without the secrets of its command lines: recordings are sent on.
 
         Raises:
             VramtopError: the file can no longer be written (disk full).
         """
-        lines: list[Any] = [snapshot]
+        lines: list[Any] = [mask_snapshot(snapshot)]
         if not self._written:
             lines.insert(0, {"vramtop_recording": VERSION, "source": snapshot.source, "time": snapshot.time})
         try:

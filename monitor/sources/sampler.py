@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from vramtop.estimator.common import VramtopError
+from vramtop.estimator.common import VramtopError, start_thread
 
 from ..snapshot import Snapshot
 from .source import EndOfRecording, SnapshotSource
@@ -65,8 +65,12 @@ class Sampler:
         return not self._running.is_set()
 
     def start(self) -> None:
-        """Start the thread; it reads at once."""
-        self._thread.start()
+        """Start the thread; it reads at once.
+
+        Raises:
+            ProcessLimitError: it cannot be started.
+        """
+        start_thread(self._thread)
 
     def stop(self, timeout: float = 0.3) -> bool:
         """End the thread, which closes the source after its current call.

@@ -1,19 +1,21 @@
-"""Removes unsafe jobs from the snapshots of a recording, which may come from an untrusted source."""
+"""Removes secrets from the snapshots of a recording, and unsafe jobs, as it may come from an untrusted source."""
 
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import msgspec
 
+from vramtop.estimator.common import mask_line, mask_strings
 from vramtop.estimator.job import Job, names_user_code
 
-from ..snapshot import Snapshot
+from ..snapshot import GpuProcess, GpuReading, Snapshot
 
 _MAX_PROCESSES = 20_000
 
 
 def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without jobs that run custom code: estimating them would import modules that it names.
+    """Return the snapshot without secrets and without jobs that run code, as estimating them would import it.
 
     Raises:
         msgspec.ValidationError: it has more processes than a machine runs, or figures that no driver reports.
@@ -24,10 +26,40 @@ def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
         raise msgspec.ValidationError("a GPU without memory")
     if sum(len(gpu.processes or ()) for gpu in snapshot.gpus) > _MAX_PROCESSES:
         raise msgspec.ValidationError(f"more than {_MAX_PROCESSES:,} processes")
+    snapshot = mask_snapshot(snapshot)
     if not snapshot.watched and not snapshot.pending:
         return snapshot
     watched = tuple(replace(each, job=job) for each in snapshot.watched for job in _without_code((each.job,)))
     return replace(snapshot, watched=watched, pending=tuple(_without_code(snapshot.pending)))
+
+
+def mask_snapshot(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without secrets in command lines and jobs, whatever the dashboard shows."""
+    return replace(
+        snapshot,
+        gpus=tuple(_mask_gpu(gpu) for gpu in snapshot.gpus),
+        watched=tuple(replace(each, job=_mask_job(each.job)) for each in snapshot.watched),
+        pending=tuple(map(_mask_job, snapshot.pending)),
+    )
+
+
+def _mask_gpu(gpu: GpuReading) -> GpuReading:
+    processes = tuple(map(_mask_process, gpu.processes or ()))
+    unchanged = all(map(operator.is_, processes, gpu.processes or ()))
+    return gpu if unchanged else replace(gpu, processes=processes)
+
+
+def _mask_process(process: GpuProcess) -> GpuProcess:
+    command, name = mask_line(process.command or ""), mask_line(process.name or "")
+    if command == (process.command or "") and name == (process.name or ""):
+        return process
+    return replace(process, command=command or None, name=name or None)
+
+
+def _mask_job(job: Job) -> Job:
+    tables = msgspec.to_builtins(job)
+    masked = mask_strings(tables)
+    return job if masked == tables else msgspec.convert(masked, Job)
 
 
 def _figures(snapshot: Snapshot) -> Iterator[int]:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from platformdirs import user_data_dir
 
-from vramtop.estimator.common import CannotTellError, is_file, read_file
+from vramtop.estimator.common import CannotTellError, ProcessLimitError, is_file, read_file, start_thread
 
 from .file_lock import lock_file
 
@@ -156,7 +156,10 @@ def change_in_background(
         if warning:
             notify(warning)
 
-    threading.Thread(target=write, name=thread).start()  # not a daemon: the program waits for it at exit
+    try:
+        start_thread(threading.Thread(target=write, name=thread))  # not a daemon: the program waits for it at exit
+    except ProcessLimitError:
+        write()
 
 
 def _write(file: Path, content: Any) -> None:

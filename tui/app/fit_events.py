@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vramtop.estimator.common import ProcessLimitError, process_limit_error, start_thread
 from vramtop.monitor.board import PendingRow
 
 from ..draw import printable
@@ -69,7 +70,10 @@ class FitEvents:
             "VRAMTOP_GPUS": ",".join(map(str, placement)),
             "VRAMTOP_GPU_UUIDS": ",".join(uuids),
         }
-        threading.Thread(target=self._run, args=(environ,), name="on fit", daemon=True).start()
+        try:
+            start_thread(threading.Thread(target=self._run, args=(environ,), name="on fit", daemon=True))
+        except ProcessLimitError as error:
+            self.report(f"--on-fit {self.command}: {error.message}")
 
     def _run(self, environ: Mapping[str, str]) -> None:
         command = self.command or ""
@@ -80,7 +84,8 @@ class FitEvents:
                 start_new_session=True,
             ).returncode  # fmt: skip
         except OSError as error:
-            self.report(f"--on-fit {command}: it cannot be started: {error.strerror}")
+            limit = process_limit_error(error)
+            self.report(f"--on-fit {command}: {limit.message if limit else f'it cannot be started: {error.strerror}'}")
             return
         if code:
             self.report(f"--on-fit {command}: it ended with exit code {code}")

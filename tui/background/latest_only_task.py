@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from vramtop.estimator.common import CancelledError, CancelToken, VramtopError
+from vramtop.estimator.common import CancelledError, CancelToken, ProcessLimitError, VramtopError, start_thread
 
 Result = TypeVar("Result")
 CallLater = Callable[..., object]
@@ -30,12 +30,16 @@ class TaskThread:
         self._running = False
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Run the task after all those submitted before it."""
+        """Run the task after all those submitted before it.
+
+        Raises:
+            ProcessLimitError: the thread cannot be started.
+        """
         with self._lock:
-            self._tasks.append(task)
             if not self._running:
+                start_thread(threading.Thread(target=self._run, name=self._name, daemon=True))
                 self._running = True
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._tasks.append(task)
 
     def clear(self) -> None:
         """Drop all tasks that have not started."""
@@ -95,7 +99,12 @@ class LatestOnlyTask(Generic[Result]):
         """
         self.cancel()
         number, token = self._latest, self._token
-        self._thread.submit(lambda: self._run(work, number, token))
+        try:
+            self._thread.submit(lambda: self._run(work, number, token))
+        except ProcessLimitError as error:
+            if self._on_error is None:
+                raise
+            self._call_later(self._call_if_latest, number, self._on_error, error.message)
 
     def cancel(self) -> None:
         """Cancel the request that runs or waits: its worker process is terminated, and no result is delivered."""

@@ -6,7 +6,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError
+from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.sources import RecordingWriter
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ class Recorder:
         self._on_error = on_error
         self._queue: queue.Queue[Snapshot | None] = queue.Queue(_MAX_QUEUED_SNAPSHOTS)
         self._thread = threading.Thread(target=self._write, name="vramtop-recorder", daemon=True)
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except VramtopError as error:
+            on_error(error)
 
     def add(self, snapshot: Snapshot) -> None:
         """Queue a snapshot for writing, without waiting for the disk."""
@@ -50,7 +53,8 @@ class Recorder:
             self._queue.put(None, timeout=timeout / 2)
         except queue.Full:
             return
-        self._thread.join(timeout / 2)
+        if self._thread.ident is not None:
+            self._thread.join(timeout / 2)
 
     def _write(self) -> None:
         try:

@@ -15,10 +15,19 @@ def report_crash(error: BaseException) -> int:
 
 
 def crash_sentence(error: BaseException) -> str:
-    """Return what happened and how to report it; the traceback is written to a file."""
+    """Return what happened and how to report it; the traceback is written to a file.
+
+    A limit of the machine is no internal error: it has a sentence of its own.
+    """
+    from vramtop.estimator.common import ProcessLimitError, mask_line, process_limit_error
+
     from ..draw import printable
 
-    what = printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    limit = error if isinstance(error, ProcessLimitError) else None
+    limit = process_limit_error(error) if isinstance(error, RuntimeError) else limit
+    if limit is not None:
+        return limit.message
+    what = mask_line(printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__))
     request = "please report it to vramtop's issue tracker"
     path = _save_traceback(error)
     if path is None:
@@ -30,7 +39,7 @@ def crash_sentence(error: BaseException) -> str:
 
 def _save_traceback(error: BaseException) -> Path | None:
     """Write the traceback to the user's data folder, readable by the user only; None if that is impossible."""
-    from vramtop.estimator.common import CannotTellError
+    from vramtop.estimator.common import CannotTellError, mask_line
     from vramtop.monitor.storage import data_file
 
     header = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
@@ -38,7 +47,7 @@ def _save_traceback(error: BaseException) -> Path | None:
         path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.writelines([header, *traceback.format_exception(error)])
+            file.writelines([header, *map(mask_line, traceback.format_exception(error))])
     except (OSError, CannotTellError):
         return None
     return path

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common import InputError, VramtopError
+from vramtop.estimator.common import InputError, VramtopError, mask_line, process_limit_error, show_secrets
 
 from ..draw import printable
 from .shared_flags import add_output_arguments, positive_seconds, process_id
@@ -42,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - the user gets a sentence, the traceback goes to a file
+        limit = process_limit_error(error) if isinstance(error, RuntimeError) else None
+        if limit is not None:
+            print(f"vramtop: {limit.message}", file=sys.stderr)
+            return flush_output(limit.exit_code)
         if isinstance(error, OSError) and error.filename is None:  # an error of a stream: one of a file names the file
             return report_write_error(error)
         from .crash_report import report_crash
@@ -58,6 +62,8 @@ def _main(arguments: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    if options.show_secrets:
+        show_secrets()
     recordings = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
     if recordings and (options.command or options.once):
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
@@ -119,7 +125,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one sentence and exits with 2."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"{self.prog}: {mask_line(message)}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(2)
 
 

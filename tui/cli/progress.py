@@ -4,8 +4,11 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
+
+from vramtop.estimator.common import ProcessLimitError, start_thread
 
 from ..draw import printable
 
@@ -34,8 +37,10 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if self._shown:
-            self._thread = threading.Thread(target=self._write, name="progress", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write, name="progress", daemon=True)
+            with suppress(ProcessLimitError):  # then nothing is shown
+                start_thread(thread)
+                self._thread = thread
         return self
 
     def __exit__(

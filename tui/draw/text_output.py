@@ -9,6 +9,7 @@ from functools import lru_cache
 from textwrap import wrap
 from typing import TextIO
 
+from vramtop.estimator.common import displayed
 from vramtop.monitor.host import strip_invisible
 
 from .bars import Cell, colour_runs
@@ -18,6 +19,8 @@ from .terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal, 
 
 _GROUNDS_FOR_WHITE_TEXT = (1, 4, 5)
 """Red, blue and magenta, on which black is not readable."""
+_MIN_SECRET_CHARACTERS = 12
+"""A cell of a table is shorter, and need not be examined: command lines are masked when they are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +90,10 @@ class TextOutput:
 
 @lru_cache(maxsize=4096)
 def printable(text: str) -> str:
-    """Return the text in one line, without control characters."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else " " for char in strip_invisible(text))
+    """Return the text in one line, without control characters and secrets."""
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(char if char.isprintable() else " " for char in strip_invisible(text))
+    return displayed(text) if len(text) >= _MIN_SECRET_CHARACTERS else text
 
 
 def detect_output(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> TextOutput:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vramtop.estimator.advice import tool_edits
+from vramtop.estimator.common import displayed
 from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, job_differences, job_to_mapping, toml_value
 
 from .job_flags import TRUST_KEY, flags_by_key
@@ -42,7 +43,7 @@ def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) ->
     if job.target.gpu and gpus is not None:
         yield f"--gpus {gpus}"
     if is_launch_line:
-        yield f"-- {text}"
+        yield f"-- {displayed(text)}"
 
 
 def _changes(job: Job, loaded: LoadedJob) -> dict[str, Any]:

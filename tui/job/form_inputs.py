@@ -68,7 +68,10 @@ class ModelSuggester(Suggester):
     async def get_suggestion(self, value: str) -> str | None:
         """Return the first completion; folders are read off the UI thread, since a disk may hang."""
         if value.startswith(("/", "./", "../", "~/")):
-            return await asyncio.to_thread(_folder, value)
+            try:
+                return await asyncio.to_thread(_folder, value)
+            except RuntimeError:  # no thread can be started
+                return None
         typed = value.casefold()
         return next((name for name in self._models if typed and name.casefold().startswith(typed)), None)
 

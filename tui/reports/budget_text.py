@@ -147,7 +147,10 @@ def _model_line(budget: Budget) -> str:
     trainable, patterns = f"{facts.trainable_parameters:,} trainable", budget.job.training.trainable
     if patterns and budget.job.training.mode == "train":
         adapters = "adapters, " if budget.job.lora else ""
-        trainable = f"{facts.trainable_parameters:,} trained ({adapters}{describe_trained(patterns)})"
+        which = adapters + describe_trained(patterns)
+        if which == "nothing" and facts.trainable_parameters:
+            which = "layers of the program's own"
+        trainable = f"{facts.trainable_parameters:,} trained ({which})"
     return f"{facts.parameters:,} parameters{count}, {trainable}; {_METHOD_TEXTS[budget.method]}"
 
 

@@ -140,7 +140,9 @@ def _terminal(terminal: TerminalFacts) -> Iterator[tuple[str, str]]:
 
 
 def _python(python: InterpreterFacts) -> str:
-    if not python.answered:
+    if python.problem is not None:
+        found = python.problem
+    elif not python.answered:
         found = "did not answer in time"
     elif python.torch is None:
         found = "no torch with transformers, or does not run"

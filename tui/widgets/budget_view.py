@@ -32,6 +32,8 @@ METHOD_LABELS: Mapping[Method, str] = {
 _GPU_LEGEND: tuple[MemoryKind, ...] = ("held", "committed", "slack")
 _EDGE = "│"
 _PHASE_HEADS = {"optimizer step": "optimizer"}
+_SHORT_PHASE_HEADS = {"optimizer step": "step", "generation": "generate"}
+"""Where a fifth phase makes the columns narrower."""
 _LABEL_WIDTH, _TAIL_WIDTH = 22, 20
 
 
@@ -82,18 +84,20 @@ def short_count(count: int) -> str:
 
 def phase_table(budget: Budget) -> list[Content]:
     """Return GiB by component (rows, also the bar's legend) and phase (columns); the peak's phase is marked."""
-    heads = [_PHASE_HEADS.get(phase.name, phase.name) for phase in budget.phases]
+    many = len(budget.phases) > 4
+    words, width = (_SHORT_PHASE_HEADS, 10) if many else (_PHASE_HEADS, 11)
+    heads = [words.get(phase.name, phase.name) for phase in budget.phases]
     marked = [
         f"{head}◀" if phase.name == budget.peak.phase else head
         for head, phase in zip(heads, budget.phases, strict=True)
     ]
-    lines = [Content.assemble((f"{'GiB':<17}" + "".join(f"{head:>11}" for head in marked), "dim"))]
+    lines = [Content.assemble((f"{'GiB':<17}" + "".join(f"{head:>{width}}" for head in marked), "dim"))]
     for name, mark in COMPONENTS.items():
         sizes = [getattr(phase.components, name) for phase in budget.phases]
         if any(sizes):
-            figures = "".join(f"{format_gib(size, digits=2) if size else '·':>11}" for size in sizes)
+            figures = "".join(f"{format_gib(size, digits=2) if size else '·':>{width}}" for size in sizes)
             lines.append(Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), f"{mark.word:<15}", figures))
-    totals = "".join(f"{format_gib(phase.components.total_bytes, digits=2):>11}" for phase in budget.phases)
+    totals = "".join(f"{format_gib(phase.components.total_bytes, digits=2):>{width}}" for phase in budget.phases)
     lines.append(Content.assemble((f"{'total':<17}{totals}", "bold")))
     return lines
 

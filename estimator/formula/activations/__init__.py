@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .litgpt import head_passes as head_passes
     from .logits_and_loss import loss_bytes as loss_bytes
     from .loss_moments import LossBytes as LossBytes
-    from .saved_activations import SavedActivations as SavedActivations
+    from .saved_activations import SavedActivations as SavedActivations, forward_pass_bytes as forward_pass_bytes
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -32,6 +32,6 @@ else:
             "litgpt": "head_passes",
             "logits_and_loss": "loss_bytes",
             "loss_moments": "LossBytes",
-            "saved_activations": "SavedActivations",
+            "saved_activations": "forward_pass_bytes SavedActivations",
         },
     )

@@ -13,8 +13,6 @@ _TILE_VOCABULARY = 32768
 """TRL's tile of logits (``TOKEN_CHUNK_SIZE`` in kernels/chunked_logprob.py, and its caller in trainer/utils.py)."""
 _CHUNK_TOKENS = 256
 """Tokens of a recomputed chunk (``_CHUNKED_LM_HEAD_CHUNK_SIZE`` in sft_trainer.py, TRL 1.4 to 1.14)."""
-_CHUNK_PASSING = 26
-"""Bytes per logit of such a chunk that runs backward: logits, log-softmax, its exponential, entropy and gradients."""
 _WIDE = 4
 """fp32 logits, log-probabilities and gradients of them."""
 
@@ -82,8 +80,10 @@ def without_logits(job: ResolvedJob, arch: Architecture, *, tokens: int, trains_
     if not job.versions.tiles_head:
         chunk = min(tokens, _CHUNK_TOKENS) * arch.vocab
         return LossBytes(
-            forward_bytes=inputs + (widths.compute + 3 * _WIDE) * chunk,
-            backward_bytes=2 * inputs + _CHUNK_PASSING * chunk + (2 * widths.gradient + widths.compute) * head,
+            forward_bytes=inputs + (2 * widths.compute + _WIDE) * chunk,
+            backward_bytes=2 * inputs
+            + (4 * widths.compute + _WIDE) * chunk
+            + (2 * widths.gradient + widths.compute) * head,
         )
     tile = widths.compute * min(tokens, _TILE_TOKENS) * _TILE_VOCABULARY
     cast = widths.compute * min(arch.vocab, _TILE_VOCABULARY) * arch.hidden if widths.weight != widths.compute else 0

@@ -256,3 +256,10 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     elif adapted:
         kept += context.adapter_width * size
     return kept
+
+
+def forward_pass_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
+    """Return the temporary memory of a block that runs forward without a graph."""
+    context = layer_context(job, arch, stage)
+    unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width)
+    return round(no_graph_per_token(context) * context.tokens) + unpacked

@@ -66,7 +66,7 @@ def _read(script: Script, decisions: Decisions, imports: Imports) -> tuple[_Worl
 
 def read_worlds(script: Script) -> Outcome:
     """Return the reading of a script that takes most memory, with what the others decide differently as doubts."""
-    imports = Imports(script.path.parent)
+    imports = Imports(script.folders)
     steps = _MAX_ALL_STEPS
     first, used = _read(script, Decisions(), imports)
     steps -= used

@@ -20,6 +20,7 @@ from ..source import (
     transformers_defaults,
 )
 from ..trainer import read_trainer
+from ..trl import trl_defaults
 from .shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
@@ -42,6 +43,10 @@ _TRAINER_NAMES = {
     "peft_r": "lora_r",
     "wandb_name": "run_name",
 }
+_OF_TRL = "trl."
+"""What the names of the settings in axolotl's section for TRL begin with."""
+_LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode", "vllm_gpu_memory_utilization")
+"""Settings of methods that generate text, for which axolotl has no default of its own."""
 _ACCELERATE_NAMES = {
     "tensor_parallel_size": "parallelism_config_tp_size",
     "context_parallel_size": "parallelism_config_cp_size",
@@ -82,6 +87,7 @@ def read(program: Program) -> JobReading:
         "micro_batch_size": default_setting(1, "axolotl's default"),
         "max_length": default_setting(512, "axolotl's default sequence_len"),
         **_quantization(settings),
+        **_trl_defaults(program, settings),
     }
     accelerate = [each.accelerate for each in translated]
     return read_trainer(
@@ -116,6 +122,7 @@ def _read_frozen(program: Program, settings: LayeredSettings) -> None:
 def _translate(layer: SettingsLayer) -> Translation:
     translation = Translation(layer)
     translation.rename(_TRAINER_NAMES)
+    translation.rename({name: name.removeprefix(_OF_TRL) for name in layer if name.startswith(_OF_TRL)})
     translation.move_to_accelerate(_ACCELERATE_NAMES)
     translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
     adapter = translation.pop("adapter")
@@ -126,6 +133,13 @@ def _translate(layer: SettingsLayer) -> Translation:
     _translate_loss(translation)
     _translate_sharding(translation)
     return translation
+
+
+def _trl_defaults(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+    """Return TRL's defaults of what axolotl leaves to it."""
+    method = _method(settings)
+    defaults = trl_defaults(method, program.versions) if method is not None else {}
+    return {name: setting for name, setting in defaults.items() if name in _LEFT_TO_TRL}
 
 
 def _translate_sharding(translation: Translation) -> None:

@@ -55,7 +55,7 @@ def _liger(method: Method, settings: LayeredSettings, versions: Mapping[str, str
 def _read_reference_pass(method: Method, settings: LayeredSettings, findings: FindingCollector) -> None:
     """Record that a reference runs after the trained model, even if it is the same model with its adapters off."""
     if method.reference_beside and not settings.is_true("precompute_ref_log_probs"):
-        origin = f"TRL's {method.name}: the reference runs while the trained model's activations are kept"
+        origin = f"TRL's {method.name}: its frozen model runs while the trained model's activations are kept"
         findings.record("training.reference_pass", True, origin, written=False)
 
 
@@ -76,5 +76,8 @@ def _read_log_probabilities(
         chunked = is_at_least("trl", _CHUNKED_LIGER, versions)
         findings.record(_LOSS, "chunked" if chunked else "fused-log-probs", liger.origin, written=liger.written)
         return
+    if method.generation == "pair":
+        findings.warn(f"{trl} takes log-probabilities of the completions only, which may need less than is counted.")
+        findings.add_uncertainty("less", "logits", unless=_LOSS)
     origin = f"{trl} takes log-probabilities of {method.name} from all logits"
     findings.record(_LOSS, _LOSS_OF_SCORES[method.scores], origin, written=False)

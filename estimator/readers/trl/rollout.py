@@ -38,17 +38,18 @@ def read_rollout(
     settings.find(*_SERVED_BESIDES)  # they concern the server only
     if method.generation == "none":
         return
-    vllm = settings.find_true("use_vllm")
+    vllm, mode = settings.find_true("use_vllm"), as_word(settings.find("vllm_mode"))
     if vllm is None:
         _read_own_generation(method, settings, versions, findings, ranks)
-    elif as_word(settings.find("vllm_mode")) == "colocate":
+    elif mode == "colocate":
         _read_colocated(settings, findings)
-    elif is_at_least("trl", (0, 16), versions) or settings.find("vllm_mode") is not None:
+    elif mode is not None:
         findings.warn(f"{vllm.origin}: vLLM serves from GPUs of its own, which are no part of this job.")
     else:
-        sentence = f"{vllm.origin}: vLLM is taken to run on a GPU that training does not use (vllm_device)."
-        findings.warn(sentence)
-        findings.add_uncertainty("more", "activations")
+        findings.warn(
+            f"{vllm.origin}: vLLM is taken to run on a GPU that training does not use; if it does, give [rollout]."
+        )
+        findings.add_uncertainty("more", "weights", "activations", unless="rollout.engine")
 
 
 def _read_own_generation(

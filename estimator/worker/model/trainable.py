@@ -29,7 +29,7 @@ def trained_names(model: Any, trainable: Trainable) -> set[str]:
         names.setdefault(id(parameter), []).append(name)
     rules = [(re.compile(rule), trains) for rule, trains, _ in trainable.rules]
     for (rule, _), (_, _, pattern) in zip(rules, trainable.rules):  # noqa: B905 - not in Python 3.9
-        if not any(rule.search(name) for own in names.values() for name in own):
+        if pattern and not any(rule.search(name) for own in names.values() for name in own):
             raise UnsupportedError(f"no parameter of the model matches {pattern!r} of training.trainable")
     return {own[0] for own in names.values() if _trains(own, rules, trainable.otherwise)}
 

@@ -6,6 +6,7 @@ answered with ``{"id": ..., "error": "one sentence"}``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -26,7 +27,8 @@ Operation = Callable[[dict[str, Any]], dict[str, Any]]
 def serve_requests(operations: dict[str, Operation]) -> None:
     """Answer requests until stdin ends. Nothing is downloaded, and no GPU is touched."""
     answers = _reserve_stdout()
-    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # no thread can be started: the worker ends with its request
+        threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # the job's: an invalid one would end the worker
         os.environ.pop(name, None)
     os.environ.update(

@@ -102,7 +102,10 @@ class Trainable:
     """The rules that a job file's ``training.trainable`` makes."""
 
     rules: list[list[Any]]
-    """A regular expression that is searched in a parameter's name, whether such a parameter trains, and its pattern."""
+    """A regular expression that is searched in a parameter's name, whether such a parameter trains, and its pattern.
+
+    The pattern is empty if it may match no parameter.
+    """
     otherwise: bool
     """Whether a parameter that matches none trains."""
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.common import CannotTellError, ProcessLimitError, start_thread
 from vramtop.estimator.job import Gpu
 
 from ...board.fit import DeviceCapacity, device_capacities
@@ -60,15 +60,20 @@ def this_machine(
     Args:
         select: chooses the GPUs to consider, by index; None: all.
         timeout_seconds: time limit for the driver.
+
+    Raises:
+        ProcessLimitError: no thread can be started to ask the driver.
     """
     answers: queue.SimpleQueue[Snapshot | CannotTellError] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(answers,), name="preflight NVML", daemon=True).start()
     host = available_host_memory()
+    start_thread(threading.Thread(target=_read, args=(answers,), name="preflight NVML", daemon=True))
     try:
         snapshot = answers.get(timeout=timeout_seconds)
     except queue.Empty:
         reason = f"the NVIDIA driver gives no answer within {timeout_seconds:g} seconds"
         return Machine(devices=(), unavailable_reason=reason, host=host)
+    if isinstance(snapshot, ProcessLimitError):
+        raise snapshot
     if isinstance(snapshot, CannotTellError):
         return Machine(devices=(), unavailable_reason=snapshot.message.rstrip("."), host=host)
     indices = select(snapshot)

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from vramtop.estimator.common import start_thread
+
 from ...host import ProcessDirectory
 
 
@@ -30,10 +32,15 @@ class CallThread:
         return self._idle.is_set()
 
     def run(self, function: Callable[[], Any]) -> None:
-        """Run a function on the thread, which must be idle."""
+        """Run a function on the thread, which must be idle.
+
+        Raises:
+            ProcessLimitError: the thread cannot be started.
+        """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="vramtop-nvml", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="vramtop-nvml", daemon=True)
+            start_thread(thread)
+            self._thread = thread
         self._idle.clear()
         self._queue.put(function)
 

@@ -1,9 +1,12 @@
 """Live snapshots of this machine's GPUs through NVML (libnvidia-ml, by way of pynvml)."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from typing import Any
+
+from vramtop.estimator.common import ProcessLimitError
 
 from ...probe.probe_directory import ProbeDirectory
 from ...snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
@@ -102,7 +105,8 @@ class NvmlSource:
         self._devices, self._unlisted, self._earlier_readings = [], [], []
         if nvml is not None and not self._hung_threads and self._startup is None:
             thread = CallThread()
-            thread.run(lambda: shut_down(nvml))
+            with contextlib.suppress(ProcessLimitError):  # then NVML is shut down when the program ends
+                thread.run(lambda: shut_down(nvml))
             thread.stop()
             if not thread.wait(_SHUTDOWN_TIMEOUT_SECONDS):
                 self._hung_threads.append(thread)

@@ -156,3 +156,46 @@ def test_each_phase_lies_within_three_per_cent_of_what_torch_allocates(
     for phase in budget.phases[1:]:
         predicted = phase.allocated_bytes - workspace_bytes(generation_of(None))
         assert predicted == pytest.approx(counted[phase.name], rel=0.03), phase.name
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "model_class", "head"),
+    [
+        ("sequence-classification", "SEQ_CLS", transformers.AutoModelForSequenceClassification, {"num_labels": 5}),
+        ("question-answering", "QUESTION_ANS", transformers.AutoModelForQuestionAnswering, {}),
+        ("causal-lm", "CAUSAL_LM", transformers.AutoModelForCausalLM, {}),
+    ],
+)
+def test_the_head_of_a_new_task_trains_beside_adapters(
+    budget_of: Callable[..., Budget], task: str, kind: str, model_class: Any, head: dict[str, Any]
+) -> None:
+    peft = pytest.importorskip("peft")
+    config = CONFIGS["bert"] | head if task != "causal-lm" else LLAMA
+    targets = ["query", "value"] if task != "causal-lm" else ["q_proj", "v_proj"]
+    fields = dict(config)
+    with torch.device("meta"):
+        model = model_class.from_config(transformers.AutoConfig.for_model(fields.pop("model_type"), **fields))
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules=targets, task_type=kind))
+    trained, parameters = adapted.get_nb_trainable_parameters()
+    budget = budget_of(config, {"model.task": task, "lora.rank": 8, "lora.targets": targets})
+    assert budget.model.trainable_parameters == trained
+    weights = budget.phases[0].components.weights
+    assert weights == pytest.approx(4 * parameters, rel=0.001)
+
+
+@pytest.mark.parametrize("lora", [{}, {"lora.rank": 8}])
+@pytest.mark.parametrize("trainable", [None, ["lm_head"], ["lm_haed"], ["!lm_haed"]])
+@pytest.mark.parametrize("task", ["causal-lm", "question-answering"])
+def test_what_is_not_known_widens_the_range(
+    budget_of: Callable[..., Budget], lora: dict[str, Any], trainable: list[str] | None, task: str
+) -> None:
+    unknown = LLAMA | {"model_type": "unheard_of"}
+    settings = lora | {"training.precision": "bf16", "model.task": task}
+    budget = budget_of(unknown, settings | ({"training.trainable": trainable} if trainable else {}))
+    assert budget.model.count == "approximate"
+    if trainable and "lm_haed" in trainable[0]:
+        assert any("no parameter of this model matches" in warning for warning in budget.warnings)
+    if trainable and not lora:
+        every = budget_of(unknown, settings)
+        assert budget.peak.low_bytes < budget.peak.device_bytes
+        assert budget.peak.high_bytes >= every.peak.high_bytes

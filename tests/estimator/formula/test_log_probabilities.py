@@ -156,3 +156,17 @@ def test_liger_holds_the_logits_of_one_example() -> None:
 
 def test_a_divergence_holds_many_copies_of_the_logits() -> None:
     assert logits_of(budget_of(training__loss="divergence")) == 68 * 4 * 1024 * 128_256
+
+
+def test_a_reference_model_adds_its_weights_and_no_logits_of_its_own() -> None:
+    weights = 4 * budget_of().model.parameters
+    for loss, beside in (("chunked", True), ("chunked", False), ("log-probs", True)):
+        settings = {"training__loss": loss, "training__reference_pass": beside, "software__trl": "1.16"}
+        alone = budget_of(**settings)
+        held = budget_of(**settings, other_models=[{"role": "reference"}])
+        assert held.peak.components.weights - alone.peak.components.weights == weights
+        assert held.peak.components.logits <= alone.peak.components.logits
+        before = held.phase("forward")
+        assert before is not None
+        if not beside:  # it ran before the trained model, and left nothing
+            assert before.components.total_bytes == alone.phase("forward").components.total_bytes + weights  # type: ignore[union-attr]

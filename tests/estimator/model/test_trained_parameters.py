@@ -122,3 +122,10 @@ def test_a_number_that_no_usual_choice_has_scales_what_was_read() -> None:
     assert trained.scale == pytest.approx(12345 / inventory.parameters)
     assert trained_by_count(inventory, 6400, rules, adapters=False) is trained_parameters(inventory, rules)
     assert trained_by_count(inventory, inventory.parameters, None, adapters=False) is None
+
+
+def test_parameters_beside_a_frozen_model_are_those_of_the_programs_own_layers() -> None:
+    inventory = count_parameters(read_architecture(LLAMA, "causal-lm"))
+    trained = trained_by_count(inventory, 20485, trainable_rules(["!*"]), adapters=False)
+    assert trained is not None
+    assert (trained.count, trained.outside, trained.scale) == (0, 20485, 1.0)

@@ -1,10 +1,12 @@
 from collections.abc import Callable
 
+from vramtop.estimator import estimate
 from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.job import Job, with_changes
 from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.board.fit.fit_check import check_fit
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.tui.widgets.budget_view import gpu_lines
+from vramtop.tui.widgets.budget_view import gpu_lines, phase_table
 
 
 def test_each_mig_device_has_a_bar_and_its_full_name(
@@ -29,3 +31,10 @@ def test_each_mig_device_has_a_bar_and_its_full_name(
         "✓ 14.0 left",
         "✗ short 6.0",
     ]
+
+
+def test_five_phases_keep_apart_in_the_table() -> None:
+    job = with_changes(Job(), {"model.id": "gpt2", "training.sequence_length": 512, "rollout.engine": "transformers"})
+    lines = [line.plain for line in phase_table(estimate(job))]
+    assert lines[0].replace("◀", "").split() == ["GiB", "loading", "generate", "forward", "backward", "step"]
+    assert {len(line) for line in lines} == {67}

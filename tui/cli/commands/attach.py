@@ -5,13 +5,14 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes import Divergence
 from vramtop.estimator.common import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import Job, job_to_mapping, match_nvml_name, parse_assignment
+from vramtop.estimator.job import Job, job_to_mapping, match_nvml_name, parse_assignment, replaces_model
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
 from vramtop.monitor.attach import Attachment, SavedAnswers, require_running, with_saved_answers
 from vramtop.monitor.attach.read_run import read_run
@@ -85,7 +86,9 @@ def read_job_of_run(
     saved, replace them.
     """
     on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
-    attachment = with_saved_answers(read_run(pid, on_gpu=on_gpu or None), SavedAnswers())
+    read = partial(read_run, pid, on_gpu=on_gpu or None)
+    reread = None if replaces_model(changes) else lambda given: read(given=given)
+    attachment = with_saved_answers(read(given=changes), SavedAnswers(), reread=reread)
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 

@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import displayed, displayed_data, format_gib
 from vramtop.monitor.anomalies import AnomalyDetector
-from vramtop.monitor.board import Board, GpuRow, ProcessRow, Watchlist
+from vramtop.monitor.board import Board, GpuRow, PendingRow, ProcessRow, Watchlist
 from vramtop.monitor.snapshot import GpuProcess, MigDevice, Snapshot, WatchedJob
 from vramtop.monitor.snapshot.mig_devices import mig_devices
 from vramtop.monitor.sources.nvml import NvmlSource
@@ -91,17 +91,18 @@ def board_json(board: Board) -> dict[str, Any]:
         },
         "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in snapshot.faults],
         "gpus": [_gpu_json(row) for row in board.gpus],
-        "pending": [
-            {
-                "job": row.job.label,
-                "verdict": row.fit.verdict if row.fit else "unknown",
-                "device_bytes": row.budget.peak.device_bytes if row.budget else None,
-                "sentence": row.fit.sentence if row.fit else row.problem,
-            }
-            for row in board.pending
-        ],
+        "pending": [_pending_json(row) for row in board.pending],
         "oddities": [anomaly.to_json() for anomaly in board.anomalies],
     }
+
+
+def _pending_json(row: PendingRow) -> Any:
+    return displayed_data({
+        "job": row.job.label,
+        "verdict": row.fit.verdict if row.fit else "unknown",
+        "device_bytes": row.budget.peak.device_bytes if row.budget else None,
+        "sentence": row.fit.sentence if row.fit else row.problem,
+    })  # fmt: skip
 
 
 def _gpu_json(row: GpuRow) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
         "command": process.command,
         "elapsed_seconds": row.elapsed_seconds,
         "note": process.note,
-        "job": row.job.label if row.job else None,
+        "job": displayed(row.job.label) if row.job else None,
         "budget_bytes": row.budget.steady_device_bytes if row.budget else None,
         "status": row.comparison.status if row.comparison else None,
     }

@@ -182,6 +182,11 @@ def hint_unsloth_loading(model: Model, call: Call) -> None:
     if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
         _hint(model, "load_in_4bit", True)
     _hint(model, "bnb_4bit_use_double_quant", True)
+    if plain(call.kwargs.get("fast_inference")) is True:  # vLLM in this process, which shares the weights
+        _hint(model, "use_vllm", True)
+        _hint(model, "vllm_mode", "colocate")
+        share = call.setting("gpu_memory_utilization") if "gpu_memory_utilization" in call.kwargs else None
+        model.hints.setdefault("vllm_gpu_memory_utilization", share or default_setting(0.5, "unsloth's default"))
 
 
 def _hint(model: Model, name: str, value: object) -> None:

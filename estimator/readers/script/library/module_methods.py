@@ -33,6 +33,8 @@ def _shown(call: Call) -> str:
 def convert(part: Part, dtype: Any, call: Call) -> None:
     """Convert a model's weights to a dtype."""
     owner = part.owner
+    if not isinstance(owner, Model):
+        owner.dtype = _DTYPES.get(str(plain(dtype)).rpartition(".")[2], owner.dtype)
     if not isinstance(owner, Model) or dtype is None:
         return
     word = _DTYPES.get(str(plain(dtype)).rpartition(".")[2])

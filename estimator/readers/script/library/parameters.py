@@ -14,6 +14,26 @@ MAX_NAMES = 20_000
 Shape = tuple[int, ...]
 
 
+class Tensor(Thing):
+    """A tensor that the script makes, of a known shape: ``torch.ones(768)``."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def attribute(self, name: str) -> Any:
+        """Return its shape, or a method."""
+        return self.shape if name == "shape" else Attribute(self, name)
+
+
+def make_tensor(call: Call) -> Any:
+    """Follow ``torch.zeros(2, 3)`` and ``torch.full((2, 3), 1.0)``."""
+    first = call.value(0, "size")
+    sizes = list(first) if isinstance(first, list | tuple) else call.args
+    sizes = [first] if call.name == "full" and not isinstance(first, list | tuple) else sizes
+    known = all(isinstance(size, int) and 0 < size < 2**31 for size in sizes)
+    return Tensor(tuple(sizes)) if sizes and known else UNKNOWN
+
+
 class ParameterOwner(Thing):
     """A model or layer: its parameters by name, and which of them train."""
 
@@ -25,6 +45,8 @@ class ParameterOwner(Thing):
         """What was frozen (False) or trained in order, as patterns, where the names are unknown."""
         self.cloned: dict[str, set[str | None]] = {}
         """Names of the parameters that are copied, by script and line."""
+        self.dtype: str | None = None
+        """The dtype that layers of the script's own were converted to."""
         self.uncertain: list[str] = []
         """Sentences on freezing that was not understood."""
         self._shapes: Mapping[str, Shape] | None = None
@@ -129,6 +151,12 @@ class Parameter(Thing):
             return len(self.shape) if name == "ndim" else self.shape
         return Attribute(self, name)
 
+    def item(self, key: Any) -> Any:
+        """Return some of its rows."""
+        if self.shape is None or not isinstance(key, slice):
+            return UNKNOWN
+        return Tensor((len(range(self.shape[0])[key]), *self.shape[1:]))
+
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to ``requires_grad``."""
         if name == "requires_grad":
@@ -180,7 +208,7 @@ class ParameterList(Thing):
                 listed = [("", Parameter(owner, None if whole else prefix, many=not whole)) for prefix in prefixes]
                 found += [(UNKNOWN, each) if self.named else each for _, each in listed]
             else:
-                found += [(before + name, each) if self.named else each for name, each in listed]
+                found += [((before + name).rstrip("."), each) if self.named else each for name, each in listed]
         return found
 
     def attribute(self, name: str) -> Any:

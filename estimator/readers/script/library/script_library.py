@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....job.rules import optimizer_class_names
-from ...source import Component, Setting, SettingsLayer
+from ...source import Component, Setting
 from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..python import (
     BUILTINS,
@@ -65,11 +65,10 @@ class ScriptLibrary:
     Args:
         notes: where it is noted.
         options: the script's options.
-        overrides: values of module-level names that a file which the script executes gives (``exec``).
     """
 
-    def __init__(self, notes: Notes, options: Options, overrides: SettingsLayer) -> None:
-        self.notes, self.options, self._overrides = notes, options, overrides
+    def __init__(self, notes: Notes, options: Options) -> None:
+        self.notes, self.options = notes, options
         self._followed = 0
 
     def attribute(self, value: Any, name: str) -> Any:
@@ -256,16 +255,10 @@ class ScriptLibrary:
             self.notes.doubt(f"{call.where}: {short_text(call.node)} may change the model.", *_ALL)
         return None
 
-    def _execute(self, call: Call) -> Any:
-        """Follow ``exec``: the values that it is known to give replace those of the module."""
-        if self._overrides and call.scope is not None:
-            scope = call.scope.outermost()
-            for name, setting in self._overrides.items():
-                scope.assign(name, setting.value)
-                scope.origins[name] = setting
-        else:
-            sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
-            self.notes.doubt(sentence, *_ALL)
+    def execute_unknown(self, call: Call) -> Any:
+        """Note ``exec`` of what is not known."""
+        sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
+        self.notes.doubt(sentence, *_ALL)
         return UNKNOWN
 
     def _end(self, call: Call) -> Any:
@@ -321,7 +314,7 @@ def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
 
 _BY_PATH: Mapping[str, _Handler] = {
     **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
-    **dict.fromkeys(("exec", "eval"), ScriptLibrary._execute),
+    "eval": ScriptLibrary.execute_unknown,
     "setattr": ScriptLibrary._assign_attribute,
     "torch.compile": _noting(compile_model),
     "deepspeed.initialize": _noting(initialize_deepspeed),

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from .plain_values import short_text
+from .values import PLAIN, Scope
 
 _QUIET_CALLS = {
     *("print", "log", "info", "debug", "warning", "warn", "error", "write", "set_description", "set_postfix"),
@@ -108,6 +109,15 @@ def ends(body: list[ast.stmt]) -> bool:
 def raises(body: list[ast.stmt]) -> bool:
     """Return True if statements end the script."""
     return ends(body) and not isinstance(body[-1], ast.Return | ast.Continue | ast.Break)
+
+
+def has_succeeded(body: list[ast.stmt], scope: Scope) -> bool:
+    """Return True if a body that was followed is one assignment, whose value is known."""
+    (first, *more) = body
+    if more or not isinstance(first, ast.Assign) or not isinstance(first.targets[0], ast.Name):
+        return False
+    found = scope.find(first.targets[0].id)
+    return found is not None and isinstance(found.names[first.targets[0].id], PLAIN)
 
 
 def _is_quiet_statement(statement: ast.stmt) -> bool:

@@ -1,0 +1,219 @@
+"""Secrets on command lines (tokens, keys, passwords), masked wherever a command line is displayed, printed or stored.
+
+A value is masked for the name of its option or variable (``--hub_token x``, ``API_KEY=x``, ``"password": "x"``), or for
+its own form (``hf_...``, a URL with a password). What only sounds like a secret stays: ``--pad_token "<pad>"``,
+``--max_tokens 512``, ``--use_auth_token True``, paths, references such as ``$HF_TOKEN``.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from .secret_names import MASK, NAME_HINTS, compiled, is_secret
+
+_NAME = r"[A-Za-z_][\w.\-]*"
+_QUOTED = r"\"[^\"]*\"|'[^']*'"
+_FORMS = (
+    r"(?:hf|api_org)_[A-Za-z0-9]{20,}",  # Hugging Face
+    r"sk-(?:ant|proj|or|svcacct|admin|lf)-[\w\-]{8,}|sk-(?:[a-z0-9]{1,12}-){0,3}[A-Za-z0-9_]{16,}[\w\-]*",
+    r"gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|gl(?:pat|rt|dt|ptt|soat|ft|cbt|imt|agent)-[\w\-.]{12,}",
+    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}",  # Amazon
+    r"xox[a-z]-[\w\-]{8,}|xapp-[\w\-]{8,}",  # Slack
+    r"AIza[\w\-]{20,}|ya29\.[\w\-.]{8,}|GOCSPX-[\w\-]{16,}",  # Google
+    r"eyJ[\w\-]{6,}\.[\w\-]{4,}(?:\.[\w\-]*)*",  # a JSON web token
+    r"npm_[A-Za-z0-9]{20,}|pypi-[\w\-]{16,}|nvapi-[\w\-]{16,}|r8_[A-Za-z0-9]{16,}|gsk_[A-Za-z0-9]{20,}",
+    r"wandb_v1_\w{16,}|dapi[0-9a-f]{32}\w*|xai-[A-Za-z0-9]{20,}|pplx-[A-Za-z0-9]{20,}|hvs\.[\w\-]{16,}",
+    r"dckr_pat_[\w\-]{16,}|tskey-[\w\-]{12,}|dop_v1_[0-9a-f]{32,}|shpat_[0-9a-f]{16,}|lsv2_(?:pt|sk)_\w{16,}",
+    r"SG\.[\w\-]{12,}\.[\w\-]{12,}|(?:sk|rk)_(?:live|test)_\w{12,}|AGE-SECRET-KEY-1[A-Z0-9]{20,}",
+)
+"""Secrets that are known by their form, whatever names them."""
+_FORM_HINTS = (
+    *("hf_", "api_org_", "sk-", "sk_", "rk_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glrt-"),
+    *(
+        "gldt-",
+        "glptt-",
+        "glsoat-",
+        "glft-",
+        "glcbt-",
+        "glimt-",
+        "glagent-",
+        "akia",
+        "asia",
+        "abia",
+        "acca",
+        "xox",
+        "xapp-",
+    ),
+    *(
+        "aiza",
+        "ya29.",
+        "gocspx-",
+        "eyj",
+        "npm_",
+        "pypi-",
+        "nvapi-",
+        "r8_",
+        "gsk_",
+        "wandb_v1_",
+        "dapi",
+        "xai-",
+        "pplx-",
+    ),
+    *("hvs.", "dckr_pat_", "tskey-", "dop_v1_", "shpat_", "lsv2_", "sg.", "age-secret-key-"),
+)
+_PLURALS = ("keys", "tokens", "secrets", "passwords")
+_USER_OPTIONS = ("-u", "--user", "--proxy-user", "--userpwd")
+_COMMAND_OPTIONS = {"-c", "-lc", "-ic", "-cl", "--command", "--wrap"}
+"""Options whose value is a command line of its own."""
+
+_Replacement = str | Callable[[re.Match[str]], str]
+_shown = [False]
+
+
+def show_secrets() -> None:
+    """Leave secrets in what is displayed and printed from now on (``--show-secrets``); never in what is stored."""
+    _shown[0] = True
+
+
+def displayed(text: str) -> str:
+    """Return a text as it may be displayed: with masked secrets, unless the user asked to see them."""
+    return text if _shown[0] else mask_line(text)
+
+
+def displayed_data(value: object) -> object:
+    """Return plain data (of JSON) as it may be printed."""
+    return value if _shown[0] else mask_strings(value)
+
+
+def displayed_arguments(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments of a command line as they may be displayed."""
+    return arguments if _shown[0] else mask_arguments(arguments)
+
+
+def mask_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command line with masked secrets."""
+    if not _may_hold_secrets(" ".join(arguments)):
+        return list(arguments)
+    masked: list[str] = []
+    name, before = "", ""
+    for argument in arguments:
+        option, assignment = compiled(_OPTION).fullmatch(argument), compiled(_ASSIGNED).fullmatch(argument)
+        if name and option is None and is_secret(name, argument):
+            masked.append(MASK)
+        elif assignment and before not in _COMMAND_OPTIONS and is_secret(assignment[1], assignment[2]):
+            masked.append(f"{assignment[1]}={MASK}")
+        elif before == "login" or before in _USER_OPTIONS:
+            masked.append(mask_line(f" {before} {argument}")[len(before) + 2 :])
+        else:
+            masked.append(mask_line(argument))
+        if option:
+            name = option[1]
+        elif not name.lower().endswith(_PLURALS):  # --api_keys takes several values
+            name = ""
+        before = argument
+    return masked
+
+
+@lru_cache(maxsize=4096)
+def mask_line(text: str) -> str:
+    """Return a line (a command line, or a sentence that quotes one) with masked secrets; masking twice is masking."""
+    if not _may_hold_secrets(text):
+        return text
+    lower = text.lower()
+    for hints, pattern, replacement in _RULES:
+        if any(hint in lower for hint in hints):
+            text = compiled(pattern).sub(replacement, text)
+    if any(hint in lower for hint in NAME_HINTS):
+        for pattern in _NAMED:
+            text = _mask_named(pattern, text)
+    return text
+
+
+def mask_strings(value: object) -> object:
+    """Return plain data (of JSON) with masked secrets in all of its texts."""
+    if isinstance(value, str):
+        return mask_line(value)
+    if isinstance(value, dict):
+        return {
+            key: MASK if isinstance(each, str) and is_secret(str(key), each) else mask_strings(each)
+            for key, each in value.items()
+        }
+    return [mask_strings(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _may_hold_secrets(text: str) -> bool:
+    """Return False for most command lines, in a fraction of the time that the rules take."""
+    lower = text.lower()
+    return any(hint in lower for hint in _ALL_HINTS)
+
+
+def _mask_named(pattern: str, text: str) -> str:
+    """Mask secrets by the names before them; in a value that is none, as in ``-c "TOKEN=x ..."``, others may stand."""
+    parts: list[str] = []
+    at = 0
+    while found := compiled(pattern).search(text, at):
+        value = found["value"]
+        if found["part"] and value[0] not in "\"'":  # a part of a URL's query or of a list
+            value = compiled(_END_OF_PART).split(value, maxsplit=1)[0]
+        masked = _mask_value(found["name"], value)
+        start = found.start("value")
+        parts += [text[at:start], masked if masked != value else ""]
+        at = start + (len(value) if masked != value else 0)
+    return "".join([*parts, text[at:]])
+
+
+def _mask_value(name: str, value: str) -> str:
+    quote = value[0] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else ""
+    return f"{quote}{MASK}{quote}" if is_secret(name, value.strip(quote) if quote else value) else value
+
+
+def _mask_list(found: re.Match[str]) -> str:
+    words = compiled(r"(\s+)").split(found[2])
+    return found[1] + "".join(MASK if is_secret(found[1], word) else word for word in words)
+
+
+def _mask_user_info(found: re.Match[str]) -> str:
+    user, colon, password = found[2].partition(":")
+    if colon and password:
+        return f"{found[1]}{user}:{MASK}@"
+    return f"{found[1]}{MASK}@" if compiled(_LONG_USER).fullmatch(user) else found[0]
+
+
+_OPTION = rf"--?({_NAME})"
+_ASSIGNED = rf"(-{{0,2}}[+~]*{_NAME})=((?s:.+))"
+_END_OF_PART = r"[&;,\"')\]}\s]"
+_LONG_USER = r"(?=\S*\d)[\w\-.~%]{20,}"
+_RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
+    (("://",), r"(?i)(?<![\w+.\-])([a-z][a-z0-9+.\-]*://)([^/\s\"'<>]+)@", _mask_user_info),
+    (("private key",), r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", MASK),
+    (_FORM_HINTS, rf"(?<![A-Za-z0-9_])(?:{'|'.join(_FORMS)})(?![A-Za-z0-9])", MASK),
+    (("hooks.slack.com", "/webhooks/"), r"(?<=hooks\.slack\.com/services/)[\w/]+|(?<=/api/webhooks/)[\w/\-]+", MASK),
+    (
+        ("authorization", "cookie", "-key", "-token"),
+        r"(?i)(?<![\w/\-])((?:proxy-)?authorization|(?:set-)?cookie|x-api-key|api-key|private-token|x-[\w\-]*token)"
+        r"(\s*:\s*)[^\"'\s][^\"']*",
+        rf"\1\2{MASK}",
+    ),
+    (("bearer",), r"(?i)\b(bearer\s+)(?:(?=[\w.~+/=\-]*\d)[\w.~+/=\-]{8,}|[\w.~+/=\-]{20,})", rf"\1{MASK}"),
+    (
+        ("-u", "--user", "--proxy-user"),
+        rf"(?<![\w\-])({'|'.join(_USER_OPTIONS)})([\s=]+)([^\s:/\"']+):(?!\d+(?!\S))[^\s/]\S*",
+        rf"\1\2\3:{MASK}",
+    ),
+    (("login",), r"(\blogin\s+(?:--relogin\s+)?)[0-9a-f]{40}\b", rf"\1{MASK}"),  # wandb's
+    (
+        _PLURALS,
+        rf"(?<![\w\-])(--?{_NAME}(?<=keys|kens|rets|ords)\s+)((?:(?!--?[A-Za-z])[^\s\"']+(?:\s+|$)){{2,}})",
+        _mask_list,
+    ),
+)
+"""Of each rule what a text must hold (in lower case) for it to apply, its pattern, and what replaces a match."""
+_NAMED = (
+    rf"(?<![\w\-])(?P<part>)(?P<name>--?{_NAME})\s+(?P<value>{_QUOTED}|(?!--?[A-Za-z])[^\s\"']+)",
+    rf"(?P<part>)(?P<name>[\"']{_NAME}[\"']\s*|(?<=[{{,])\s*{_NAME}):\s*(?P<value>{_QUOTED}|[^\s,\"'{{}}\[\]]+)",
+    rf"(?P<part>[?&;,(\[{{]\s*)?(?<![\w.\-])(?P<name>-{{0,2}}{_NAME})=(?P<value>{_QUOTED}|\S+)",
+)
+"""Options, entries of a table, and assignments; ``part``: what shows that a value ends before the next blank."""
+_ALL_HINTS = tuple(
+    dict.fromkeys([" -u " if hint == "-u" else hint for hints, _, _ in _RULES for hint in hints] + [*NAME_HINTS])
+)

@@ -1,0 +1,15 @@
+"""Models that are held beside the trained one: references, teachers, reward models, moving averages.
+
+Lives here: the bytes of such a model on one rank, and a budget with them.
+Callers: ``estimation``, for budgets of every method.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .add_to_budget import with_other_models as with_other_models
+    from .held_models import HeldModel as HeldModel
+else:
+    __getattr__, __all__ = lazy_exports(__name__, {"add_to_budget": "with_other_models", "held_models": "HeldModel"})

@@ -1,0 +1,330 @@
+"""Secrets on command lines are masked, and nothing else is."""
+
+import json
+import shlex
+import string
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vramtop.estimator.common import secrets
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.secrets import (
+    displayed,
+    displayed_arguments,
+    displayed_data,
+    mask_arguments,
+    mask_line,
+    mask_strings,
+    show_secrets,
+)
+
+LETTERS = "aB3dE6gHi9KlMn2pQrStUvWxYz0123456789abcd"
+SECRET_NAMES = (
+    *("hub_token", "hub-token", "token", "hf_token", "hftoken", "hubToken", "push_to_hub_token", "access_token"),
+    *(
+        "api_key",
+        "api-key",
+        "apikey",
+        "openai_api_key",
+        "wandb_key",
+        "wandb-api-key",
+        "judge_api_key",
+        "aws_access_key_id",
+    ),
+    *(
+        "password",
+        "db_password",
+        "passwd",
+        "mysql-passwd",
+        "passphrase",
+        "DB_PASS",
+        "secret",
+        "client_secret",
+        "my.secret",
+    ),
+    *(
+        "aws_secret_access_key",
+        "private_key",
+        "auth_token",
+        "bearer_token",
+        "session_token",
+        "credential",
+        "credentials",
+    ),
+    *(
+        "run.logger.api_key",
+        "WANDB_API_KEY",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "OPENAI_API_KEY",
+        "AWS_SESSION_TOKEN",
+    ),
+    *(
+        "trainer.token",
+        "mlflow_tracking_password",
+        "jupyter_token",
+        "cookie",
+        "session",
+        "sig",
+        "ssh_key",
+        "gitea_token",
+    ),
+)
+HARMLESS_NAMES = (
+    *(
+        "tokenizer_name",
+        "max_tokens",
+        "num_tokens",
+        "max_new_tokens",
+        "pad_token",
+        "eos_token",
+        "eos_token_id",
+        "mask_token",
+    ),
+    *("token_dropout", "special_tokens", "additional_special_tokens", "image_token", "tokens_per_batch", "text_key"),
+    *(
+        "label_key",
+        "key",
+        "monitor",
+        "use_auth_token",
+        "auth_mode",
+        "hub_token",
+        "key_size",
+        "token_type_ids",
+        "passes",
+    ),
+    *(
+        "session",
+        "signature_columns",
+        "author",
+        "secretary",
+        "keyboard",
+        "stop_token",
+        "new_token",
+        "n_tokens",
+        "token",
+    ),
+    *(
+        "api_key_file",
+        "password_file",
+        "token_path",
+        "secret_name",
+        "cookies_file",
+        "forward_pass",
+        "train_on_eos_token",
+    ),
+)
+FORMS = (
+    *(f"hf_{LETTERS[:34]}", f"sk-{LETTERS[:32]}", f"sk-ant-api03-{LETTERS}-_{LETTERS}", f"sk-proj-{LETTERS[:20]}_x-y"),
+    *(
+        f"ghp_{LETTERS[:36]}",
+        f"gho_{LETTERS[:36]}",
+        f"github_pat_11AB{LETTERS[:20]}_{LETTERS}",
+        f"glpat-{LETTERS[:20]}",
+    ),
+    *("AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE", "xoxb-123456789012-abcDEF", f"AIza{LETTERS[:35]}"),
+    *(
+        f"ya29.{LETTERS}",
+        f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{LETTERS}",
+        f"npm_{LETTERS[:36]}",
+        f"pypi-AgEI{LETTERS}",
+    ),
+    *(f"nvapi-{LETTERS}", f"r8_{LETTERS[:37]}", f"wandb_v1_{LETTERS}", f"gsk_{LETTERS}", f"sk-or-v1-{LETTERS}"),
+    *(f"-----BEGIN RSA PRIVATE KEY-----\n{LETTERS}\n-----END RSA PRIVATE KEY-----", f"hvs.{LETTERS}"),
+)
+
+
+@pytest.fixture(autouse=True)
+def masked() -> Iterator[None]:
+    yield
+    secrets._shown[0] = False
+
+
+def masked_both_ways(arguments: list[str]) -> str:
+    """Return the masked command line; by its arguments and by its text, the secrets are the same."""
+    return " ".join(mask_arguments(arguments)) + "\n" + mask_line(shlex.join(arguments))
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+@pytest.mark.parametrize("value", ["q9XyZ-secret.1", "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"])
+def test_values_of_options_with_secret_names_are_masked(name: str, value: str) -> None:
+    for arguments in (
+        ["python", "train.py", f"--{name}", value, "--lr", "1e-4"],
+        ["python", "train.py", f"--{name}={value}", "--lr", "1e-4"],
+        ["python", "train.py", f"{name}={value}", "--lr", "1e-4"],
+        ["env", f"{name}={value}", "python", "train.py", "--lr", "1e-4"],
+        ["python", "train.py", f"+{name}={value}", "--lr", "1e-4"],
+        ["docker", "run", f"--env={name}={value}", "image", "--lr", "1e-4"],
+        ["python", "train.py", "--config", json.dumps({name: value, "n": 1}), "--lr", "1e-4"],
+        ["bash", "-c", f"{name}={value} exec python train.py --{name} {value} --lr 1e-4"],
+        ["curl", f"https://host/path?{name}={value}&lr=1", "--lr", "1e-4"],
+    ):
+        masked = masked_both_ways(arguments)
+        assert value not in masked, arguments
+        assert name in masked
+        assert masked.count("***") >= 2
+        assert "--lr 1e-4" in masked
+        assert mask_line(masked) == masked
+
+
+@pytest.mark.parametrize("secret", FORMS, ids=lambda form: form[:10])
+def test_known_forms_are_masked_wherever_they_stand(secret: str) -> None:
+    for arguments in (
+        ["python", "train.py", secret],
+        ["python", "train.py", "--report", secret, "--x", "1"],
+        ["python", "train.py", f"--report={secret}"],
+        ["git", "clone", f"https://{secret.split(maxsplit=1)[0]}@github.com/a/b"] if " " not in secret else [secret],
+        ["python", "-c", f"login({secret!r})"],
+    ):
+        assert secret not in masked_both_ways(arguments)
+        assert LETTERS[:20] not in masked_both_ways(arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("pip install git+https://ana:s3cret@host.org/x.git", "pip install git+https://ana:***@host.org/x.git"),
+        ("mlflow --uri postgresql://u:p@ss/w@db:5432/x", "mlflow --uri postgresql://u:***@ss/w@db:5432/x"),
+        ("curl -u ana:s3cret https://host", "curl -u ana:*** https://host"),
+        ("curl -H 'Authorization: Bearer abc' x", "curl -H 'Authorization: ***' x"),
+        ("wandb login " + "0a" * 20, "wandb login ***"),
+        ("serve --api-keys k1x k2x --port 80", "serve --api-keys *** *** --port 80"),
+        ("aws s3 presign https://b/x?X-Amz-Signature=0f0f0f&X-Amz-Date=1", "aws s3 presign https://b/x?X-Amz-Signature=***&X-Amz-Date=1"),
+        ("az --sas 'https://b.blob/c?sv=1&sig=abc%2Bd%3D&se=2'", "az --sas 'https://b.blob/c?sv=1&sig=***&se=2'"),
+        ("mysql --password=a;b,c x", "mysql --password=*** x"),
+        ("HF_TOKEN=abc WANDB_API_KEY=def python t.py", "HF_TOKEN=*** WANDB_API_KEY=*** python t.py"),
+        ("x {api_key: abc, n: 2}", "x {api_key: ***, n: 2}"),
+    ],
+)  # fmt: skip
+def test_lines_keep_all_but_the_secret(text: str, masked: str) -> None:
+    assert mask_line(text) == masked
+    assert " ".join(mask_arguments(text.split(" "))) == masked or "'" in text or "{" in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--tokenizer_name gpt2 --max_tokens 512 --num_tokens 1e6 --pad_token <pad> --eos_token_id 2 --token_dropout 0",
+        "--auth_mode none --use_auth_token True --token False --special_tokens a b --hub_token --x",
+        "--hub_token <HUB_TOKEN> --api_key $OPENAI_API_KEY --password ${PASSWORD} token=${oc.env:HF_TOKEN}",
+        "--model meta-llama/Llama-3.1-8B --output_dir /scratch/ana/sk-learn-exp2 --revision " + "0a" * 20,
+        "--text_key content --label_key label2 --private_key /home/ana/.ssh/id_rsa --credentials /etc/gcp.json",
+        "torch launch --world_info=eyJsb2NhbGhvc3QiOiBbMCwgMV19",  # DeepSpeed's launcher
+        "python -u train.py --user 1000:1000 --session nightrun --auth basic",
+        "git@github.com:a/b.git https://huggingface.co/x?download=true ssh://git@host/x",
+        "--eos_token=</s> --bos_token <s> --image_token <image> --mask_token [MASK] eos_token=<|endoftext|>",
+        "hf_transfer=1 --model hf_llama_3_8b --name hf_mistral7b-instruct-v2 --tags sk-short gh-page",
+        "--monitor_key eval/loss --key 3 --pass_through yes forward_pass=2 --passes 3 --sid 4 --sig no",
+        "--cookie ./cookies.txt --token_file /run/secrets/token --password_file pw --key_size 128",
+        '{"eos_token": "</s>", "tokenizer": "gpt2", "max_tokens": 512, "key": "text"}',
+        "the token of HF_TOKEN is not set; no token: set HF_TOKEN, or give --hub_token",
+    ],
+)
+def test_what_is_no_secret_stays(line: str) -> None:
+    assert mask_line(line) == line
+    assert mask_arguments(line.split()) == line.split()
+
+
+@given(
+    st.sampled_from(SECRET_NAMES[:-8]),
+    st.text(string.ascii_letters + string.digits + "+=_!%^@#.-", min_size=8, max_size=60).filter(
+        lambda text: (
+            not text.startswith(("-", "+", ".", "@"))
+            and any(map(str.isalpha, text))
+            and any(map(str.isdigit, text[1:-1]))
+        )
+    ),
+    st.lists(st.sampled_from(["--lr", "1e-4", "train.py", "--pad_token", "<pad>", "--max_tokens", "512"]), max_size=4),
+)
+def test_any_value_of_a_secret_name_is_masked(name: str, value: str, others: list[str]) -> None:
+    value = f"{value}Zq7"
+    for secret in ([f"--{name}", value], [f"--{name}={value}"], [f"{name}={value}"]):
+        masked = masked_both_ways(["python", *secret, *others])
+        assert value not in masked
+
+
+WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=12)
+PLAIN_VALUES = st.one_of(
+    WORDS.map(lambda word: f"/data/{word}/run_1"),
+    WORDS.map(lambda word: f"./{word}.json"),
+    st.integers(-99_999_999, 99_999_999).map(str),
+    st.floats(0, 1e6).map(str),
+    st.sampled_from(["True", "false", "none", "None", "auto", "<pad>", "</s>", "[PAD]", "$HF_TOKEN", "yes", "null"]),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([*HARMLESS_NAMES, "api_key", "access_token"]), PLAIN_VALUES), max_size=5))
+@settings(max_examples=200)
+def test_plain_values_stay_whatever_their_name(pairs: list[tuple[str, str]]) -> None:
+    for line in (
+        [word for name, value in pairs for word in (f"--{name}", value)],
+        [f"--{name}={value}" for name, value in pairs],
+        [f"{name}={value}" for name, value in pairs],
+    ):
+        assert mask_arguments(line) == line
+        assert mask_line(" ".join(line)) == " ".join(line)
+
+
+@given(st.lists(st.tuples(st.sampled_from([*HARMLESS_NAMES]), WORDS), max_size=5))
+def test_words_stay_unless_their_name_is_a_secrets(pairs: list[tuple[str, str]]) -> None:
+    named = [(name, value) for name, value in pairs if name not in ("token", "hub_token", "use_auth_token")]
+    line = [word for name, value in named for word in (f"--{name}", value)]
+    assert mask_arguments(line) == line
+    assert mask_line(" ".join(line)) == " ".join(line)
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=300)
+def test_any_text_can_be_masked_twice(text: str) -> None:
+    once = mask_line(text)
+    assert mask_line(once) == once
+    assert mask_arguments([text, text])[:0] == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "eyJ",
+        "--a ",
+        "a=",
+        "{a: ",
+        '"',
+        "://",
+        "sk-",
+        "sk-a1-",
+        "authorization:",
+        "--token ",
+        "token=",
+        " -u a:",
+        "Bearer ",
+        "'a' ",
+    ],
+)
+def test_no_line_takes_long(part: str) -> None:
+    """As far as it can be tested without a clock: a quadratic pattern would take minutes."""
+    line = "token key " + part * (60_000 // len(part))
+    mask_line(line)
+    mask_arguments(["--token", line, line])
+
+
+def test_secrets_are_shown_on_request_but_not_in_what_is_stored() -> None:
+    arguments = ["python", "--hub_token", "abc123"]
+    with pytest.raises(InputError) as error:
+        raise InputError("--hub_token abc123 is wrong")
+    assert displayed("--hub_token abc123") == "--hub_token ***"
+    assert displayed_arguments(arguments) == ["python", "--hub_token", "***"]
+    assert displayed_data({"a": ["token=abc1"], "hub_token": "abc123", "n": 3}) == {
+        "a": ["token=***"],
+        "hub_token": "***",
+        "n": 3,
+    }
+    assert error.value.message == "--hub_token *** is wrong"
+    show_secrets()
+    assert displayed("--hub_token abc123") == "--hub_token abc123"
+    assert displayed_arguments(arguments) == arguments
+    assert displayed_data(["token=abc1"]) == ["token=abc1"]
+    assert error.value.message == "--hub_token abc123 is wrong"
+    assert mask_line("--hub_token abc123") == "--hub_token ***"
+    assert mask_strings(("token=abc1",)) == ["token=***"]
