@@ -227,10 +227,13 @@ def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[di
     committed = reservations.committed(snapshot)
     reserved_pids = reservations.reserved_pids(snapshot)
     gpus = {device.index for device in device_capacities(snapshot, {}, selection)}
-    growing = find_starting_processes(snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids)
+    unread: list[str] = []
+    growing = find_starting_processes(
+        snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids, on_unread=unread.append
+    )
     for place, size in remaining_bytes_by_device(growing).items():
         committed[place] = committed.get(place, 0) + size
-    return committed, tuple(each.sentence for each in growing)
+    return committed, (*(each.sentence for each in growing), *unread)
 
 
 def _estimate_attached(attachment: Attachment) -> Budget:
