@@ -131,6 +131,17 @@ def test_torchtitan_with_the_current_launch_line(read: Read) -> None:
     )
 
 
+def test_function_of_torchtitan_is_named_where_it_decides(read: Read) -> None:
+    line = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b --training.seq_len 64"
+    reading = read(line)
+    assert any("llama3_8b is a Python function and is not read" in warning for warning in reading.warnings)
+    micro = {"training.micro_batch": 1}
+    unsure = reading.job(micro).unsure
+    assert (unsure.activations, unsure.weights, unsure.logits) == ("either", "less", "less")
+    stated = read(f"{line} --activation_checkpoint.mode full --parallelism.tensor_parallel_degree 1")
+    assert (stated.job(micro).unsure.activations, stated.job(micro).unsure.gradients) == ("no", "no")
+
+
 AUTOMODEL = """
 step_scheduler:
   global_batch_size: 64
