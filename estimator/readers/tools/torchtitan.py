@@ -154,8 +154,8 @@ def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> No
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("optimizer.name") or default_setting("AdamW", "torchtitan's default")
     implementation = settings.find("optimizer.implementation")
-    fused = implementation is None or as_word(implementation) == "fused"
-    record_optimizer(findings, setting, options={"fused": fused})
+    word = "fused" if implementation is None else as_word(implementation)
+    record_optimizer(findings, setting, options={"fused": word == "fused", "foreach": word == "foreach"})
 
 
 def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, findings: FindingCollector) -> None:
