@@ -43,7 +43,8 @@ def describe_others(notes: Notes, trained: Model | None, doubts: list[Doubt]) ->
             doubts.append(Doubt(sentence=sentence, direction="less", components=("weights",)))
     for trainer in notes.trainers:
         for role, setting in trainer.others:
-            entries.append({"role": role, "id": setting.value, "dtype": "auto"})
+            task = {"task": "sequence-classification"} if role == "reward" else {}
+            entries.append({"role": role, "id": setting.value, **task, "dtype": "auto"})
             places.append(setting.origin)
     return Setting(value=entries, origin="; ".join(places)) if entries else None
 

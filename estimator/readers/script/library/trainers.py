@@ -94,7 +94,8 @@ class TrainerObject(Thing):
             if isinstance(each, Model) and each is not self.model:
                 each.role = role
                 each.on_gpu = True if each.on_gpu is None else each.on_gpu
-            elif isinstance(each, str) and (setting := call.setting(name)) is not None:
+            elif isinstance(each, str):
+                setting = call.setting(name) or Setting(value=each, origin=f"{call.where}: {call.name}({name}=...)")
                 self.others.append((role, setting.with_value(each)))
 
     def attribute(self, name: str) -> Any:
