@@ -161,6 +161,8 @@ def replaces_model(changes: Mapping[str, Any]) -> bool:
 def with_old_model_removed(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes of a job; if they name another model, also those that remove what is about the old one.
 
+    Where parts of the old model were frozen, it is uncertain which parts of the new one are.
+
     Args:
         job: the job before.
         changes: new values by dotted key.
@@ -168,7 +170,16 @@ def with_old_model_removed(job: Job, changes: Mapping[str, Any]) -> dict[str, An
     id_given, config_given = changes.get("model.id", job.model.id), changes.get("model.config", job.model.config)
     if not replaces_model(changes) or (id_given, config_given) == (job.model.id, job.model.config):
         return dict(changes)
-    return {**ABOUT_THE_MODEL, **changes}
+    frozen = job.training.trainable is not None or job.training.trainable_parameters is not None
+    doubt = (
+        ("gradients", "optimizer")
+        if frozen and not any(key.startswith("training.trainable") for key in changes)
+        else ()
+    )
+    unsure = {
+        f"unsure.{name}": "either" if getattr(job.unsure, name) in ("more", "either") else "less" for name in doubt
+    }
+    return {**ABOUT_THE_MODEL, **unsure, **changes}
 
 
 def job_differences(before: Job, after: Job) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from vramtop.estimator.common import format_gib
 if TYPE_CHECKING:
     from vramtop.estimator.budget import HostNeed
 
+RANKS_OF_DESCRIBED_HOST = 8
+"""Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 

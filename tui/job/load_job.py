@@ -197,7 +197,7 @@ def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: st
         reading=reading,
         tool=tool,
         place=place,
-        origins=reading.evidence(),
+        origins={**reading.evidence(), **reading.refused},
         missing=reading.still_missing(changes),
     )
 

@@ -77,12 +77,7 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
         decisions: answers for conditions that cannot be decided; takes note of those that were asked.
         imports: the modules beside it.
     """
-    words = []
-    for word in script.arguments:
-        if word.startswith("-"):
-            break
-        words.append(word)
-    options = Options(script.options, words)
+    options = Options(script.options, script.arguments)
     notes = Notes(find_config=script.find_config, versions=script.versions)
     library = ScriptLibrary(notes, options)
     run = Interpreter(
@@ -114,7 +109,8 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     used = {
         name for name, given in script.options.items() if any(each.startswith(f"{given.origin} (") for each in origins)
     }
-    outcome.understood = {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
+    outcome.understood = {f"no_{name}" for name in options.decisive}
+    outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
     return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.estimator.job.job_file import with_old_model_removed
+from vramtop.estimator.job.job_file import with_changes, with_old_model_removed
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import GIVEN
@@ -89,3 +89,11 @@ def test_another_model_takes_what_a_job_file_says_of_the_old_one_with_it(key: st
     assert with_old_model_removed(job, {"training.micro_batch": 4}) == {"training.micro_batch": 4}
     kept = with_old_model_removed(job, {**other, "name": "new", "model.trust_remote_code": True})
     assert (kept["name"], kept["model.trust_remote_code"]) == ("new", True)
+
+
+def test_which_parts_of_the_new_model_are_frozen_is_uncertain() -> None:
+    job = Job(model=ModelSpec(id="old/model"), training=Training(trainable=["!*"]))
+    changed = with_changes(job, with_old_model_removed(job, {"model.id": "gpt2"}))
+    assert (changed.training.trainable, changed.unsure.gradients, changed.unsure.optimizer) == (None, "less", "less")
+    given = with_old_model_removed(job, {"model.id": "gpt2", "training.trainable": ["lm_head"]})
+    assert with_changes(job, given).unsure.gradients == "no"

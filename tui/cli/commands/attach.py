@@ -71,7 +71,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print(json_text(_to_json(report, process.used_bytes if process else None)))
         if missing:
             flags = " ".join(f"--set {key}=VALUE" for key in missing)
-            print(f"vramtop: process and command line do not set {', '.join(missing)}; give {flags}", file=sys.stderr)
+            refused = attachment.reading.refused
+            wrong = [f"{refused[key]}; " for key in missing if key in refused]
+            absent = [key for key in missing if key not in refused]
+            unset = f"process and command line do not set {', '.join(absent)}; " if absent else ""
+            print(f"vramtop: {''.join(dict.fromkeys(wrong))}{unset}give {flags}", file=sys.stderr)
     else:
         print("\n".join(run_lines(report, detect_output(ascii_only=options.ascii))))
     return 0 if budget else 3

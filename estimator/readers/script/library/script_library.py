@@ -25,7 +25,7 @@ from .adapters import AdapterConfig, QuantizationConfig, get_peft_model, peft_co
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
 from .layers import Container, make_layer, module_method, parameters_of, reachable_models
-from .loading import config_class, from_class, from_pretrained, is_model_class
+from .loading import config_class, from_class, from_pretrained, is_model_class, sentence_model, set_default_dtype
 from .model import Model, models_in
 from .notes import Notes
 from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer
@@ -74,7 +74,7 @@ class ScriptLibrary:
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a library's name."""
         if value.path == "sys" and name == "argv":
-            return UNKNOWN
+            return ["script", *self.options.arguments]
         if value.name == "FLAGS":
             return Parsed(self.options).attribute(name)
         if name == "is_floating_point":
@@ -222,6 +222,7 @@ class ScriptLibrary:
             elif base == "Optimizer" or base in optimizer_class_names():
                 call.path = base if base in optimizer_class_names() else found.kind.name
                 found.values["_optimizer"] = make_optimizer(call, self.notes)
+                found.inherited = frozenset(("step", "zero_grad", "add_param_group"))
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
                 call.path = base
                 found.values["_model"] = from_class(call, self.notes)
@@ -262,14 +263,6 @@ class ScriptLibrary:
 
     def _end(self, call: Call) -> Any:
         raise ScriptEndsError
-
-    def _set_default_dtype(self, call: Call) -> Any:
-        setting = call.setting(0) if call.args else None
-        self.notes.default_dtype = setting
-        if setting is None:
-            sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
-            self.notes.doubt(sentence, "weights", "gradients", "optimizer", key="training.precision")
-        return None
 
     def _parameters(self, call: Call) -> Any:
         """Return parameters of a model that is not known, or of an object that holds some."""
@@ -334,9 +327,10 @@ _BY_NAME: Mapping[str, _Handler] = {
     **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
     "BitsAndBytesConfig": _apply(QuantizationConfig),
     "get_peft_model": _noting(get_peft_model),
-    "set_default_dtype": ScriptLibrary._set_default_dtype,
+    "set_default_dtype": _noting(set_default_dtype),
     "backward": ScriptLibrary.train_step,
     "get_peft_config": _apply(peft_config),
     "get_quantization_config": _apply(quantization_config),
+    **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(sentence_model)),
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,
 }

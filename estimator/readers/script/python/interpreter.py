@@ -216,7 +216,10 @@ class Interpreter(Definitions):
             if raises(node.body) or raises(node.orelse):
                 known = not raises(node.body)
             else:
-                known = self.decide(node.test, scope, usual=not ends(node.body))
+                self.steps_left -= _STEPS_OF_A_DECISION
+                branches = [*node.body, *node.orelse]
+                where = self.location(node.test)
+                known = self.decisions.decide(node.test, where, usual=not ends(node.body), branches=branches)
         return self.block(node.body if known else node.orelse, scope)
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> End:

@@ -229,12 +229,16 @@ class Instance(Thing):
     def __init__(self, kind: ScriptClass) -> None:
         self.kind = kind
         self.values: dict[str, Any] = {}
+        self.inherited: frozenset[str] = frozenset()
+        """Methods that are taken for those of its base in a library, whatever the class makes of them."""
 
     def attribute(self, name: str) -> Any:
         """Return an attribute, a bound method of the class, or what its base in a library makes of the name."""
         if name in self.values:
             return self.values[name]
         found = self.kind.find(name)
+        if name in self.inherited:
+            return Attribute(self, name)
         if isinstance(found, Function) and not found.is_static:
             return Method(found, (self.kind if found.is_class_method else self,))
         if found is UNKNOWN and name in ("module", "_orig_mod"):  # DDP and torch.compile keep a model there
