@@ -37,7 +37,14 @@ if TYPE_CHECKING:
         mask_strings as mask_strings,
         show_secrets as show_secrets,
     )
-    from .sizes import GIB as GIB, KIB as KIB, MIB as MIB, format_gib as format_gib, parse_size as parse_size
+    from .sizes import (
+        GIB as GIB,
+        KIB as KIB,
+        MIB as MIB,
+        UNSEEN_BYTES as UNSEEN_BYTES,
+        format_gib as format_gib,
+        parse_size as parse_size,
+    )
     from .untrusted_files import (
         MAX_CONFIG_BYTES as MAX_CONFIG_BYTES,
         TooLargeError as TooLargeError,
@@ -56,7 +63,7 @@ else:
             "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
             "process_limit": "process_limit_error ProcessLimitError start_thread",
             "secrets": ("displayed displayed_arguments displayed_data mask_line mask_strings show_secrets"),
-            "sizes": "format_gib GIB KIB MIB parse_size",
+            "sizes": "format_gib GIB KIB MIB parse_size UNSEEN_BYTES",
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
             ),

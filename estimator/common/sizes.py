@@ -7,6 +7,8 @@ from .errors import InputError
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
+UNSEEN_BYTES = GIB // 20
+"""Differences of less are displayed as 0.0 GiB: they are none. A status or verdict changes only by more."""
 
 _UNITS = {
     "": 1,

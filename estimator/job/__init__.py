@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         UncertaintyDirection as UncertaintyDirection,
     )
     from .job_file import (
+        ABOUT_THE_MODEL as ABOUT_THE_MODEL,
         choices_of as choices_of,
         job_differences as job_differences,
         job_from_mapping as job_from_mapping,
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
         load_job as load_job,
         names_user_code as names_user_code,
         parse_assignment as parse_assignment,
+        replaces_model as replaces_model,
         with_changes as with_changes,
+        with_old_model_removed as with_old_model_removed,
         written_keys as written_keys,
     )
     from .job_file_edit import edit_job_file as edit_job_file, toml_value as toml_value, unified_diff as unified_diff
@@ -72,7 +75,7 @@ else:
             ),
             "job_file": (
                 "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
-                "parse_assignment with_changes written_keys"
+                "parse_assignment with_changes written_keys ABOUT_THE_MODEL replaces_model with_old_model_removed"
             ),
             "job_file_edit": "edit_job_file toml_value unified_diff",
             "job_file_writer": "save_job",

@@ -16,6 +16,16 @@ from .job import Job, Run, Software, Uncertainties
 from .rules import LISTED_LIBRARIES
 
 _TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
+ABOUT_THE_MODEL: Mapping[str, Any] = {
+    "name": None,
+    "model.id": None,
+    "model.config": None,
+    "model.code_folder": None,
+    "model.trust_remote_code": False,
+    "training.trainable": None,
+    "training.trainable_parameters": None,
+}
+"""Keys that are about one model, with their values for a job of which nothing is known."""
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LISTS_OF_WORDS = ("training.trainable",)
@@ -141,6 +151,35 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
         else:
             tables.setdefault(table, {})[key] = value
     return job_from_mapping(tables, where=where)
+
+
+def replaces_model(changes: Mapping[str, Any]) -> bool:
+    """Return True if changes of a job name another model."""
+    return "model.id" in changes or "model.config" in changes
+
+
+def with_old_model_removed(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of a job; if they name another model, also those that remove what is about the old one.
+
+    Where parts of the old model were frozen, it is uncertain which parts of the new one are.
+
+    Args:
+        job: the job before.
+        changes: new values by dotted key.
+    """
+    id_given, config_given = changes.get("model.id", job.model.id), changes.get("model.config", job.model.config)
+    if not replaces_model(changes) or (id_given, config_given) == (job.model.id, job.model.config):
+        return dict(changes)
+    frozen = job.training.trainable is not None or job.training.trainable_parameters is not None
+    doubt = (
+        ("gradients", "optimizer")
+        if frozen and not any(key.startswith("training.trainable") for key in changes)
+        else ()
+    )
+    unsure = {
+        f"unsure.{name}": "either" if getattr(job.unsure, name) in ("more", "either") else "less" for name in doubt
+    }
+    return {**ABOUT_THE_MODEL, **unsure, **changes}
 
 
 def job_differences(before: Job, after: Job) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..common import InputError, note_job_folder
 from .config_tool import HINT, Library, is_surely_sft, tool_of_table
@@ -27,7 +28,11 @@ _PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
 
 
 def read_config_file(
-    path: Path, *, environ: Mapping[str, str] | None = None, versions: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    versions: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> JobReading:
     """Return the job that a configuration file describes, as far as a file alone can describe it.
 
@@ -36,6 +41,7 @@ def read_config_file(
             Megatron-LM; of TRL or transformers' TrainingArguments; of accelerate or DeepSpeed, which name no model.
         environ: the environment that names the home folder and the model caches; by default that of this process.
         versions: installed versions by distribution, where known.
+        given: values that the user gives by dotted job key; another model decides what is read.
 
     Raises:
         InputError: the file cannot be read, or belongs to no known tool.
@@ -53,7 +59,7 @@ def read_config_file(
         environ={name: value for name, value in variables.items() if name in _PATH_VARIABLES},
         filesystem=_filesystem(path, variables),
         versions=dict(versions or {}),
-        findings=FindingCollector(),
+        findings=FindingCollector(given),
         config_file=path,
     )
     tool = tool_of_table(table, path)

@@ -10,16 +10,18 @@ from typing import Any
 from ..common import InputError
 from ..job import Software
 from .notebook import notebook_of_program, with_cells
-from .program import Program, accelerate_layers
+from .program import Program, accelerate_layers, read_world_size
 from .script import SIZE_ARGUMENTS, ScriptSettings, read_script
 from .source import (
     UNKNOWN_TABLE,
     FilesystemView,
     FindingCollector,
     JobReading,
+    LayeredSettings,
     NotebookCode,
     Setting,
     SettingsLayer,
+    as_int,
     default_setting,
     layer_from_table,
     parse_flags,
@@ -49,6 +51,7 @@ def read_launch(
     pid: int | None = None,
     started_at: float | None = None,
     self_started_ranks: int | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> JobReading:
     """Return the job that a launch line starts. Files are read as data, scripts are parsed; nothing is run.
 
@@ -63,6 +66,7 @@ def read_launch(
         pid: the running program's pid in its own pid namespace.
         started_at: when it started, in Unix seconds; settings in files written since are read too.
         self_started_ranks: ranks that it has started itself, without a launcher.
+        given: values that the user gives by dotted job key; another model decides what is read.
 
     Raises:
         InputError: the line starts no Python program.
@@ -79,7 +83,7 @@ def read_launch(
         environ=variables,
         filesystem=FilesystemView(cwd=folder, home=variables.get("HOME"), root=root),
         versions=dict(versions or {}),
-        findings=FindingCollector(),
+        findings=FindingCollector(given),
         reported=reported or {},
         pid=pid,
         started_at=started_at,
@@ -162,7 +166,7 @@ def _config_layer(program: Program, flags: SettingsLayer, words: Sequence[str]) 
 
 def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCode | None) -> ScriptSettings:
     """Return the settings in the script's source; TRL's own scripts have none beside their flags."""
-    script = program.launch.script
+    script = program.launch.script or _file_of_module(program)
     if script is None or program.launch.trl_command:
         return ScriptSettings()
     if script == "-":
@@ -173,9 +177,11 @@ def _read_script(program: Program, options: SettingsLayer, notebook: NotebookCod
             program.filesystem.resolve(script),
             text=notebook.text if notebook is not None else None,
             options=options,
-            environ=program.environ,
+            environ=_environ_of_rank(program),
             arguments=program.launch.arguments,
             find_config=partial(_find_config, program),
+            folders=_import_folders(program),
+            find_file=partial(_find_file, program),
             versions=program.versions,
         )
     except InputError as error:
@@ -189,6 +195,43 @@ def _find_config(program: Program, name: str) -> Mapping[str, Any] | None:
     is_folder = os.access(folder / "config.json", os.F_OK)
     model = default_setting(str(folder) if is_folder else name, "the script")
     return known_config(model, program.environ, folders=is_folder)
+
+
+def _file_of_module(program: Program) -> str | None:
+    """Return the file of ``python -m scripts.train`` in the folder that the program is started in."""
+    parts = (program.launch.module or "").split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    names = ("/".join(parts) + ".py", "/".join([*parts, "__main__.py"]))
+    return next((name for name in names if os.access(program.filesystem.resolve(name), os.R_OK)), None)
+
+
+def _import_folders(program: Program) -> list[Path]:
+    """Return the folders in which the program's own modules lie: the script's, and the one it is started in."""
+    own = [program.filesystem.resolve(program.launch.script).parent] if program.launch.script else []
+    return [*own, program.filesystem.cwd]
+
+
+def _find_file(program: Program, name: str) -> Path | None:
+    """Return a file that the script reads, in its own folder or below the one it is started in; None if it is not."""
+    path = program.filesystem.resolve(name)
+    script = program.filesystem.resolve(program.launch.script or "")
+    try:
+        real = path.resolve()
+        inside = any(real.is_relative_to(folder.resolve()) for folder in (program.filesystem.cwd, script.parent))
+    except (OSError, RuntimeError):
+        return None
+    return path if inside and real.is_file() else None
+
+
+def _environ_of_rank(program: Program) -> dict[str, Any]:
+    """Return the environment of rank 0, in which torchrun's variables are set although a launch line lacks them."""
+    environ: dict[str, Any] = dict(program.environ)
+    world = read_world_size(program.launcher, LayeredSettings(), program.environ)
+    if "torchrun" in program.launcher.launchers and "RANK" not in environ and (ranks := as_int(world.ranks)):
+        environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
+        environ |= {"LOCAL_WORLD_SIZE": str(world.per_node or ranks)}
+    return environ
 
 
 def _defaults(

@@ -100,5 +100,6 @@ class Attachment:
             "versions": dict(self.versions),
             "evidence": self.reading.evidence(),
             "missing": list(self.reading.missing),
+            "refused": dict(self.reading.refused),
             "warnings": list(self.warnings),
         }

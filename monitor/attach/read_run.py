@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.common import CannotTellError, InputError, displayed_arguments, note_job_folder
-from vramtop.estimator.job import ModelSpec, names_user_code
+from vramtop.estimator.job import ModelSpec, names_user_code, replaces_model
 from vramtop.estimator.model import resolve_model
 from vramtop.estimator.readers import read_launch
 from vramtop.estimator.readers.program import Launch
@@ -45,13 +45,20 @@ from .process_environment import (
 from .program_command import readable_command
 
 
-def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None) -> Attachment:
+def read_run(
+    pid: int,
+    *,
+    start_time: float | None = None,
+    on_gpu: Collection[int] | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Attachment:
     """Return the job of a running process: a rank, its launcher, or a worker process that it started.
 
     Args:
         pid: pid of the process.
         start_time: its start time if it was seen before, because pids are reused.
         on_gpu: pids that hold GPU memory, from the driver: a program may leave that to processes that it starts.
+        given: values that the user gives by dotted job key; another model decides what is read.
 
     Raises:
         InputError: there is no such process.
@@ -79,9 +86,11 @@ def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[in
         pid=pid_in_own_namespace(run.reporting_process.pid),
         started_at=program.start_time,
         self_started_ranks=len(run.ranks) if run.self_started else None,
+        given=given,
     )
-    reading = with_live_facts(reading, sample)
-    reading = _with_model_config(reading, environ, pid=program.pid, root=root)
+    if not replaces_model(given or {}):
+        reading = with_live_facts(reading, sample)
+        reading = _with_model_config(reading, environ, pid=program.pid, root=root)
     reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
     reading = as_process_sees(reading, program.pid, root)
     require_running(pid, run.requested.start_time)

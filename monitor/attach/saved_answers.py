@@ -16,11 +16,13 @@ from typing import Any
 import msgspec
 
 from vramtop.estimator.common import CannotTellError, InputError, mask_line
+from vramtop.estimator.job import replaces_model
 from vramtop.estimator.readers.source import Finding, JobReading
 
 from ..storage import UserFile, data_file
 from .attachment import Attachment
 
+Reread = Callable[[Mapping[str, Any]], Attachment]
 _VERSION = 1
 _MAX_RUNS = 500
 """About 100 kB; the runs whose latest answer is oldest are dropped first."""
@@ -105,12 +107,24 @@ def run_key(attachment: Attachment) -> str:
     return hashlib.sha256(f"{folder}\0{command}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def apply_answers(attachment: Attachment, answers: Mapping[str, SavedAnswer]) -> Attachment:
-    """Return the attachment with the user's answers in place of what was read, unless they make no job."""
+def apply_answers(
+    attachment: Attachment, answers: Mapping[str, SavedAnswer], *, reread: Reread | None = None
+) -> Attachment:
+    """Return the attachment with the user's answers in place of what was read, unless they make no job.
+
+    Args:
+        attachment: what was read.
+        answers: the answers, by job key.
+        reread: reads the run again, given another model; without it, what follows from the old one stays.
+    """
     reading = attachment.reading
     given = {key: _finding(reading, key, answer) for key, answer in answers.items()}
     if not given:
         return attachment
+    values = {key: answer.value for key, answer in answers.items()}
+    if replaces_model(values) and values.get("model.id") != reading.value("model.id") and reread is not None:
+        attachment = reread(values)
+        reading = attachment.reading
     tables = {key for key in given if "." not in key}
     kept = [f for f in reading.findings if f.key not in given and f.key.partition(".")[0] not in tables]
     missing = tuple(key for key in reading.missing if key not in given)
@@ -123,10 +137,16 @@ def apply_answers(attachment: Attachment, answers: Mapping[str, SavedAnswer]) ->
     return replace(attachment, reading=filled)
 
 
-def with_saved_answers(attachment: Attachment, answers: SavedAnswers) -> Attachment:
-    """Return the attachment with the saved answers for its command line; a warning is added if they cannot be read."""
+def with_saved_answers(attachment: Attachment, answers: SavedAnswers, *, reread: Reread | None = None) -> Attachment:
+    """Return the attachment with the saved answers for its command line; a warning is added if they cannot be read.
+
+    Args:
+        attachment: what was read.
+        answers: the file of answers.
+        reread: reads the run again, given another model; without it, what follows from the old one stays.
+    """
     try:
-        return apply_answers(attachment, answers.load(run_key(attachment)))
+        return apply_answers(attachment, answers.load(run_key(attachment)), reread=reread)
     except CannotTellError as error:
         return replace(attachment, warnings=(*attachment.warnings, error.message))
 

@@ -1,5 +1,6 @@
 """Processes of training jobs that have just started and will allocate more GPU memory than they hold now."""
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from ..snapshot import DeviceIndex, GpuProcess, Snapshot
 from .attachment import Attachment
 from .read_run import read_run
 
+READING_SECONDS = 5.0
 MAX_STARTING_SECONDS = 600.0
 """Nearly every job has allocated its memory after this time; the dashboard detects it from the memory's course."""
 
@@ -39,8 +41,13 @@ def find_starting_processes(
     only: Collection[int] | None = None,
     exclude_pids: Collection[int] = (),
     read_run: Callable[..., Attachment] = read_run,
+    on_unread: Callable[[str], object] = lambda _: None,
+    seconds: float = READING_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[StartingProcess, ...]:
     """Return the recently started processes whose job can be read and that hold less than its budget predicts.
+
+    Thousands of processes may have just started, and to read one takes milliseconds, so there is a time limit.
 
     Args:
         snapshot: this machine now.
@@ -48,12 +55,20 @@ def find_starting_processes(
         only: indices of the GPUs to examine; all if left out.
         exclude_pids: processes that are accounted for already.
         read_run: reads a running process.
+        on_unread: receives a sentence if processes were left unread at the time limit.
+        seconds: the time limit.
+        clock: monotonic seconds.
     """
+    until = clock() + seconds
+    unread = 0
     on_gpu = {process.pid for _, process in snapshot.processes()}
     budgets: dict[int, Budget | None] = dict.fromkeys(exclude_pids)
     found = []
     for gpu, process in snapshot.processes():
         if (only is not None and gpu.index not in only) or not _is_starting(process, snapshot.time):
+            continue
+        if process.pid not in budgets and clock() > until:
+            unread += 1
             continue
         if process.pid not in budgets:
             budgets |= _budgets_of_job(process, on_gpu, estimate, read_run)
@@ -64,6 +79,11 @@ def find_starting_processes(
             found.append(
                 StartingProcess(gpu_index=gpu.index, pid=process.pid, remaining_bytes=remaining, device_index=device)
             )
+    if unread:
+        on_unread(
+            f"{unread:,} process{'es have' if unread > 1 else ' has'} just started and could not be read within "
+            f"{seconds:g} seconds; the memory that they will take is not counted."
+        )
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import UNSEEN_BYTES, format_gib
 
 from .board import PendingRow
 from .budget_cache import job_key
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..host import HostRam
     from ..snapshot import DeviceIndex, Snapshot
-    from .fit import DeviceCapacity, FitResult
+    from .fit import DeviceCapacity, FitResult, Verdict
 
 _MIN_CONTRARY_READINGS = 3
 """Consecutive readings that change whether a pending job fits: processes come and go."""
@@ -57,8 +57,9 @@ class PendingFits:
             if isinstance(budget, str) or problem:
                 rows.append(PendingRow(job=job, budget=None if isinstance(budget, str) else budget, problem=problem))
                 continue
-            result = _check(job, budget, devices, host)
             fit = self._fits[job_key(job)] = before.get(job_key(job)) or _DebouncedFit()
+            result = _check(job, budget, devices, host, fit.verdict)
+            fit.verdict = result.verdict
             fit.add(result.verdict == "fits", snapshot.time)
             changed_at = fit.changed_at
             rows.append(
@@ -73,6 +74,8 @@ class PendingFits:
 class _DebouncedFit:
     """Debounced verdict of a pending job: it changes only after several readings in a row."""
 
+    verdict: Verdict | None = None
+    """Verdict at the reading before."""
     fits: bool | None = None
     changed_at: float | None = None
     """Unix seconds."""
@@ -99,8 +102,20 @@ def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | N
     return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is seen here"
 
 
-def _check(job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None) -> FitResult:
+def _check(
+    job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None, previous: Verdict | None
+) -> FitResult:
+    """Return whether a job fits; the verdict stays while less than is displayed would change it."""
     from .fit import check_fit, with_host_memory
 
-    result = check_fit(budget, devices)
-    return result if host is None else with_host_memory(result, budget, host, ranks=job.parallel.world_size)
+    def check(slack: int) -> FitResult:
+        result = check_fit(budget, devices, slack_bytes=slack)
+        if host is None:
+            return result
+        return with_host_memory(result, budget, host, ranks=job.parallel.world_size, slack_bytes=slack)
+
+    result = check(0)
+    if previous in (None, result.verdict):
+        return result
+    others = (check(slack) for slack in (UNSEEN_BYTES, -UNSEEN_BYTES))
+    return next((other for other in others if other.verdict == previous), result)

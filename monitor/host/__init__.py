@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .available_ram import (
+        RANKS_OF_DESCRIBED_HOST as RANKS_OF_DESCRIBED_HOST,
         HostRam as HostRam,
         HostVerdict as HostVerdict,
         available_host_memory as available_host_memory,
@@ -57,7 +58,9 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "available_ram": "available_host_memory host_total_bytes host_verdict HostRam HostVerdict",
+            "available_ram": (
+                "available_host_memory host_total_bytes host_verdict HostRam HostVerdict RANKS_OF_DESCRIBED_HOST"
+            ),
             "idleness": "IdleTracker",
             "interpreter": "find_interpreter installed_versions",
             "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",

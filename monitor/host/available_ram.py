@@ -9,6 +9,8 @@ from vramtop.estimator.common import format_gib
 if TYPE_CHECKING:
     from vramtop.estimator.budget import HostNeed
 
+RANKS_OF_DESCRIBED_HOST = 8
+"""Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -69,13 +71,14 @@ def host_total_bytes(cgroup: Path = _CGROUP) -> int:
     return total if limit is None else min(total, limit)
 
 
-def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int) -> HostVerdict:
+def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int, slack_bytes: int = 0) -> HostVerdict:
     """Compare the host memory that a number of ranks need with the machine's RAM.
 
     Args:
         need: of one rank and of the machine.
         ram: available on the machine.
         ranks: number of ranks on the machine.
+        slack_bytes: bytes that may lack, or that have to be left if negative.
     """
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)
     loading = need.loading_bytes(ranks) >= need.steady_bytes(ranks)
@@ -83,10 +86,10 @@ def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int) -> HostVerdict:
     each = f"{ranks} processes need" if ranks > 1 else "the process needs"
     have = f"{format_gib(ram.available_bytes)} GiB are available"
     verdict: Literal["fits", "tight", "does_not_fit"]
-    if peak > ram.available_bytes:
+    if peak > ram.available_bytes + slack_bytes:
         verdict = "does_not_fit"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, and {have}"
-    elif high > ram.available_bytes:
+    elif high > ram.available_bytes + slack_bytes:
         verdict = "tight"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, perhaps {format_gib(high)}, and {have}"
     else:

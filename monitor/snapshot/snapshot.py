@@ -181,7 +181,7 @@ class GpuReading:
     power_limit_w: Watts | None = None
     compute_mode: ComputeMode | None = None
     """None: unknown."""
-    processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=10_000)] | None = None
+    processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=20_000)] | None = None
     """One entry per process (in MIG mode per GPU instance and process), largest first; None: could not be read."""
     mig: Annotated[tuple[MigReading, ...], Meta(max_length=64)] | None = None
     """MIG devices: in MIG mode no program can use the whole GPU. None: MIG mode is off, or unknown."""

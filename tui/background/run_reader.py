@@ -1,7 +1,7 @@
 """Reads running processes off the UI thread, and keeps the results: an ended process can no longer be read."""
 
-from collections.abc import Callable, Collection, Iterable, MutableMapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from typing import Any, Protocol
 
 from vramtop.monitor.attach import Attachment, SavedAnswers, with_saved_answers
 from vramtop.monitor.snapshot import ProcessKey
@@ -13,7 +13,12 @@ class AttachFunction(Protocol):
     """Reads the job of a running process."""
 
     def __call__(
-        self, pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None
+        self,
+        pid: int,
+        *,
+        start_time: float | None = None,
+        on_gpu: Collection[int] | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> Attachment:
         """Return the process's job and its evidence; may raise VramtopError."""
 
@@ -59,7 +64,13 @@ class RunReader:
 
         def read() -> Attachment:
             attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
-            return with_saved_answers(attachment, self._answers) if recall else attachment
+            if not recall:
+                return attachment
+            return with_saved_answers(
+                attachment,
+                self._answers,
+                reread=lambda given: self._attach(pid, start_time=start_time, on_gpu=on_gpu, given=given),
+            )
 
         self._task.submit(read)
 

@@ -2,6 +2,8 @@
 
 import argparse
 
+_MAX_DIGITS = 10
+
 
 def positive_seconds(text: str) -> float:
     """Parse a duration between 0.1 s and one day."""
@@ -21,12 +23,17 @@ def process_id(text: str) -> int:
 
 def gpu_count(text: str) -> int:
     """Parse a number of GPUs."""
-    return _positive_integer(text, "number of GPUs")
+    from vramtop.estimator.job import MAX_GPUS  # not at start-up
+
+    count = _positive_integer(text, "number of GPUs")
+    if count > MAX_GPUS:
+        raise argparse.ArgumentTypeError(f"{text} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
+    return count
 
 
 def _positive_integer(text: str, quantity: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:10]) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text} is not a valid {quantity}")
+    if not text.isdecimal() or len(text) > _MAX_DIGITS or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text[:80]} is not a valid {quantity}")
     return int(text)
 
 

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Parallel, Training, choices_of, with_changes
+from vramtop.estimator.job import (
+    Inference,
+    Job,
+    Lora,
+    ModelSpec,
+    Parallel,
+    Training,
+    choices_of,
+    with_changes,
+    with_old_model_removed,
+)
 from vramtop.estimator.model import built_in_models, hub_cache
 
 FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
@@ -124,7 +134,7 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
         changes = {key: value for key, value in changes.items() if key not in _SERVING_KEYS}
     if TUNING in values:
         changes[TUNING] = adapter_values(values)
-    return with_changes(base, changes, where="the form")
+    return with_changes(base, with_old_model_removed(base, changes), where="the form")
 
 
 def adapter_values(values: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from vramtop.estimator.job import (
     names_user_code,
     parse_assignment,
     with_changes,
+    with_old_model_removed,
     written_keys,
 )
 from vramtop.estimator.model import read_config, resolve_model, usual_task
@@ -143,14 +144,16 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".toml" and not _is_torchtitan_file(path):
-        job = with_changes(load_job(path), changes, where="the command line")
-        return LoadedJob(job=job, file=path, origins=dict.fromkeys(written_keys(path), path.name))
+        written = load_job(path)
+        job = with_changes(written, with_old_model_removed(written, changes), where="the command line")
+        kept = (key for key in written_keys(path) if key not in changes)
+        return LoadedJob(job=job, file=path, origins=dict.fromkeys(kept, path.name))
     if _is_model_config(path):
         job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")
         return LoadedJob(job=job, origins={"model.id": path.name})
     from vramtop.estimator.readers import read_config_file, tool_of_file
 
-    return _from_reading(read_config_file(path), changes, tool=tool_of_file(path), place=path.name)
+    return _from_reading(read_config_file(path, given=changes), changes, tool=tool_of_file(path), place=path.name)
 
 
 def _is_torchtitan_file(path: Path) -> bool:
@@ -173,6 +176,7 @@ def _is_model_config(path: Path) -> bool:
 
 
 def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
+    name = str(changes.get("model.id") or name)
     spec = ModelSpec(id=name)
     if "model.task" not in changes and not names_user_code(name):
         model = resolve_model(spec)
@@ -183,7 +187,7 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
     from vramtop.estimator.readers import read_launch, tool_of_line
 
-    return _from_reading(read_launch(launch), changes, tool=tool_of_line(launch), place="command line")
+    return _from_reading(read_launch(launch, given=changes), changes, tool=tool_of_line(launch), place="command line")
 
 
 def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:
@@ -193,7 +197,7 @@ def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: st
         reading=reading,
         tool=tool,
         place=place,
-        origins=reading.evidence(),
+        origins={**reading.evidence(), **reading.refused},
         missing=reading.still_missing(changes),
     )
 

@@ -137,7 +137,7 @@ def _job_line(budget: Budget) -> str:
     if training.activation_checkpointing != "none":
         parts.append(f"checkpointing {training.activation_checkpointing}")
     if parallel.world_size > 1:
-        parts.append(f"{parallel.strategy} over {parallel.world_size} GPUs, each")
+        parts.append(f"{parallel.strategy} over {parallel.world_size:,} GPUs, each")
     return ", ".join(parts)
 
 

@@ -90,10 +90,13 @@ def _setting_text(value: Any) -> str:
 
 
 def _warning_lines(run: RunReport, output: TextOutput) -> Iterator[str]:
+    refused = run.attachment.reading.refused
     for key in run.missing:
-        yield output.paint(f"missing: {key}; give it with --set {key}=VALUE", _MISSING_COLOUR)
+        why = f"wrong: {refused[key]}" if key in refused else f"missing: {key}"
+        yield output.paint(f"{why}; give it with --set {key}=VALUE", _MISSING_COLOUR)
     for warning in run.attachment.warnings:
-        yield output.text(f"warning: {warning}")
+        if warning.removesuffix(".") not in refused.values():
+            yield output.text(f"warning: {warning}")
     for sentence in run.faults:
         yield from output.wrapped(f"warning: {sentence}", indent="", further="  ")
     for anomaly in run.anomalies:

@@ -13,8 +13,9 @@ from .dense_decoders import DECODERS, LLAMA_LIKE
 from .encoders import ENCODERS
 from .family import Family
 from .moe_decoders import MIXTURES, WITH_EXPERT_NAMES
+from .plain_models import PLAIN_MODELS
 
-FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS}
+FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS, **PLAIN_MODELS}
 """The families whose parameters are counted exactly; of two marker fields in a config the later family's counts."""
 GENERIC = LLAMA_LIKE
 """The record of an unknown ``model_type``: a decoder like Llama's."""

@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..source import MODEL_STATES, Component, Setting, SettingsLayer
-from .command_line import Options
+from ..source import MODEL_STATES, Component, Setting
+from .command_line import Options, setting_of_name
 from .library import LENGTH_ARGUMENTS, Notes, ScriptLibrary
+from .named_constants import NAMES_BY_SETTING, read_named_constants
 from .outcome import Outcome, read_outcome
 from .python import (
     UNKNOWN,
@@ -19,6 +20,7 @@ from .python import (
     Function,
     Imports,
     Interpreter,
+    KnownFailureError,
     ScriptEndsError,
     ScriptModule,
 )
@@ -39,8 +41,10 @@ class Script:
     environ: Mapping[str, Any]
     find_config: Callable[[str], Mapping[str, Any] | None]
     versions: Mapping[str, str]
-    overrides: SettingsLayer
-    """Values of module-level names that a file which the script executes gives."""
+    folders: Sequence[Path]
+    """Folders of the modules that it imports."""
+    find_file: Callable[[str], Path | None]
+    """Returns a file that the script may read, by the name that it uses."""
 
     @cached_property
     def lengths(self) -> dict[str, ast.Assign | ast.AnnAssign]:
@@ -73,24 +77,20 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
         decisions: answers for conditions that cannot be decided; takes note of those that were asked.
         imports: the modules beside it.
     """
-    words = []
-    for word in script.arguments:
-        if word.startswith("-"):
-            break
-        words.append(word)
-    options = Options(script.options, words)
+    options = Options(script.options, script.arguments)
     notes = Notes(find_config=script.find_config, versions=script.versions)
-    library = ScriptLibrary(notes, options, script.overrides)
+    library = ScriptLibrary(notes, options)
     run = Interpreter(
         library, decisions, imports, environ=script.environ, arguments=script.arguments, max_steps=_MAX_STEPS
     )
+    run.argv, run.find_file = [str(script.path), *script.arguments], script.find_file
     module = ScriptModule(script.path.name, script.path)
     module.scope.names["__name__"] = "__main__"
     module.scope.names["__file__"] = str(script.path)
     try:
         run.run_module(script.tree, module)
         _follow_rest(run, notes, options)
-    except ScriptEndsError:
+    except (ScriptEndsError, KnownFailureError):
         pass
     except (BudgetSpentError, RecursionError, MemoryError):
         sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
@@ -98,14 +98,19 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
         sentence = f"{script.path.name}: a part of the script could not be followed ({type(error).__name__})."
         notes.doubt(sentence, *_ALL)
-    notes.hints = {**_lengths(script, module), **notes.hints}
+    named = read_named_constants(module.scope, script.path.name, notes)
+    notes.hints = {**_lengths(script, module), **named, **notes.hints}
     notes.hints.update({name: setting for name, setting in options.defaults() if setting.value is not None})
     outcome = read_outcome(notes)
+    for name, setting in named.items():  # the names hold what flags of the same name became
+        if any(word in script.options for word in NAMES_BY_SETTING.get(name, ())):
+            outcome.assigned.setdefault(name, setting)
     origins = {setting.origin for setting in (*outcome.written.values(), *outcome.accelerate.values())}
     used = {
         name for name, given in script.options.items() if any(each.startswith(f"{given.origin} (") for each in origins)
     }
-    outcome.understood = {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
+    outcome.understood = {f"no_{name}" for name in options.decisive}
+    outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
     return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
 
 
@@ -115,9 +120,13 @@ def _lengths(script: Script, module: ScriptModule) -> dict[str, Setting]:
     for name, node in script.lengths.items():
         literal = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
         value = module.scope.names.get(name, literal)
-        if type(value) is int:
-            origin = f"{script.path.name} line {node.lineno}: {name}"
-            found[name.lower()] = Setting(value=value, origin=origin)
+        where = f"{script.path.name} line {node.lineno}"
+        overridden = module.scope.places.get(name, where) != where or name in module.scope.origins
+        known = setting_of_name(module.scope, name, where) if overridden else None
+        if known is not None and type(known.value) is int:
+            found[name.lower()] = known
+        elif type(value) is int:
+            found[name.lower()] = Setting(value=value, origin=f"{where}: {name}")
     return found
 
 
@@ -131,5 +140,5 @@ def _follow_rest(run: Interpreter, notes: Notes, options: Options) -> None:
             function.options = function.options or options.of_function(function, run)
             try:
                 run.call(function, Call(run, function.node, function.name, None))
-            except ScriptEndsError:
+            except (ScriptEndsError, KnownFailureError):
                 continue

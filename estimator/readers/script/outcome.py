@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 
 from ..source import MODEL_STATES, Component, Setting
-from .library import Doubt, Model, Notes, ParameterOwner, elements, models_in
+from .library import Doubt, Model, Notes, elements, models_in
 from .other_models import describe_others
+from .own_models import OwnModel, config_of, is_small
 from .patterns import trainable_patterns
+from .trained import Trained, find_trained
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 _SMALL = 0.01
@@ -33,23 +35,9 @@ class Outcome:
     doubts: list[Doubt] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Trained:
-    """What the script trains."""
-
-    model: Model | None = None
-    name: Setting | None = None
-    """The name of a model that a trainer loads itself."""
-    owners: list[ParameterOwner] = field(default_factory=list)
-    unknown: str | None = None
-    """A sentence, where it is a model that is not known."""
-    certain: bool = False
-    """A trainer or an optimizer has the model."""
-
-
 def read_outcome(notes: Notes) -> Outcome:
     """Return what a reading comes to."""
-    trained = _trained(notes)
+    trained = find_trained(notes)
     found = Outcome(called=set(notes.called), assigned=dict(notes.assigned))
     found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
     found.unresolved = dict(notes.unresolved)
@@ -65,8 +53,11 @@ def read_outcome(notes: Notes) -> Outcome:
         found.hints.setdefault("optim", optimizer.setting)
     if trained.name is not None:
         found.written["model_name_or_path"] = trained.name
+        _read_adapters(trained.name, notes, found)
     if trained.unknown is not None:
         found.doubts.append(Doubt(sentence=trained.unknown, components=_ALL))
+    if trained.own is not None:
+        _read_own_model(trained.own, found)
     if trained.model is not None:
         _read_model(trained, notes, found)
     elif trained.name is None and trained.unknown is None and notes.names_found:
@@ -98,77 +89,36 @@ def _read_arguments(notes: Notes, found: Outcome) -> None:
     found.unresolved = {name: text for name, text in found.unresolved.items() if name not in found.written}
 
 
-def _trained(notes: Notes) -> _Trained:
-    """Return what is trained: what a trainer has, else an optimizer, else what is prepared, else the first model."""
-    for trainer in sorted(notes.trainers, key=lambda each: not each.ran):
-        if trainer.model_name is not None:
-            return _Trained(name=trainer.model_name, certain=True)
-        owners = list(dict.fromkeys(models_in(trainer.model)))
-        if owners:
-            return _choose(owners, notes, certain=True)
-        if trainer.unknown_model is not None and not _loose_models(notes):
-            break
-    owners = list(dict.fromkeys(owner for optimizer in notes.optimizers for owner in optimizer.trains()))
-    if owners:
-        return _choose(owners, notes, certain=True)
-    given = [owner for value in notes.parameters_given for owner in models_in(value)]
-    candidates = [model for model in given if isinstance(model, Model) and not _is_frozen(model) and not model.role]
-    if candidates:
-        return _choose(list(dict.fromkeys(candidates)), notes, certain=True)
-    loose = _loose_models(notes)
-    if notes.optimizers and notes.models and not loose:
-        where = notes.optimizers[0].where
-        return _Trained(unknown=f"{where}: the model that the optimizer trains is made in a way that is not followed.")
-    return _choose(list(loose[:1]), notes, certain=False)
-
-
-def _loose_models(notes: Notes) -> list[Model]:
-    """Return the models that may be the trained one, where nothing says which is."""
-    named = [model for model in notes.models if model.role is None and model.copy_of is None and not _is_frozen(model)]
-    return named or [model for model in notes.models if model.role is None and model.has_adapters]
-
-
-def _is_frozen(model: ParameterOwner) -> bool:
-    if isinstance(model, Model) and model.has_adapters:
-        return not model.adapters_train
-    if model.requires is not None:
-        return not any(model.requires.values())
-    return bool(model.rules) and model.rules[-1] == ("*", False)
-
-
-def _choose(owners: list[ParameterOwner], notes: Notes, *, certain: bool) -> _Trained:
-    models = [owner for owner in owners if isinstance(owner, Model)]
-    live = [model for model in models if not _is_frozen(model)]
-    model = next(iter(live or models), None)
-    if len(live) > 1:
-        others = ", ".join(each.where for each in live[1:])
-        notes.doubt(
-            f"{others}: another model is trained as well; its gradients and optimizer state are not counted.",
-            *("weights", "gradients", "optimizer"),
-            direction="more",
+def _read_own_model(own: OwnModel, found: Outcome) -> None:
+    """Take the config of a decoder like the model that the script builds, and how they differ."""
+    name = own.module.kind.name
+    read = config_of(own)
+    if read is None:
+        size = f" of {own.size:,} parameters" if own.shapes else ""
+        sentence = f"{name}: the script builds a model{size} that is not read; give model.config, or model.id."
+        found.doubts.append(Doubt(sentence=sentence, components=_ALL))
+        return
+    config, difference = read
+    origin = f"{name}, which the script builds with {own.size:,} parameters"
+    found.written["script_model_config"] = Setting(value=config, origin=origin)
+    if not is_small(difference):
+        counted = round(own.size * (1 + difference))
+        sentence = f"{origin}, is counted as a decoder of {counted:,}."
+        found.doubts.append(Doubt(sentence=sentence, direction="either", components=_ALL))
+    if own.trained < own.size:
+        found.written["script_trainable_parameters"] = Setting(value=own.trained, origin=origin)
+    dtypes = own.dtypes - {None}
+    if len(own.dtypes) > 1:
+        sentence = f"{name}: only a part of the model is converted to {', '.join(map(str, dtypes))}; fp32 is counted."
+        found.doubts.append(
+            Doubt(sentence=sentence, direction="less", components=MODEL_STATES, key="training.precision")
         )
-    if model is None and owners:
-        model = _beside(owners, notes)
-    if model is None and owners:
-        sentence = f"{owners[0].where}: the trained model is made of layers of the script's own and is not read."
-        return _Trained(owners=owners, unknown=sentence)
-    return _Trained(model=model, owners=owners, certain=certain)
+        dtypes = set()
+    dtype = next(iter(dtypes), "float32")
+    found.assigned.setdefault("dtype", Setting(value=dtype, origin=f"{name}, which the script builds", written=False))
 
 
-def _beside(owners: list[ParameterOwner], notes: Notes) -> Model | None:
-    """Return the model that a module of the script holds together with layers."""
-    for module in notes.modules:
-        inside = list(models_in(module))
-        model = next((each for each in inside if isinstance(each, Model)), None)
-        if model is not None and any(owner in inside for owner in owners):
-            return model
-    for model in notes.models:
-        if any(owner in models_in(list(model.replaced.values())) for owner in owners):
-            return model if isinstance(model, Model) else None
-    return None
-
-
-def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:
+def _read_model(trained: Trained, notes: Notes, found: Outcome) -> None:
     """Take what is known of the trained model."""
     model = trained.model
     if model is None:
@@ -189,8 +139,20 @@ def _read_model(trained: _Trained, notes: Notes, found: Outcome) -> None:
     for name, sentence in model.unresolved.items():
         if name not in found.written or name in model.unresolved:
             found.unresolved.setdefault(name, sentence)
-    _read_config(model, found)
     _read_frozen(trained, notes, found)
+    _read_config(model, found)
+
+
+def _read_adapters(name: Setting, notes: Notes, found: Outcome) -> None:
+    """Take the adapters that a trainer adds to the model that it loads itself."""
+    for trainer in notes.trainers:
+        if trainer.model_name is name and trainer.adapters is not None:
+            on = Setting(value=True, origin=f"{trainer.where}: {trainer.name}(peft_config=...)")
+            found.written.setdefault("use_peft", on)
+            for key, setting in trainer.adapters.settings.items():
+                found.written.setdefault(key, setting)
+            for key, sentence in trainer.adapters.unresolved.items():
+                found.unresolved.setdefault(key, sentence)
 
 
 def _read_config(model: Model, found: Outcome) -> None:
@@ -200,7 +162,7 @@ def _read_config(model: Model, found: Outcome) -> None:
         return
     changed = config.changed()
     few_labels = set(changed) == {"num_labels"} and changed["num_labels"].value in range(1, 65)
-    if config.source is not None and (not changed or few_labels):
+    if config.source is not None and (not changed or (few_labels and "script_trainable" not in found.written)):
         return
     table = config.table()
     origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"
@@ -212,7 +174,7 @@ def _read_config(model: Model, found: Outcome) -> None:
             found.doubts.append(Doubt(sentence=sentence, components=_ALL))
 
 
-def _read_frozen(trained: _Trained, notes: Notes, found: Outcome) -> None:
+def _read_frozen(trained: Trained, notes: Notes, found: Outcome) -> None:
     """Take which parameters of the trained model train."""
     model = trained.model
     if model is None:
@@ -239,8 +201,18 @@ def _read_frozen(trained: _Trained, notes: Notes, found: Outcome) -> None:
     if beside is not None and (shapes := model.shapes()) is not None:
         heads = sum(elements(shape) for name, shape in shapes.items() if model.requires is None or model.requires[name])
         found.written["script_trainable_parameters"] = beside.with_value(beside.value + heads)
+    _note_copies(model, found)
     _compare_with_optimizers(model, notes, found)
     _count_layers(trained, model, found)
+
+
+def _note_copies(model: Model, found: Outcome) -> None:
+    """Note copies that the script makes of most parameters, such as an average of its own."""
+    shapes = model.shapes() or {}
+    for where, names in model.cloned.items():
+        if None in names or len(names) > len(shapes) / 2:
+            sentence = f"{where}: copies of the model's parameters may be kept, and are not counted."
+            found.doubts.append(Doubt(sentence=sentence, direction="more", components=("weights",)))
 
 
 def _compare_with_optimizers(model: Model, notes: Notes, found: Outcome) -> None:
@@ -266,12 +238,15 @@ def _compare_with_optimizers(model: Model, notes: Notes, found: Outcome) -> None
         found.doubts.append(Doubt(sentence=sentence, direction="less", components=("optimizer",)))
 
 
-def _count_layers(trained: _Trained, model: Model, found: Outcome) -> None:
+def _count_layers(trained: Trained, model: Model, found: Outcome) -> None:
     """Note layers of the script's own that are trained beside the model, where they are not small."""
     shapes = model.shapes()
     total = sum(map(elements, shapes.values())) if shapes else 2 * 10**9
     extra = 0
+    replaced = list(models_in(list(model.replaced.values())))
     for owner in trained.owners:
+        if owner in replaced:
+            continue
         size = getattr(owner, "size", None) if not isinstance(owner, Model) else 0
         own = owner.shapes() if not isinstance(owner, Model) else {}
         if size is None and own is None:
@@ -279,6 +254,9 @@ def _count_layers(trained: _Trained, model: Model, found: Outcome) -> None:
             found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))
             return
         extra += size or 0
-    if extra > _SMALL * total:
+    if extra and not model.has_adapters and model.requires is not None and not any(model.requires.values()):
+        origin = f"{trained.owners[0].where}: layers of the script's own; the model itself is frozen"
+        found.written["script_trainable_parameters"] = Setting(value=extra, origin=origin)
+    elif extra > _SMALL * total:
         sentence = f"The script trains {extra:,} parameters in layers of its own besides; they are not counted."
         found.doubts.append(Doubt(sentence=sentence, direction="more", components=MODEL_STATES))

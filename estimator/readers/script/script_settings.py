@@ -65,7 +65,8 @@ def read_script(
     arguments: Sequence[str] = (),
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
     versions: Mapping[str, str] | None = None,
-    overrides: SettingsLayer | None = None,
+    folders: Sequence[Path] = (),
+    find_file: Callable[[str], Path | None] | None = None,
     text: str | None = None,
 ) -> ScriptSettings:
     """Return the settings in a script's source.
@@ -77,7 +78,8 @@ def read_script(
         arguments: the words of its command line.
         find_config: returns a model's config by the model's name; None if it is not here.
         versions: installed versions by distribution, where known.
-        overrides: values of module-level names that a file which the script executes (``exec``) gives.
+        folders: where the modules lie that it imports; empty: in its own folder.
+        find_file: returns a file that it may read, by the name that it uses; None if there is none.
         text: its source, where that is not what the file holds: the cells of a notebook.
 
     Raises:
@@ -91,7 +93,8 @@ def read_script(
         environ=environ,
         find_config=find_config,
         versions=versions or {},
-        overrides=overrides or {},
+        folders=folders,
+        find_file=find_file,
     )
     try:
         return _settings(read_worlds(script), script.tree, options)
@@ -108,7 +111,8 @@ def open_script(
     environ: Mapping[str, Any] | None = None,
     find_config: Callable[[str], Mapping[str, Any] | None] | None = None,
     versions: Mapping[str, str] | None = None,
-    overrides: SettingsLayer | None = None,
+    folders: Sequence[Path] = (),
+    find_file: Callable[[str], Path | None] | None = None,
 ) -> Script:
     """Return a parsed script, ready to be followed; the arguments are those of ``read_script``.
 
@@ -133,7 +137,8 @@ def open_script(
         environ=environ or {},
         find_config=_remembering(find_config),
         versions=versions or {},
-        overrides=overrides or {},
+        folders=folders or [path.parent],
+        find_file=find_file or (lambda _: None),
     )
 
 

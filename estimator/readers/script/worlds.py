@@ -1,6 +1,6 @@
 """Several readings of one script: where a condition cannot be decided, both answers are followed and compared."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from .python import (
     Undecided,
 )
 
-_MAX_ALL_STEPS = 240_000
+_MAX_ALL_STEPS = 200_000
 """Statements and expressions followed in all readings of a script."""
-_MAX_WORLDS = 24
+_MAX_WORLDS = 16
 
 _ALL: tuple[Component, ...] = (*MODEL_STATES, "activations", "logits")
 _TRAINED: tuple[Component, ...] = ("gradients", "optimizer", "activations")
@@ -66,13 +66,14 @@ def _read(script: Script, decisions: Decisions, imports: Imports) -> tuple[_Worl
 
 def read_worlds(script: Script) -> Outcome:
     """Return the reading of a script that takes most memory, with what the others decide differently as doubts."""
-    imports = Imports(script.path.parent)
+    imports = Imports(script.folders)
     steps = _MAX_ALL_STEPS
     first, used = _read(script, Decisions(), imports)
     steps -= used
     worlds = [first]
     queue = [(first, each) for each in first.decisions.asked.values()]
     seen = {frozenset(first.decisions.given.items())}
+    queue.sort(key=lambda item: not item[1].matters)
     while queue and len(worlds) < _MAX_WORLDS and steps > 0:
         parent, asked = queue.pop(0)
         given = {**parent.decisions.given, asked.key: not asked.answer}
@@ -86,8 +87,9 @@ def read_worlds(script: Script) -> Outcome:
         world.parent, world.condition = parent, asked
         worlds.append(world)
         new = [each for key, each in world.decisions.asked.items() if key not in parent.decisions.asked]
-        queue += [(world, each) for each in new]
-    return _merge(worlds, left=[each for _, each in queue], options=script.options)
+        queue += [(world, each) for each in new if each.matters]
+    left = list({each.key: each for _, each in queue if each.matters}.values())
+    return _merge(worlds, left=left, options=script.options)
 
 
 def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str, Setting]) -> Outcome:
@@ -95,7 +97,7 @@ def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str,
     best = max(worlds, key=lambda world: _size(world.outcome))
     outcome = best.outcome
     counted = _values(outcome)
-    doubts: dict[tuple[str, str], Doubt] = {}
+    doubts: dict[tuple[Any, ...], Doubt] = {}
     for world in worlds:
         if world.parent is None or world.condition is None:
             continue
@@ -106,10 +108,10 @@ def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str,
             if (values.get(name) != before.get(name) or _is_resolved(name, world) != _is_resolved(name, world.parent))
             and (name not in options or name in outcome.assigned)
         ]
-        for name in names:
-            other = before if values.get(name) == counted.get(name) else values
-            key = world.condition.where, name
-            doubts.setdefault(key, _doubt(world.condition, name, counted.get(name), other.get(name)))
+        if names:
+            other = before if all(values.get(name) == counted.get(name) for name in names) else values
+            for doubt in _doubts(world.condition, names, counted, other):
+                doubts.setdefault((world.condition.where, str(doubt.key), doubt.components), doubt)
     known = {doubt.sentence for doubt in outcome.doubts}
     for world in worlds:
         outcome.doubts += [doubt for doubt in world.outcome.doubts if doubt.sentence not in known]
@@ -117,7 +119,7 @@ def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str,
     outcome.doubts += doubts.values()
     if left:
         sentence = (
-            f"{left[0].where}: whether {left[0].text} holds is only known when the script runs; what {len(left)} such "
+            f"{left[0].where}: whether {left[0].text} is only known when the script runs; what {len(left)} such "
             "conditions decide is not counted."
         )
         outcome.doubts.append(Doubt(sentence=sentence, components=_ALL))
@@ -156,27 +158,43 @@ def _size(outcome: Outcome) -> tuple[float, ...]:
     return (has_model, trained, not quantized, not is_half, not sharded, not checkpointing, batch, length, others)
 
 
-def _doubt(condition: Undecided, name: str, counted: Any, other: Any) -> Doubt:
-    """Return a sentence on what a condition decides, and the components that it concerns."""
-    direction, components, key = _EFFECTS[name]
+def _doubts(
+    condition: Undecided, names: list[str], counted: Mapping[str, Any], other: Mapping[str, Any]
+) -> Iterator[Doubt]:
+    """Yield doubts with one sentence on what a condition decides, and the components that it concerns."""
+    pairs = [f"{_LABELS.get(name, name)} ({_shown(counted.get(name))} or {_shown(other.get(name))})" for name in names]
     sentence = (
-        f"{condition.where}: whether {condition.text} holds is only known when the script runs; it decides about "
-        f"{_LABELS.get(name, name)}: {_shown(counted)}, which is counted, or {_shown(other)}."
+        f"{condition.where}: whether {condition.text} is only known when the script runs. It decides about "
+        f"{', '.join(pairs[:4])}{' and more' if len(pairs) > 4 else ''}; what stands first is counted."
     )
-    return Doubt(sentence=sentence, direction=direction, components=components, key=key)
+    for name in names:
+        direction, components, key = _EFFECTS[name]
+        yield Doubt(sentence=sentence, direction=direction, components=components, key=key)
 
 
 _LABELS = {
     "use_peft": "LoRA adapters",
     "lora_r": "their rank",
+    "lora_target_modules": "the layers that they adapt",
+    "lora_modules_to_save": "the modules that train besides",
     "script_trainable": "the parameters that train",
     "script_other_models": "other models",
     "script_model_config": "the model's config",
     "model_name_or_path": "the model",
+    "task": "the model's head",
+    "optim": "the optimizer",
+    "per_device_train_batch_size": "the micro-batch",
+    "attn_implementation": "the attention",
+    "torch_compile": "torch.compile",
+    **dict.fromkeys(("activation_checkpointing", "gradient_checkpointing"), "activation checkpointing"),
+    **dict.fromkeys(("dtype", "torch_dtype"), "the weights' type"),
+    **dict.fromkeys(("use_fsdp", "fsdp"), "sharding"),
 }
 
 
 def _shown(value: Any) -> str:
     value = getattr(value, "name", value)
-    text = "absent" if value is None else str(value)
+    words = {None: "unset", True: "on", False: "off"}
+    is_word = value is None or isinstance(value, bool)
+    text = words[value] if is_word else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

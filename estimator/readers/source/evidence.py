@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...job import Job, UncertaintyDirection, with_changes
-from ...job.rules import UNKNOWN, OptimizerChoice
+from ...job import ABOUT_THE_MODEL, Job, UncertaintyDirection, with_changes, with_old_model_removed
+from ...job.rules import OptimizerChoice
 from .layered_settings import Setting, as_int, refusal
 
+GIVEN = "you, in place of what was read"
+"""Origin of what the user gives."""
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits"]
@@ -125,9 +127,10 @@ class JobReading:
         Raises:
             InputError: an override has an unknown key or a wrong value.
         """
-        overrides = overrides or {}
-        found = {finding.key: finding.value for finding in self.findings} | self._unsure_keys(overrides)
-        job = with_changes(with_changes(Job(), found, where="what was read"), overrides, where="your changes")
+        found = {finding.key: finding.value for finding in self.findings} | self._unsure_keys(overrides or {})
+        read = with_changes(Job(), found, where="what was read")
+        overrides = with_old_model_removed(read, overrides or {})
+        job = with_changes(read, overrides, where="your changes")
         if self.global_batch is None or _ACCUMULATION in overrides:
             return job
         steps = self.global_batch.accumulation_steps(job.training.micro_batch * job.parallel.data_ranks)
@@ -155,10 +158,17 @@ class FindingCollector:
     """Collects findings, warnings and uncertainties while a job is read.
 
     The first finding of a key stays, so the best source has to be read first.
+
+    Args:
+        given: what the user gives in place of what is read. Of it, only another model decides what is read: everything
+            that follows from a model then follows from this one, and what is about the old one is left out.
     """
 
-    def __init__(self) -> None:
-        self._findings: dict[str, Finding] = {}
+    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        self._given = {key: value for key, value in (given or {}).items() if key in ("model.id", "model.config")}
+        self._findings: dict[str, Finding] = {
+            key: Finding(key=key, value=value, origin=GIVEN, written=True) for key, value in self._given.items()
+        }
         self._warnings: list[str] = []
         self._required = list(REQUIRED_KEYS)
         self._uncertainties: dict[Uncertainty, None] = {}
@@ -168,7 +178,9 @@ class FindingCollector:
 
     def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
         """Record a value, unless the key has one already, or what was written for it makes no sense."""
-        if key not in self._refused:
+        if self.replaces_model and key in ABOUT_THE_MODEL:
+            self._leave_out(key)
+        elif key not in self._refused:
             self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
 
     def record_count(self, key: str, setting: Setting | None) -> None:
@@ -200,6 +212,17 @@ class FindingCollector:
         self._refused_ranks = sentence
         self.warn(f"{sentence}.")
 
+    @property
+    def replaces_model(self) -> bool:
+        """True if the user gives another model than the one that is read."""
+        return bool(self._given)
+
+    def _leave_out(self, key: str) -> None:
+        """Leave out what is about the old model; which of its parameters train is not known of the new one."""
+        if key.startswith("training.trainable") and key not in self._given:
+            self.warn("Which parameters train was read for another model: all of this one are counted.")
+            self.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
+
     def record_from(self, setting: Setting, key: str, value: Any) -> None:
         """Record a value that follows from a setting, with the setting's origin."""
         self.record(key, value, setting.origin, written=setting.written)
@@ -223,14 +246,17 @@ class FindingCollector:
         self.record_from(setting, name, choice.name)
         if choice.options:
             self.record_from(setting, f"{name}_options", dict(choice.options))
-        if choice.sentence is not None:
-            sentence = f"{setting.origin}: {choice.sentence}."
-            if choice.name == UNKNOWN:
-                sentence = f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take."
-            self.mark_uncertain(name, sentence, direction=choice.direction)
+        if choice.in_backward:
+            self.record_from(setting, "training.optimizer_in_backward", True)
+        if choice.sentence is not None and not choice.known:  # its own range is wide
+            self.warn(f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take.")
+        elif choice.sentence is not None:
+            self.mark_uncertain(name, f"{setting.origin}: {choice.sentence}.", direction=choice.direction)
 
-    def warn(self, *sentences: str) -> None:
-        """Record sentences for the user, each once."""
+    def warn(self, *sentences: str, unless: str | None = None) -> None:
+        """Record sentences for the user, each once; none if the user gives the key ``unless``."""
+        if unless is not None and (unless in self._given or (unless in ABOUT_THE_MODEL and self.replaces_model)):
+            return
         self._warnings += [sentence for sentence in sentences if sentence not in self._warnings]
 
     def require(self, key: str) -> None:

@@ -53,7 +53,9 @@ def read(program: Program) -> JobReading:
     findings, settings = program.findings, tool_settings(program, "yaml_cfg")
     findings.record("training.framework", "megatron", "the program is Megatron-LM")
     if settings.is_true("use_checkpoint_args"):
-        findings.warn("--use-checkpoint-args takes the model's shape from a checkpoint, which is not read.")
+        findings.warn(
+            "--use-checkpoint-args takes the model's shape from a checkpoint, which is not read.", unless="model.id"
+        )
     _read_model(settings, findings)
     apply_rules(_RULES, settings, findings, tool="Megatron")
     _read_precision(settings, findings)
@@ -86,7 +88,9 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
         return
     vocabulary = _padded_vocabulary(settings)
     if vocabulary is None:
-        findings.warn("No --vocab-size gives the size of the vocabulary; give model.config or model.id.")
+        findings.warn(
+            "No --vocab-size gives the size of the vocabulary; give model.config or model.id.", unless="model.id"
+        )
         return
     layers, hidden, heads = (size or 1 for size in sizes)
     gated = settings.is_true("swiglu")

@@ -88,7 +88,9 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     if known is not None:
         findings.record("model.id", known, f"{name.origin}, {flavor.origin}")
     else:
-        findings.warn(f"{flavor.origin}: {name.value} {flavor.value} is not known here; give model.id.")
+        findings.warn(
+            f"{flavor.origin}: {name.value} {flavor.value} is not known here; give model.id.", unless="model.id"
+        )
 
 
 def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:

@@ -107,7 +107,9 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     if builder is not None and known is not None:
         findings.record_from(builder, "model.id", known)
     elif builder is not None:
-        findings.warn(f"{builder.origin}: the builder {builder.value} is not known here; give model.id.")
+        findings.warn(
+            f"{builder.origin}: the builder {builder.value} is not known here; give model.id.", unless="model.id"
+        )
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:

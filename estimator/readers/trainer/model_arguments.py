@@ -1,8 +1,10 @@
 """Reads the model (``name``, ``model.*``) from transformers' and TRL's arguments."""
 
 import os
+from typing import get_args
 
 from ...common import InputError
+from ...job import Task
 from ..source import (
     FilesystemView,
     FindingCollector,
@@ -28,7 +30,7 @@ _TASK_BY_PEFT_TYPE = {
     "seq_2_seq_lm": "seq2seq-lm",
     "question_ans": "question-answering",
 }
-_TASKS = (*_TASK_BY_PEFT_TYPE.values(), "causal-lm", "masked-lm", "feature-extraction")
+_TASKS = get_args(Task)
 
 
 def model_init_layer(
@@ -54,7 +56,10 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
     model = find(*_MODEL_NAMES)
     if model is not None and isinstance(model.value, str):
         folder = inputs.filesystem.resolve(model.value)
-        is_folder = os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
+        is_file = folder.suffix == ".json" and os.access(folder, os.F_OK)
+        is_folder = (
+            is_file or os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
+        )
         findings.record_from(model, "model.id", str(folder) if is_folder else model.value)
     _read_task(inputs, findings)
     _read_attention(find("attn_implementation", "attention_implementation"), findings)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...common import VramtopError
 from ...job import ModelSpec
-from ..source import Finding, Setting, default_setting
+from ..source import Finding, FindingCollector, Setting, default_setting
 
 _PEFT_TARGETS = {
     **dict.fromkeys(
@@ -42,6 +42,14 @@ def known_config(
         return resolve_model(ModelSpec(id=name), environ=environ, folders=folders or name.startswith("/")).config
     except (VramtopError, OSError):  # a model that cannot be estimated is reported elsewhere
         return None
+
+
+def given_config(findings: FindingCollector, environ: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """Return the config of the model that the user gives in place of the one that is read; None if it is not found."""
+    config = findings.get("model.config")
+    if config is not None and isinstance(config.value, Mapping):
+        return config.value
+    return known_config(findings.get("model.id"), environ)
 
 
 def config_dtype(config: Mapping[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from ..source import FindingCollector, JobReading, LayeredSettings, SettingsLaye
 from ..trl import Method, Setup, read_other_models, read_rollout
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
-from .model_facts import default_targets, known_config, stored_dtype
+from .model_facts import default_targets, given_config, known_config, stored_dtype
 from .precision import read_precision
 from .run_arguments import read_run
 from .script_facts import config_of_script, models_of_script, read_trainable
@@ -123,6 +123,8 @@ def _inputs(
 def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, Any] | None:
     """Return the model's config; record ``model.config`` where the running model differs from the one that is named."""
     findings = program.findings
+    if findings.replaces_model:
+        return given_config(findings, program.environ)
     config = known_config(findings.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
     if running is None or not isinstance(running.value, Mapping):

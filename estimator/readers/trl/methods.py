@@ -42,19 +42,24 @@ class Method:
     """A frozen teacher runs in the step (``teacher_model_name_or_path``)."""
     scorers: tuple[str, ...] = ()
     """Arguments that name frozen reward models."""
+    upcasts_quantized_until: tuple[int, int] | None = None
+    """TRL's version since which it leaves what is not quantized of a quantized model in 16 bits; until then peft's
+    ``prepare_model_for_kbit_training`` casts it to fp32. None: it never did."""
     trains_value_model: bool = False
     """It trains a second model, the value model, besides."""
     partly_known: bool = False
     """What else it holds or computes is not known here."""
 
 
+_STILL = (99, 0)
 _GENERATED = ("reward_model_name_or_path", "reward_model_path", "reward_funcs", "reward_model")
 _ROWS = (
-    Method(name="sft", classes="SFT", scores="likelihood", tiles_since=(1, 15)),
+    Method(name="sft", classes="SFT", scores="likelihood", tiles_since=(1, 15), upcasts_quantized_until=(0, 26)),
     Method(
         name="dpo",
         classes="DPO",
         scores="log-probs",
+        upcasts_quantized_until=(0, 29),
         sequences=2,
         reference="kept",
         reference_beside=True,
@@ -65,21 +70,37 @@ _ROWS = (
         name="kto",
         classes="KTO",
         scores="log-probs",
+        upcasts_quantized_until=(0, 26),
         reference="kept",
         reference_beside=True,
         tiles_since=(1, 15),
         liger_since=(0, 17),
     ),
-    Method(name="bco", classes="BCO", scores="log-probs", reference="kept", reference_beside=True),
-    Method(name="cpo", classes="CPO", scores="log-probs", sequences=2),
-    Method(name="orpo", classes="ORPO", scores="log-probs", sequences=2),
+    Method(
+        name="bco",
+        classes="BCO",
+        scores="log-probs",
+        upcasts_quantized_until=_STILL,
+        reference="kept",
+        reference_beside=True,
+    ),
+    Method(name="cpo", classes="CPO", scores="log-probs", upcasts_quantized_until=_STILL, sequences=2),
+    Method(name="orpo", classes="ORPO", scores="log-probs", upcasts_quantized_until=_STILL, sequences=2),
     Method(name="tpo", classes="TPO", scores="log-probs", sequences=3),
-    Method(name="reward", classes="Reward", scores="scores", sequences=2, task="sequence-classification"),
+    Method(
+        name="reward",
+        classes="Reward",
+        scores="scores",
+        upcasts_quantized_until=(0, 26),
+        sequences=2,
+        task="sequence-classification",
+    ),
     Method(name="prm", classes="PRM", scores="scores", task="token-classification"),
     Method(
         name="grpo",
         classes="GRPO",
         scores="log-probs",
+        upcasts_quantized_until=(0, 26),
         reference="if-beta",
         generation="group",
         tiles_since=(1, 15),
@@ -90,6 +111,7 @@ _ROWS = (
         name="rloo",
         classes="RLOO",
         scores="log-probs",
+        upcasts_quantized_until=(0, 27),
         reference="if-beta",
         generation="group",
         tiles_since=(1, 15),
@@ -99,6 +121,7 @@ _ROWS = (
         name="online-dpo",
         classes="OnlineDPO",
         scores="log-probs",
+        upcasts_quantized_until=_STILL,
         sequences=2,
         reference="kept",
         reference_beside=True,
@@ -109,6 +132,7 @@ _ROWS = (
         name="xpo",
         classes="XPO",
         scores="log-probs",
+        upcasts_quantized_until=_STILL,
         sequences=2,
         reference="kept",
         reference_beside=True,
@@ -119,12 +143,21 @@ _ROWS = (
         name="nash-md",
         classes="NashMD",
         scores="log-probs",
+        upcasts_quantized_until=_STILL,
         reference="kept",
         reference_beside=True,
         generation="pair",
         scorers=_GENERATED,
     ),
-    Method(name="gkd", classes="GKD", scores="divergence", teacher=True, reference_beside=True, generation="prompt"),
+    Method(
+        name="gkd",
+        classes="GKD",
+        scores="divergence",
+        upcasts_quantized_until=(0, 26),
+        teacher=True,
+        reference_beside=True,
+        generation="prompt",
+    ),
     Method(name="gold", classes="GOLD", scores="divergence", teacher=True, reference_beside=True, generation="prompt"),
     Method(
         name="distillation",

@@ -74,6 +74,7 @@ def read_other_models(
             origins.append(origin)
     if models:
         findings.record("other_models", models, "; ".join(dict.fromkeys(origins)), written=False)
+    _note_casts(method, settings, versions, findings, setup)
     if method.partly_known:
         findings.warn(
             f"TRL's {method.name} is known here in part: further models and passes that it has are not counted."
@@ -84,6 +85,29 @@ def read_other_models(
             f"TRL's {method.name} trains a value model besides, whose states and activations are not counted."
         )
         findings.add_uncertainty("more", "weights", "gradients", "optimizer", "activations")
+
+
+def _note_casts(
+    method: Method,
+    settings: LayeredSettings,
+    versions: Mapping[str, str],
+    findings: FindingCollector,
+    setup: Setup,
+) -> None:
+    """Note weights that the trainer casts to fp32, which are counted as they are loaded."""
+    quantized = settings.is_true("load_in_4bit") or settings.is_true("load_in_8bit")
+    until = method.upcasts_quantized_until
+    if setup.adapters and quantized and until is not None and not is_at_least("trl", until, versions):
+        trl = framework_with_version("trl", versions)
+        findings.warn(
+            f"{trl} casts what is not quantized to fp32 for {method.name} (prepare_model_for_kbit_training); it is "
+            "counted in 16 bits."
+        )
+        findings.add_uncertainty("more", "weights", "activations")
+    cast = settings.find_true("cast_lm_head_to_fp32")
+    if cast is not None:
+        findings.warn(f"{cast.origin}: the head is counted in the type of the other weights.")
+        findings.add_uncertainty("more", "weights", "logits")
 
 
 _Found = Iterator[tuple[dict[str, Any], str]]

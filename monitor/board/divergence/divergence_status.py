@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import MIB, format_gib
+from vramtop.estimator.common import MIB, UNSEEN_BYTES, format_gib
 
 from ...snapshot import GpuProcess, MemorySample
+from .bounds import exceeds_budget, reaches_budget
 from .memory_growth import MIN_DEVIATIONS, GrowthTrend, find_growth
 from .peak_usage import PeakUsage, peak_usage
 from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase
 
 Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "ended", "out_of_memory", "unknown"]
 
-_HYSTERESIS_FRACTION = 0.01
-"""A job over its budget stays so until its memory is below the upper bound by this fraction of it."""
 _MIN_DEVIATIONS_STILL_GROWING = 2.3
 """Threshold for a job that was growing at the reading before, so that the status does not flicker: one in a hundred."""
 _MIN_GROWTH_BYTES = 64 * MIB
@@ -91,14 +90,12 @@ def compare_with_budget(
 
 def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> Status:
     """Return the status before growth is considered."""
-    peak, low, high = tracker.peak_bytes, tracker.budget.peak.low_bytes, tracker.budget.peak.high_bytes
     if observed is None:
         return "unknown"
-    if observed > high:
+    if exceeds_budget(tracker.budget.peak, observed, exceeded=previous == "over"):
         return "over"
-    if observed >= low or (peak is not None and peak >= low):
-        barely_below = previous == "over" and observed > high * (1 - _HYSTERESIS_FRACTION)
-        return "over" if barely_below else "on_budget"
+    if reaches_budget(tracker.budget.peak, max(observed, tracker.peak_bytes or 0)):
+        return "on_budget"
     if tracker.phase == "steady":
         return "under"
     return "warming_up" if tracker.phase == "warming_up" else "loading"
@@ -112,7 +109,7 @@ def _trend(
     if counters and counters.steps is not None and counters.steps < STEADY_STEPS:
         return None
     known = [(time, size) for time, size in history if size is not None]
-    start = next((at for at, (_, size) in enumerate(known) if size >= budget.peak.low_bytes), len(known))
+    start = next((at for at, (_, size) in enumerate(known) if reaches_budget(budget.peak, size)), len(known))
     return find_growth(
         known[start:],
         min_bytes=max(_MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * budget.steady_device_bytes)),
@@ -124,6 +121,8 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
     low, high = tracker.budget.peak.low_bytes, tracker.budget.peak.high_bytes
     span = f"{format_gib(low)} to {format_gib(high)} GiB"
     match status:
+        case "over" if observed is not None and observed < high + UNSEEN_BYTES:
+            return f"has held more than the budget's upper bound ({span}), and is barely below it now"
         case "over":
             excess = format_gib((observed or 0) - high)
             return f"holds {excess} GiB more than the budget's upper bound ({span})"
@@ -136,7 +135,7 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
             return "has loaded its weights and not yet reached its first full step"
         case "on_budget" if observed is not None and observed < low:
             peak = tracker.peak_bytes or 0
-            held = f"{format_gib(peak)} GiB" if peak > high else "what the budget predicts"
+            held = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "what the budget predicts"
             return f"has held {held} ({span}), and holds less at the moment"
         case "on_budget":
             return f"holds what the budget predicts ({span})"

@@ -7,6 +7,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import MIB
 
 from ...snapshot import ProcessCounters
+from .bounds import reaches_budget
 
 RunPhase = Literal["started", "context", "loading", "warming_up", "steady"]
 """Process started; CUDA context created; weights being loaded; first steps; memory at its final level."""
@@ -102,7 +103,7 @@ class PhaseTracker:
 
     @property
     def _reached_budget(self) -> bool:
-        return self.peak_bytes is not None and self.peak_bytes >= self.budget.peak.low_bytes
+        return reaches_budget(self.budget.peak, self.peak_bytes)
 
     def _add_size(self, time: float, size: int) -> None:
         min_change = self.budget.steady_device_bytes * MIN_CHANGE_FRACTION

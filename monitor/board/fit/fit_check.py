@@ -12,20 +12,28 @@ from .serving_fit import check_serving_fit
 from .training_fit import check_training_fit
 
 
-def check_fit(budget: Budget, devices: Sequence[DeviceCapacity]) -> FitResult:
+def check_fit(budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0) -> FitResult:
     """Place every rank of the budget's job on a device of its own and judge whether it fits there.
 
     Several ranks are placed on whole GPUs only.
+
+    Args:
+        budget: of the job.
+        devices: all devices that are considered.
+        slack_bytes: bytes that may lack on each device, or that have to be left if negative: for a verdict that should
+            not change by so little.
     """
     ranks = len(budget.ranks)
     if ranks > 1:
         devices = [_without_mig(device) for device in devices]
     if budget.serving is not None:
-        return check_serving_fit(budget.serving, ranks, devices)
-    return check_training_fit(budget.ranks, devices)
+        return check_serving_fit(budget.serving, ranks, devices, slack_bytes=slack_bytes)
+    return check_training_fit(budget.ranks, devices, slack_bytes=slack_bytes)
 
 
-def with_host_memory(result: FitResult, budget: Budget, host: HostRam, *, ranks: int) -> FitResult:
+def with_host_memory(
+    result: FitResult, budget: Budget, host: HostRam, *, ranks: int, slack_bytes: int = 0
+) -> FitResult:
     """Return the result with the host's RAM included: a job that exceeds the RAM does not fit.
 
     Args:
@@ -33,10 +41,11 @@ def with_host_memory(result: FitResult, budget: Budget, host: HostRam, *, ranks:
         budget: budget of the job; the result is unchanged if it predicts no host memory.
         host: RAM of the machine.
         ranks: ranks of the job on this machine.
+        slack_bytes: bytes that may lack, or that have to be left if negative.
     """
     if budget.host is None:
         return result
-    verdict = host_verdict(budget.host, host, ranks=ranks)
+    verdict = host_verdict(budget.host, host, ranks=ranks, slack_bytes=slack_bytes)
     if verdict.verdict == "does_not_fit" or (verdict.verdict == "tight" and result.verdict == "fits"):
         sentence = f"{result.sentence}; {verdict.sentence}"
         return replace(result, host=verdict, verdict=verdict.verdict, sentence=sentence)

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
+from vramtop.estimator.common import UNSEEN_BYTES, format_gib
+
 from .device_capacity import count_devices
 
 if TYPE_CHECKING:
@@ -133,6 +135,11 @@ def smallest_margin(verdicts: Sequence[DeviceVerdict]) -> int | None:
     margins = [verdict.margin_bytes for verdict in verdicts]
     known = [margin for margin in margins if margin is not None]
     return min(known) if known and len(known) == len(margins) else None
+
+
+def shortfall_text(size: int) -> str:
+    """Return the bytes that lack: ``3.2 GiB``."""
+    return f"{format_gib(size)} GiB" if size >= UNSEEN_BYTES else "less than 0.1 GiB"
 
 
 def combinable_devices(devices: Sequence[DeviceCapacity], ranks: int) -> list[DeviceCapacity]:

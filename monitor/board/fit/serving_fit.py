@@ -18,21 +18,28 @@ from .fit_result import (
 )
 
 
-def check_serving_fit(need: ServingNeed, ranks: int, devices: Sequence[DeviceCapacity]) -> FitResult:
+def check_serving_fit(
+    need: ServingNeed, ranks: int, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0
+) -> FitResult:
     """Place the ranks of an engine on the devices with the most available memory.
 
     Args:
         need: memory that each rank needs.
         ranks: number of ranks.
         devices: all devices that are considered.
+        slack_bytes: bytes that may lack on each device, or that have to be left if negative.
     """
+
+    def judge(device: DeviceCapacity) -> DeviceVerdict:
+        return _judge(_serving_on(need, device), device, slack_bytes)
+
     most_available_first = sorted(
         combinable_devices(devices, ranks),
         key=lambda device: (device.available_bytes is None, -(device.available_bytes or 0)),
     )
     chosen = list(_first(most_available_first, ranks))
     taken = {id(device): some for device, some in chosen}
-    verdicts = [_judge(_serving_on(need, some), some) for _, some in chosen]
+    verdicts = [judge(some) for _, some in chosen]
     verdict: Verdict = "does_not_fit"
     serving = None
     found = count_devices(some for _, some in chosen)
@@ -45,7 +52,7 @@ def check_serving_fit(need: ServingNeed, ranks: int, devices: Sequence[DeviceCap
     parts = (part for device in devices for part in _parts(device, taken.get(id(device))))
     return FitResult(
         verdict=verdict,
-        gpus=tuple(_judge(_serving_on(need, part), part) for part in parts),
+        gpus=tuple(map(judge, parts)),
         rank_devices=tuple(some for _, some in chosen),
         margin_bytes=smallest_margin(verdicts),
         sentence=sentence,
@@ -90,11 +97,11 @@ def _serving_on(need: ServingNeed, device: DeviceCapacity) -> ServingFit | None:
     )
 
 
-def _judge(serving: ServingFit | None, device: DeviceCapacity) -> DeviceVerdict:
+def _judge(serving: ServingFit | None, device: DeviceCapacity, slack_bytes: int) -> DeviceVerdict:
     verdict: Verdict
     if serving is None or device.available_bytes is None:
         verdict = "unknown"
-    elif serving.asked_bytes > device.available_bytes or serving.need.least_bytes > serving.asked_bytes:
+    elif serving.asked_bytes > device.available_bytes + slack_bytes or serving.need.least_bytes > serving.asked_bytes:
         verdict = "does_not_fit"
     else:
         verdict = "fits" if serving.need.high_bytes <= serving.asked_bytes else "tight"

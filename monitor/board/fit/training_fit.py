@@ -1,7 +1,8 @@
 """Placement of the ranks of a job on devices: each rank allocates its predicted peak on a device of its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from vramtop.estimator.budget import RankPeak, RankPeaks
 from vramtop.estimator.common import format_gib
@@ -14,12 +15,15 @@ from .fit_result import (
     FitResult,
     Verdict,
     combinable_devices,
+    shortfall_text,
     smallest_margin,
     too_few_devices,
 )
 
+Judge = Callable[[RankPeak, DeviceCapacity], DeviceVerdict]
 
-def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> FitResult:
+
+def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0) -> FitResult:
     """Place the rank with the highest peak on the device with the most available memory, and so on.
 
     If any placement fits all ranks, this one does. A device without a rank is judged by the highest peak.
@@ -27,18 +31,21 @@ def check_training_fit(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> F
     Args:
         ranks: predicted peak of each rank.
         devices: all devices that are considered.
+        slack_bytes: bytes that may lack on each device, or that have to be left if negative.
     """
-    by_rank = sorted(_place(ranks, combinable_devices(devices, len(ranks))), key=lambda placed: placed.position)
+    judge = partial(_judge, slack_bytes=slack_bytes)
+    by_rank = sorted(_place(ranks, combinable_devices(devices, len(ranks)), judge), key=lambda placed: placed.position)
     chosen = [placed.verdict for placed in by_rank]
     verdict: Verdict = "does_not_fit"
     if count_devices(each.device for each in chosen) == len(ranks):
         verdict = max((each.verdict for each in chosen), key=VERDICTS_BEST_FIRST.index)
+    spare = partial(judge, ranks.highest)
     on_device: dict[int, list[DeviceVerdict]] = {}  # hashing all fields of a device takes longer
     for placed in by_rank:
         on_device.setdefault(id(placed.of), []).append(placed.verdict)
     return FitResult(
         verdict=verdict,
-        gpus=tuple(v for device in devices for v in _verdicts_on(device, on_device.get(id(device), ()), ranks.highest)),
+        gpus=tuple(v for device in devices for v in _verdicts_on(device, on_device.get(id(device), ()), spare)),
         rank_devices=tuple(each.device for each in chosen),
         margin_bytes=smallest_margin(chosen),
         sentence=_sentence(verdict, ranks, chosen, devices),
@@ -56,30 +63,32 @@ class _Placed:
     verdict: DeviceVerdict
 
 
-def _verdicts_on(device: DeviceCapacity, placed: Sequence[DeviceVerdict], highest: RankPeak) -> Iterator[DeviceVerdict]:
+def _verdicts_on(
+    device: DeviceCapacity, placed: Sequence[DeviceVerdict], judge: Callable[[DeviceCapacity], DeviceVerdict]
+) -> Iterator[DeviceVerdict]:
     """Yield the verdict of a device; of alike devices with different ranks, or with and without, more than one."""
     yield from sorted(placed, key=lambda each: each.device.index)
     taken = count_devices(each.device for each in placed)
     rest = device.split(taken)[1] if taken else device
     if rest is not None:
-        yield _judge(highest, rest)
+        yield judge(rest)
 
 
-def _place(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> list[_Placed]:
+def _place(ranks: RankPeaks, devices: Sequence[DeviceCapacity], judge: Judge) -> list[_Placed]:
     """Assign a device to each rank while there are any; one of unknown memory only if the others do not suffice."""
     known = [device for device in devices if device.available_bytes is not None]
     known.sort(key=lambda device: -(device.available_bytes or 0))
     unknown = [device for device in devices if device.available_bytes is None]
     first: list[_Placed] = []
     for count in range(len(unknown) + 1):
-        placed = list(_in_order(ranks, [*unknown[:count], *known, *unknown[count:]]))
+        placed = list(_in_order(ranks, [*unknown[:count], *known, *unknown[count:]], judge))
         if all(each.verdict.verdict != "does_not_fit" for each in placed):
             return placed
         first = first or placed
     return first
 
 
-def _in_order(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> Iterator[_Placed]:
+def _in_order(ranks: RankPeaks, devices: Sequence[DeviceCapacity], judge: Judge) -> Iterator[_Placed]:
     """Yield the ranks with the highest peak on the first devices, and so on."""
     remaining = iter(devices)
     source = free = next(remaining, None)
@@ -87,21 +96,21 @@ def _in_order(ranks: RankPeaks, devices: Sequence[DeviceCapacity]) -> Iterator[_
         wanted = count
         while wanted and source is not None and free is not None:
             taken, free = free.split(min(wanted, free.count))
-            yield _Placed(position, source, _judge(rank, taken))
+            yield _Placed(position, source, judge(rank, taken))
             wanted -= taken.count
             if free is None:
                 source = free = next(remaining, None)
 
 
-def _judge(rank: RankPeak, device: DeviceCapacity) -> DeviceVerdict:
+def _judge(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: int) -> DeviceVerdict:
     available = device.available_bytes
     verdict: Verdict
     if available is None:
         verdict = "unknown"
-    elif rank.device_bytes > available:
+    elif rank.device_bytes > available + slack_bytes:
         verdict = "does_not_fit"
     else:
-        verdict = "fits" if rank.high_bytes <= available else "tight"
+        verdict = "fits" if rank.high_bytes <= available + slack_bytes else "tight"
     return DeviceVerdict(device=device, verdict=verdict, need_bytes=rank.device_bytes)
 
 
@@ -124,7 +133,7 @@ def _sentence(
             if worst.device.unusable_reason:
                 return f"needs {need}; {worst.device.label} {worst.device.unusable_reason}"
             lack = "is" if worst.device.count == 1 else "are each"
-            return f"needs {need}; {worst.device.label} {lack} short of {format_gib(worst.shortfall_bytes)} GiB"
+            return f"needs {need}; {worst.device.label} {lack} short of {shortfall_text(worst.shortfall_bytes)}"
         case "unknown":
             unread = (each.device.unread_reason for each in chosen if each.verdict == "unknown")
             reason = next(filter(None, unread), None)

@@ -11,7 +11,7 @@ from vramtop.estimator.job import Job, Parallel, resolve_job
 from vramtop.estimator.model import UNKNOWN_FAMILY_ERROR
 
 from ...board.fit import DeviceCapacity, check_fit
-from ...host import host_verdict
+from ...host import RANKS_OF_DESCRIBED_HOST, host_verdict
 from ..context import Check, CheckContext, CheckResult, target_devices
 
 _QUANTIZED_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
@@ -84,7 +84,10 @@ class HostMemoryCheck(Check):
             return self.skips("how much the machine has is not known (--host-memory)")
         if need is None:
             return self.skips("how much of it the job needs is not known")
-        result = host_verdict(need, host, ranks=context.ranks_here)
+        ranks = context.ranks_here
+        if context.machine.is_described and context.local_ranks is None:
+            ranks = min(ranks, RANKS_OF_DESCRIBED_HOST)
+        result = host_verdict(need, host, ranks=ranks)
         advice = "load less at once (fsdp_cpu_ram_efficient_loading, ZeRO 3), offload less, or free memory"
         if result.verdict == "fits":
             return self.passes(result.sentence)
@@ -106,7 +109,7 @@ def rank_lower_bound(budget: Budget) -> tuple[int, str]:
     loading = budget.phase("loading")
     weights = min(round(parameters * width / shards), loading.components.weights if loading else 0)
     context = budget.peak.components.context
-    share = f" over {shards} ranks" if shards > 1 else ""
+    share = f" over {shards:,} ranks" if shards > 1 else ""
     words = f"{model.parameters:,} parameters x {width:g} bytes{share} and the CUDA context take"
     return weights + context, f"{words} {format_gib(weights + context)} GiB at least"
 

@@ -66,10 +66,12 @@ def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
     if trains and optimizer is not None:
         for name in (*optimizer.libraries, *(optimizer.trainer_libraries if uses_trainer else ())):
             yield RequiredLibrary(alternatives=(name,), reason=f"optimizer = {optimizer.name}")
+    if trains and job.rollout is not None and job.rollout.engine == "vllm":
+        yield RequiredLibrary(alternatives=("vllm",), reason="rollout.engine = vllm")
     if job.model.attention in _ATTENTION_LIBRARIES:
         alternatives = _ATTENTION_LIBRARIES[job.model.attention]
         yield RequiredLibrary(alternatives=alternatives, reason=f"attention = {job.model.attention}")
     if strategy.libraries and framework.name != "megatron":  # Megatron-LM brings its own
         yield RequiredLibrary(alternatives=strategy.libraries, reason=f"strategy = {strategy.name}")
-    if training.loss == "fused-linear" and uses_trainer:
-        yield RequiredLibrary(alternatives=("liger-kernel",), reason="loss = fused-linear")
+    if training.loss in ("fused-linear", "fused-log-probs") and uses_trainer:
+        yield RequiredLibrary(alternatives=("liger-kernel",), reason=f"loss = {training.loss}")

@@ -118,7 +118,7 @@ def test_built_in_model_has_the_published_count_with_and_without_torch(model: Bu
 
 
 def test_every_known_family_has_a_small_test_model() -> None:
-    assert SMALL.keys() == FAMILIES.keys()
+    assert SMALL.keys() == {name for name, family in FAMILIES.items() if family.in_transformers}
 
 
 @pytest.mark.parametrize("task", RULED_TASKS)

@@ -83,7 +83,7 @@ def test_an_optimizer_that_is_not_known_is_a_wide_range_and_never_adamw(read: Re
             Uncertainties(weights="less", gradients="less", optimizer="less", activations="less"),
         ),
         ("gptq: true\n", Uncertainties(weights="less", activations="less")),
-        ("unfrozen_parameters: [lm_head]\n", Uncertainties(gradients="less", optimizer="less")),
+        ("spectrum_top_fraction: 0.5\n", Uncertainties(gradients="less", optimizer="less")),
         (
             "adapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_modules_to_save: [lm_head]\n",
             Uncertainties(weights="more", gradients="more", optimizer="more"),

@@ -175,3 +175,25 @@ def test_two_dashboards_at_once_lose_no_answers(answers):
     writers = [subprocess.Popen([sys.executable, "-c", program, str(answers.path), name]) for name in "ab"]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     assert answers.load("run").keys() == {f"{name}.{at}" for name in "ab" for at in range(25)}
+
+
+def test_another_model_has_the_run_read_again(answers, attachment):
+    answers.save(run_key(attachment), {"model.id": "llama-3.1-8b", "training.sequence_length": 64})
+    collector = FindingCollector({"model.id": "llama-3.1-8b"})
+    collector.record("model.id", "gpt2", "--model on the command line")
+    collector.record("model.config", {"model_type": "gpt2"}, "train.py line 3")
+    collector.record("training.micro_batch", 2, "sft.yaml: batch")
+    asked: list[object] = []
+
+    def reread(given):
+        asked.append(given["model.id"])
+        return replace(attachment, reading=collector.build())
+
+    again = with_saved_answers(attachment, answers, reread=reread).reading
+    assert asked == ["llama-3.1-8b"]
+    assert again.value("model.config") is None
+    assert again.missing == ()
+    assert again.evidence()["model.id"].endswith("instead of gpt2 (--model on the command line)")
+    answers.save(run_key(attachment), {"model.id": "gpt2"})  # the model that was read
+    assert with_saved_answers(attachment, answers, reread=reread).reading.value("lora.rank") == 8
+    assert asked == ["llama-3.1-8b"]

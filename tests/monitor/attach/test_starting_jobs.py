@@ -88,6 +88,25 @@ def test_nothing_is_committed_for_jobs_without_a_budget(machine: Snapshot, make_
     assert asks == ()
 
 
+def test_thousands_of_processes_that_have_just_started_are_not_all_read(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
+) -> None:
+    clock, sentences = [0.0], list[str]()
+
+    def slowly(pid: int, **_: object) -> Attachment:
+        clock[0] += 0.5
+        raise CannotTellError("runs no Python")
+
+    many = make_snapshot([make_gpu(0, [make_process(pid, 0.01, start_time=1_990.0) for pid in range(1, 5_001)])])
+    unread = {"on_unread": sentences.append, "seconds": 2, "clock": lambda: clock[0]}
+    assert find_starting_processes(many, lambda _: pytest.fail("no budget"), read_run=slowly, **unread) == ()
+    assert clock[0] <= 3
+    assert sentences == [
+        "4,995 processes have just started and could not be read within 2 seconds; "
+        "the memory that they will take is not counted."
+    ]
+
+
 def test_each_pipeline_stage_has_its_own_need_committed(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
     budget = make_budget(job)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
+from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
 from vramtop.monitor.preflight.checks.libraries import LibrariesCheck, satisfies_bounds
 from vramtop.monitor.preflight.context.check_context import CheckContext
@@ -32,6 +32,9 @@ def job(**tables: Any) -> Job:
         (job(training=Training(optimizer="adamw-8bit", mode="inference")), {"torch", "transformers"}),
         (job(training=Training(mode="inference"), inference=Inference(engine="vllm")), {"torch", "vllm"}),
         (job(training=Training(loss="fused-linear")), {"torch", "transformers", "accelerate", "liger-kernel"}),
+        (job(training=Training(loss="fused-log-probs")), {"torch", "transformers", "accelerate", "liger-kernel"}),
+        (job(rollout=Rollout(engine="vllm")), {"torch", "transformers", "accelerate", "vllm"}),
+        (job(rollout=Rollout()), {"torch", "transformers", "accelerate"}),
         (job(parallel=Parallel(strategy="zero3")), {"torch", "transformers", "accelerate", "deepspeed"}),
         (job(model=ModelSpec(attention="flash_attention_2")), {"torch", "transformers", "accelerate", "flash-attn"}),
         (job(training=Training(framework="torchtune", optimizer="adamw-8bit")), {"torch", "torchtune", "bitsandbytes"}),

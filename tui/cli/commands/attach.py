@@ -5,13 +5,14 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes import Divergence
 from vramtop.estimator.common import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import Job, job_to_mapping, match_nvml_name, parse_assignment
+from vramtop.estimator.job import Job, job_to_mapping, match_nvml_name, parse_assignment, replaces_model
 from vramtop.monitor.anomalies import Anomaly, AnomalyDetector
 from vramtop.monitor.attach import Attachment, SavedAnswers, require_running, with_saved_answers
 from vramtop.monitor.attach.read_run import read_run
@@ -70,7 +71,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print(json_text(_to_json(report, process.used_bytes if process else None)))
         if missing:
             flags = " ".join(f"--set {key}=VALUE" for key in missing)
-            print(f"vramtop: process and command line do not set {', '.join(missing)}; give {flags}", file=sys.stderr)
+            refused = attachment.reading.refused
+            wrong = [f"{refused[key]}; " for key in missing if key in refused]
+            absent = [key for key in missing if key not in refused]
+            unset = f"process and command line do not set {', '.join(absent)}; " if absent else ""
+            print(f"vramtop: {''.join(dict.fromkeys(wrong))}{unset}give {flags}", file=sys.stderr)
     else:
         print("\n".join(run_lines(report, detect_output(ascii_only=options.ascii))))
     return 0 if budget else 3
@@ -85,7 +90,9 @@ def read_job_of_run(
     saved, replace them.
     """
     on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
-    attachment = with_saved_answers(read_run(pid, on_gpu=on_gpu or None), SavedAnswers())
+    read = partial(read_run, pid, on_gpu=on_gpu or None)
+    reread = None if replaces_model(changes) else lambda given: read(given=given)
+    attachment = with_saved_answers(read(given=changes), SavedAnswers(), reread=reread)
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 

@@ -28,7 +28,7 @@ from vramtop.monitor.board.fit import (
     device_capacities,
     with_host_memory,
 )
-from vramtop.monitor.host import HostRam, available_host_memory
+from vramtop.monitor.host import RANKS_OF_DESCRIBED_HOST, HostRam, available_host_memory
 from vramtop.monitor.snapshot import DeviceIndex, Snapshot, gpu_list
 from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import Reservations
@@ -47,8 +47,6 @@ EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "t
 DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""
 Judge = Callable[[Budget], FitResult]
-_GPUS_PER_DESCRIBED_HOST = 8
-"""Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +186,7 @@ def _judge(devices: Sequence[DeviceCapacity], host: HostRam | None, *, here: boo
         if host is None:
             return verdict
         ranks = (
-            min(len(budget.ranks), count_devices(devices)) if here else min(len(budget.ranks), _GPUS_PER_DESCRIBED_HOST)
+            min(len(budget.ranks), count_devices(devices)) if here else min(len(budget.ranks), RANKS_OF_DESCRIBED_HOST)
         )
         return with_host_memory(verdict, budget, host, ranks=max(1, ranks))
 
@@ -227,10 +225,13 @@ def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[di
     committed = reservations.committed(snapshot)
     reserved_pids = reservations.reserved_pids(snapshot)
     gpus = {device.index for device in device_capacities(snapshot, {}, selection)}
-    growing = find_starting_processes(snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids)
+    unread: list[str] = []
+    growing = find_starting_processes(
+        snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids, on_unread=unread.append
+    )
     for place, size in remaining_bytes_by_device(growing).items():
         committed[place] = committed.get(place, 0) + size
-    return committed, tuple(each.sentence for each in growing)
+    return committed, (*(each.sentence for each in growing), *unread)
 
 
 def _estimate_attached(attachment: Attachment) -> Budget:

@@ -267,8 +267,10 @@ class AttachScreen(Screen[None]):
             return
         self._keys, self._attachment, self._budget = keys, attachment, None
         self._answer_writer.start_run(run_key(attachment))
-        missing = () if known else attachment.reading.missing
-        form = JobForm(job, origins=attachment.reading.evidence(), missing=missing, models=model_names())
+        reading = attachment.reading
+        missing = () if known else reading.missing
+        origins = {**reading.evidence(), **reading.refused}
+        form = JobForm(job, origins=origins, missing=missing, models=model_names())
         await self.query_one(FollowedRun).replace_form(form)
         self.remove_class("-unreadable")
         self._show_run()

@@ -1,11 +1,14 @@
 """The row of an optimizer that a script, a tool or a trainer names, with its keyword arguments."""
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from .libraries import LISTED_LIBRARIES
 from .optimizer import Optimizer, Variant
 from .states import Options
 from .table import OPTIMIZERS, UNKNOWN
@@ -22,20 +25,35 @@ NOT_KNOWN: Final = _NotKnown()
 """Stands for the value of a keyword argument that only the running script knows."""
 _LIBRARY_ALIASES = {"bnb": "bitsandbytes", "optim": "torch", "ao": "torchao", "hf": "transformers", "ds": "deepspeed"}
 """Usual names of imported libraries."""
+_SYNONYMS = {"max_precondition_dim": "max_precond_dim", "max_preconditioner_dim": "max_precond_dim"}
+"""Options that libraries name differently."""
 _PASSED_OVER = frozenset({"F", "nn", "self", "cls"})
+
+
+_LAYERWISE = "_layerwise"
+"""End of the Trainer's names of optimizers that step in the backward pass."""
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_MAX_WORD = 100
 
 
 class OptimizerChoice(Struct, frozen=True, kw_only=True):
     """The optimizer that a name stands for."""
 
     name: str
-    """Value of ``training.optimizer``; ``unknown`` where no row fits."""
+    """Value of ``training.optimizer``; ``unknown``, or ``module:Class`` of a known library, where no row fits."""
     options: Options = field(default_factory=dict)
     """Value of ``training.optimizer_options``: those that differ from the row's defaults."""
+    in_backward: bool = False
+    """It applies each gradient as it appears: ``training.optimizer_in_backward``."""
     sentence: str | None = None
     """What is uncertain about it; None: nothing."""
     direction: Literal["no", "less", "more", "either"] = "no"
     """How the states may differ from the row's: for ``findings.mark_uncertain``; the row ``unknown`` has a range."""
+
+    @property
+    def known(self) -> bool:
+        """A row of the table stands for it."""
+        return self.name != UNKNOWN and self.name in OPTIMIZERS
 
 
 def optimizer_by_class(name: str, options: Mapping[str, Any] | None = None) -> OptimizerChoice:
@@ -47,11 +65,24 @@ def optimizer_by_class(name: str, options: Mapping[str, Any] | None = None) -> O
     """
     row, doubt = _row_of_class(name)
     if row is None:
-        return OptimizerChoice(name=UNKNOWN, sentence=doubt)
+        return _unlisted(name, options or {}, f"{doubt}")
     choice = _choose(row, name, options or {})
     if doubt is None or choice.sentence is not None:
         return choice
     return OptimizerChoice(name=choice.name, options=choice.options, sentence=doubt, direction="either")
+
+
+def _unlisted(name: str, options: Mapping[str, Any], sentence: str) -> OptimizerChoice:
+    """Return a class without a row: of a widely used library ``module:Class``, which the method exact can step."""
+    module, _, last = name.replace(":", ".").rpartition(".")
+    if module.partition(".")[0] not in LISTED_LIBRARIES or not _CLASS.fullmatch(f"{module}:{last}"):
+        return OptimizerChoice(name=UNKNOWN, sentence=sentence)
+    plain = {
+        option: value
+        for option, value in options.items()
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) < _MAX_WORD)
+    }
+    return OptimizerChoice(name=f"{module}:{last}", options=plain, sentence=sentence)
 
 
 def optimizer_by_trainer_name(name: str, arguments: Mapping[str, Any] | str | None = None) -> OptimizerChoice:
@@ -62,11 +93,13 @@ def optimizer_by_trainer_name(name: str, arguments: Mapping[str, Any] | str | No
         arguments: ``optim_args``: a table, or text such as ``rank=64, update_proj_gap=100``.
     """
     word = name.strip().rpartition(".")[2].lower()
+    layerwise = word.endswith(_LAYERWISE)
+    word = word.removesuffix(_LAYERWISE)
     row = next((row for row in OPTIMIZERS.values() if word in row.trainer_names), None)
     if row is None:
         return OptimizerChoice(name=UNKNOWN, sentence=f"the optimizer {name!r} is not known")
     given = _parse_arguments(arguments) if isinstance(arguments, str) else dict(arguments or {})
-    return _choose(row, name, given)
+    return replace(_choose(row, name, given), in_backward=layerwise)
 
 
 @lru_cache(maxsize=1)
@@ -113,6 +146,7 @@ def _row_of_class(name: str) -> tuple[Optimizer | None, str | None]:
 
 def _choose(row: Optimizer, name: str, given: Mapping[str, Any]) -> OptimizerChoice:
     """Return the row that keyword arguments lead to, with the options that differ from its defaults."""
+    given = {_SYNONYMS.get(option, option): value for option, value in given.items()}
     doubts: list[str] = []
     row, lesser = _follow_variants(row, name, given, doubts)
     options: dict[str, Any] = {}

@@ -32,11 +32,20 @@ ROWS = (
     Optimizer(
         name="came",
         description="CAME",
-        states=(Full(), Factored(), Factored(vectors=False)),
-        step_parameters=4,
+        states=(Full(width=4), Factored(width=4), Factored(width=4, vectors=False)),
+        step_tensors=3,
+        step_casts=1,
         libraries=("came-pytorch",),
-        class_names=("came_pytorch.CAME", "pytorch_optimizer.CAME"),
+        class_names=("came_pytorch.CAME",),
         trainer_names=("came_pytorch", "came"),
+    ),
+    Optimizer(
+        name="came-in-weights-dtype",
+        description="CAME with states in the weights' dtype",
+        states=(Full(), Factored(), Factored(vectors=False)),
+        step_parameters=2,
+        libraries=("pytorch-optimizer",),
+        class_names=("pytorch_optimizer.CAME",),
     ),
     Optimizer(
         name="adam-mini",

@@ -133,4 +133,51 @@ ROWS = (
         class_names=("sophia.SophiaG", "pytorch_optimizer.SophiaH"),
         trainer_names=("sophia", "sophiag"),
     ),
+    Optimizer(
+        name="one-state",
+        description="an optimizer with one state as large as the parameters",
+        states=(Full(),),
+        step_parameters=2,
+        class_names=_of_pytorch_optimizer(
+            *("AccSGD", "BCOS", "EmoLynx", "Gravity", "NovoGrad", "QHM", "RMSprop", "SCION", "SGDP", "SGDSaI"),
+            "SignSGD",
+        ),
+    ),
+    Optimizer(
+        name="two-states",
+        description="an optimizer with two states as large as the parameters",
+        states=(Full(count=2),),
+        step_parameters=3,
+        class_names=(
+            *("adopt.ADOPT", "timm.optim.Adopt", "adabelief_pytorch.AdaBelief", "torch_optimizer.AdaBelief"),
+            *_of_pytorch_optimizer(
+                "A2Grad", "ADOPT", "AdaBelief", "AdaBound", "AdaDelta", "AdaGC", "AdaMax", "AdaNorm"
+            ),
+            *_of_pytorch_optimizer("Adam", "AdamC", "AdamP", "AdamS", "AdamW", "AdamWSN", "Aida", "Ano", "AvaGrad"),
+            *_of_pytorch_optimizer("DAdaptLion", "DualAdam", "EXAdam", "EmoNavi", "FOCUS", "FTRL", "Grams", "Kate"),
+            *_of_pytorch_optimizer("LaProp", "MSVAG", "Magma", "NAdam", "PAdam", "PNM", "QHAdam", "RAdam", "SRMM"),
+            *_of_pytorch_optimizer("SimplifiedAdEMAMix", "StableSPAM", "TAM", "Yogi"),
+        ),
+        trainer_names=("adopt_adamw",),
+    ),
+    Optimizer(
+        name="three-states",
+        description="an optimizer with three states as large as the parameters",
+        states=(Full(count=3),),
+        step_parameters=3,
+        class_names=_of_pytorch_optimizer(
+            *("AdEMAMix", "AdaMod", "AdaTAM", "Adai", "AdamG", "AggMo", "ApolloDQN", "DAdaptAdaGrad", "DAdaptSGD"),
+            *("DiffGrad", "GrokFastAdamW", "MADGRAD", "Ranger", "VSGD"),
+        ),
+    ),
+    Optimizer(
+        name="four-states",
+        description="an optimizer with four states as large as the parameters",
+        states=(Full(count=4),),
+        step_parameters=3,
+        class_names=(
+            *("adan.Adan", "adan_pytorch.Adan", "timm.optim.Adan"),
+            *_of_pytorch_optimizer("AdaPNM", "AdaSmooth", "Adan"),
+        ),
+    ),
 )

@@ -46,7 +46,7 @@ ROWS = (
         description="GaLore with Adafactor",
         options=_LOW_RANK,
         part="targets",
-        states=(*_PROJECTION, Factored(width=4, low_rank=True)),
+        states=(Squares(shorter=True, width=4), Factored(width=4, low_rank=True)),  # of the gradient in fp32
         rest=(Factored(width=4),),
         step_tensors=3,
         step_casts=2,
@@ -92,8 +92,7 @@ ROWS = (
     Optimizer(
         name="shampoo",
         description="Shampoo with whole preconditioners",
-        options={"momentum": False},
-        states=(Squares(count=2, of_vectors=True), Full(when="momentum")),
+        states=(Squares(count=2, of_vectors=True), Full()),
         step_parameters=3,
         class_names=("pytorch_optimizer.Shampoo", "torch_optimizer.Shampoo"),
     ),

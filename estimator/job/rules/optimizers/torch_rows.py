@@ -57,7 +57,7 @@ ROWS = (
         options={**_FOREACH, "weight_decay": False},
         step_copies=(Full(when="weight_decay"),),
         step_parameters=1,
-        class_names=("torch.optim.SGD", "mup.MuSGD"),
+        class_names=("torch.optim.SGD", "mup.MuSGD", "pytorch_optimizer.SGD", "pytorch_optimizer.SGDW"),
         trainer_names=("sgd",),
         variants=(Variant(option="momentum", row="sgd-momentum"),),
         torch_class="torch.optim:SGD",

@@ -10,6 +10,7 @@ from ....common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .class_defaults import class_defaults as class_defaults
+    from .executed_files import setting_of_name as setting_of_name
     from .functions import OPTION_FUNCTIONS as OPTION_FUNCTIONS, OPTION_PATHS as OPTION_PATHS
     from .options import Options as Options
     from .parsed import Parsed as Parsed
@@ -17,6 +18,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "executed_files": "setting_of_name",
             "class_defaults": "class_defaults",
             "functions": "OPTION_FUNCTIONS OPTION_PATHS",
             "options": "Options",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..python import UNKNOWN, Call, External, Function, Instance, ScriptClass, Thing
+from .executed_files import FILE_FUNCTIONS
 from .options import Options
 from .parsed import Parsed, Parser, instance_of, parse_class
 
@@ -128,6 +129,7 @@ OPTION_PATHS: Mapping[str, _Handler] = {
     **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), _variables),
     **dict.fromkeys(("typer.run", "app.run", "absl.app.run"), _run_app),
     **dict.fromkeys(("typer.Option", "typer.Argument", "Option", "Argument"), _first),
+    **FILE_FUNCTIONS,
     **dict.fromkeys(("@option", "@argument", "@command"), _decorator),
 }
 """By a function's dotted name; decorators with ``@``."""

@@ -1,7 +1,8 @@
 """The options that a script declares, and their values on the command line: argparse, dataclasses, click, functions."""
 
 import ast
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +28,12 @@ class Options:
 
     Args:
         given: the flags on the command line by name.
-        words: the words before the first flag.
+        arguments: the words of the command line.
     """
 
-    def __init__(self, given: Mapping[str, Setting], words: list[str]) -> None:
-        self.given, self._words = given, list(words)
+    def __init__(self, given: Mapping[str, Setting], arguments: Sequence[str]) -> None:
+        self.given, self.arguments = given, arguments
+        self._words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
         self.declared: dict[str, Declared] = {}
         self.looked_up: list[str] = []
         """Options that the script looked at in the condition that is being followed."""
@@ -121,6 +123,7 @@ class Options:
                 kind="flag" if word == "bool" else word,
             )
             if parameter.arg in self.given:
+                self.decisive.add(parameter.arg)
                 given = self.given[parameter.arg]
                 found[parameter.arg] = given.with_value(convert(given.value, declared))
             elif default is not UNKNOWN:
@@ -141,6 +144,7 @@ class Options:
         self.add_argument(parser)
         key = next(reversed(self.declared), "")
         found = self.find(key)
+        self.decisive.add(key)
         if isinstance(function, Function) and key:
             setting = found or Setting(value=UNKNOWN, origin="")
             function.options = {**(function.options or {}), key: setting}

@@ -14,18 +14,20 @@ if TYPE_CHECKING:
         SIZE_ARGUMENTS as SIZE_ARGUMENTS,
         TRAINING_CONFIG as TRAINING_CONFIG,
     )
+    from .layers import Container as Container, Layer as Layer
     from .model import Model as Model, models_in as models_in
     from .notes import Doubt as Doubt, Notes as Notes
-    from .parameters import ParameterOwner as ParameterOwner, elements as elements
+    from .parameters import ParameterOwner as ParameterOwner, Shape as Shape, elements as elements
     from .script_library import ScriptLibrary as ScriptLibrary
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "configs": "LENGTH_ARGUMENTS SIZE_ARGUMENTS TRAINING_CONFIG",
+            "layers": "Container Layer",
             "model": "Model models_in",
             "notes": "Doubt Notes",
-            "parameters": "elements ParameterOwner",
+            "parameters": "elements ParameterOwner Shape",
             "script_library": "ScriptLibrary",
         },
     )

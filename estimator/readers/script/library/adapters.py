@@ -88,15 +88,22 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
                 *("gradients", "optimizer", "activations"),
                 key="lora.rank",
             )
+    if isinstance(config, AdapterConfig):
+        _train_head(model, config, call)
     model.put("use_peft", True, call.where, text or f"{call.name}(...)")
+
+
+def _train_head(model: Model, config: AdapterConfig, call: Call) -> None:
+    """Train the head of a classifier besides, as peft does for its task types."""
+    heads = [name for name in _HEADS if model.has_part(name)]
+    if heads and str(config.arguments.get("task_type")) in ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS"):
+        model.train(heads, value=True, call=call)
 
 
 def _other_method(model: Model, config: AdapterConfig, call: Call) -> None:
     """Freeze a model for a method that trains a few vectors or an encoder of prompts beside it."""
     model.own_adapters = True
-    heads = [name for name in _HEADS if model.has_part(name)]
-    if heads and "CLS" in str(config.arguments.get("task_type")):
-        model.train(heads, value=True, call=call)
+    _train_head(model, config, call)
     count = _prompt_parameters(model, config)
     model.notes.doubt(
         f"{config.where}: what {config.kind} trains beside the frozen model is counted roughly.",
@@ -175,6 +182,11 @@ def hint_unsloth_loading(model: Model, call: Call) -> None:
     if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
         _hint(model, "load_in_4bit", True)
     _hint(model, "bnb_4bit_use_double_quant", True)
+    if plain(call.kwargs.get("fast_inference")) is True:  # vLLM in this process, which shares the weights
+        _hint(model, "use_vllm", True)
+        _hint(model, "vllm_mode", "colocate")
+        share = call.setting("gpu_memory_utilization") if "gpu_memory_utilization" in call.kwargs else None
+        model.hints.setdefault("vllm_gpu_memory_utilization", share or default_setting(0.5, "unsloth's default"))
 
 
 def _hint(model: Model, name: str, value: object) -> None:

@@ -11,7 +11,7 @@ from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, as_number, plain, s
 from .config_defaults import CONFIG_DEFAULTS, SHAPE_FIELDS, general_name
 from .notes import Notes
 
-TRAINING_CONFIG = re.compile(rf"(Seq2Seq|Unsloth)?TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
+TRAINING_CONFIG = re.compile(rf"[A-Za-z0-9]*TrainingArguments|(Async)?({TRAINER_NAMES})(v2)?Config|ModelConfig")
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
 LENGTH_ARGUMENTS = (

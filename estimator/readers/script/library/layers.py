@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..python import UNKNOWN, Attribute, Call, External, Instance, Scope, Thing, short_text
 from .model import Model, Part, models_in
-from .parameters import Parameter, ParameterList, ParameterOwner, Shape, elements
+from .parameters import Parameter, ParameterList, ParameterOwner, Shape, Tensor, elements
 
 if TYPE_CHECKING:
     from ....job import UncertaintyDirection
@@ -48,6 +48,17 @@ class Layer(ParameterOwner):
         if name in ("weight", "bias"):
             return Parameter(self, name)
         return Part(self, ("",)).attribute(name)
+
+    def set_attribute(self, name: str, value: Any, call: Call) -> None:
+        """Take a parameter: another layer's, which is shared with it then, or a new one."""
+        if self._found is None or name not in self._found:
+            return
+        if isinstance(value, Parameter) and value.owner is not self:
+            self._found = {each: shape for each, shape in self._found.items() if each != name}
+        elif isinstance(value, Layer) and value.kind == "Parameter":
+            shape = (value.shapes() or {}).get("")
+            self._found = None if shape is None else {**self._found, name: shape}
+        self.forget_shapes()
 
     def method(self, call: Call) -> Any:
         """Return the result of one of its methods."""
@@ -194,7 +205,8 @@ def _shapes(call: Call) -> dict[str, Shape] | None:
     if name in ("LayerNorm", "RMSNorm", "BatchNorm1d", "BatchNorm2d"):
         return _matrix((call.value(0, "normalized_shape", "num_features"),), bias=name != "RMSNorm")
     if name == "Parameter":
-        return None
+        data = call.value(0, "data")
+        return {"": data.shape} if isinstance(data, Tensor) else None
     return None
 
 

@@ -1,8 +1,10 @@
 """Calls that make models: ``from_pretrained``, ``from_config``, a class with a config, copies and averages."""
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
+from ....job import Task
 from ...source import Setting
 from ..python import UNKNOWN, Call, Thing, plain, short_text
 from .adapters import UNSLOTH_CLASSES, QuantizationConfig, hint_unsloth_loading, load_adapters
@@ -26,22 +28,26 @@ _NOT_FIELDS = {
 }
 """Arguments of ``from_pretrained`` that are no fields of the config."""
 _BASE_MODELS = ("AutoModel", "BertModel", "LlamaModel")
-_TASK_BY_CLASS_ENDING = {
+_TASK_BY_CLASS_ENDING: Mapping[str, Task] = {
     "ForCausalLM": "causal-lm",
     "ForCausalLMWithValueHead": "causal-lm",
     "LMHeadModel": "causal-lm",
     "ForMaskedLM": "masked-lm",
     "ForSeq2SeqLM": "seq2seq-lm",
     "ForConditionalGeneration": "seq2seq-lm",
-    "ForSequenceClassification": "sequence-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
+    **{f"For{''.join(word.capitalize() for word in task.split('-'))}": task for task in get_args(Task)},
 }
+_SENTENCE_MODELS: Mapping[str, Task] = {
+    "SentenceTransformer": "feature-extraction",
+    "CrossEncoder": "sequence-classification",
+    "SparseEncoder": "masked-lm",
+}
+"""Classes of sentence-transformers, and the head of the model inside."""
 _NO_MODEL_CLASS = re.compile(r"Collator|Output|Config|Processor|Trainer|Loss|Dataset|Metric|Pipeline|Mixin|Arguments")
 _NO_MODELS = ("Tokenizer", "Processor", "FeatureExtractor", "GenerationConfig", "Scheduler")
 
 
-def task_of(name: str) -> str | None:
+def task_of(name: str) -> Task | None:
     """Return the task of a model class, by the end of its name; None if it is no model."""
     if _NO_MODEL_CLASS.search(name):
         return None
@@ -92,6 +98,20 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
     if owner in UNSLOTH_CLASSES:
         hint_unsloth_loading(model, call)
         return (model, UNKNOWN)
+    return model
+
+
+def sentence_model(call: Call, notes: Notes) -> Any:
+    """Follow ``SentenceTransformer("id")``, ``CrossEncoder("id")`` and ``SparseEncoder("id")``."""
+    model = Model(notes, call.where, f"{call.name}(...)")
+    task = _SENTENCE_MODELS[call.name]
+    model.task = Setting(value=task, origin=f"{call.where}: {call.name}(...)")
+    setting = call.setting(0) if call.args else None
+    if setting is not None and isinstance(setting.value, str):
+        model.name = setting
+        model.config = ModelConfig(notes, kind=None, source=setting)
+    sentence = f"{call.where}: {call.name} runs once for each text of an example; one is counted."
+    notes.doubt(sentence, "activations", direction="more", key="training.sequences_per_example")
     return model
 
 
@@ -154,8 +174,14 @@ def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
 
 def _read_task(model: Model, owner: str, call: Call) -> None:
     task = task_of(owner)
+    if task == "multiple-choice":
+        sentence = f"{call.where}: {owner} puts every choice of an example through the model; one is counted."
+        model.notes.doubt(sentence, "activations", direction="more", key="training.sequences_per_example")
     if task is None and (owner in _BASE_MODELS or is_model_class(owner)) and owner not in UNSLOTH_CLASSES:
         task = "feature-extraction"
+    if task is None and "For" in owner:
+        sentence = f"{call.where}: the head of {owner} is not known; the family's usual one is counted."
+        model.notes.doubt(sentence, "weights", "activations", "logits", key="model.task")
     if task is not None:
         label = f"{owner}.{call.name}" if call.name.startswith("from_") else f"{call.name}(...)"
         model.task = Setting(value=task, origin=f"{call.where}: {label}")
@@ -249,3 +275,13 @@ class Tokenizer(Thing):
         """Note the length that it cuts texts to."""
         call.path = "tokenizer"
         return call.run.library.unknown(call)
+
+
+def set_default_dtype(call: Call, notes: Notes) -> Any:
+    """Follow ``torch.set_default_dtype``: models that are made from a config alone have that type."""
+    setting = call.setting(0) if call.args else None
+    notes.default_dtype = setting
+    if setting is None:
+        sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
+        notes.doubt(sentence, "weights", "gradients", "optimizer", key="training.precision")
+    return None

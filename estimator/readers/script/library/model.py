@@ -236,7 +236,7 @@ class Part(Thing):
         """Take an assignment: a module replaces a part of the model."""
         from .layers import replace_part
 
-        prefix = self.prefixes[0]
+        prefix = next(iter(self.prefixes), "")
         if isinstance(value, Thing) and isinstance(self.owner, Model) and not isinstance(value, ModelConfig):
             replace_part(self.owner, f"{prefix}.{name}" if prefix else name, value, call)
 
@@ -258,7 +258,7 @@ class Part(Thing):
         shapes = self.owner.shapes()
         if shapes is None or self.unknown:
             return None
-        if len(self.prefixes) > 1:
+        if len(self.prefixes) != 1:
             return [(prefix.rpartition(".")[2], Part(self.owner, (prefix,))) for prefix in self.prefixes]
         start = f"{self.owner.full_name(self.prefixes[0])}." if self.prefixes[0] else ""
         inside = (name[len(start) :] for name in shapes if name.startswith(start))
@@ -282,7 +282,7 @@ class Part(Thing):
             if isinstance(found, list):
                 return Part(self.owner, tuple(prefix for part in found for prefix in part.prefixes))
             return found
-        prefix = self.prefixes[0]
+        prefix = next(iter(self.prefixes), "")
         if items is None and isinstance(key, int) and key >= 0 and not self.unknown:
             return Part(self.owner, (f"{prefix}.{key}",))
         if items is None and isinstance(key, slice) and (key.stop or -1) > 0 and (key.start or 0) >= 0:

@@ -33,13 +33,14 @@ def _shown(call: Call) -> str:
 def convert(part: Part, dtype: Any, call: Call) -> None:
     """Convert a model's weights to a dtype."""
     owner = part.owner
+    if not isinstance(owner, Model):
+        owner.dtype = _DTYPES.get(str(plain(dtype)).rpartition(".")[2], owner.dtype)
     if not isinstance(owner, Model) or dtype is None:
         return
     word = _DTYPES.get(str(plain(dtype)).rpartition(".")[2])
-    quantized = {"load_in_4bit", "load_in_8bit"} & owner.settings.keys()
     if word is not None and _is_whole(part):
         owner.put("dtype", word, call.where, f".{call.name}({_arguments(call)})")
-    elif word is not None and not quantized and owner.size_of(part.prefixes) < _SMALL_PART:
+    elif word is not None and owner.size_of(part.prefixes) < _SMALL_PART:
         return
     elif isinstance(dtype, str) and word is None:
         owner.uncertain_type(call, f"weights in {dtype!r} are not known here")
@@ -98,7 +99,9 @@ def _move(on_gpu: bool) -> Callable[[Part, Call], Any]:
 
 def _require(part: Part, value: Any, call: Call) -> Any:
     """Freeze or train the parameters of modules."""
-    if part.unknown or (isinstance(part.owner, Model) and any(part.owner.has_part(p) is False for p in part.prefixes)):
+    if part.unknown or (
+        isinstance(part.owner, Model) and any(p and part.owner.has_part(p) is False for p in part.prefixes)
+    ):
         part.owner.uncertain.append(f"{call.where}: {_shown(call)} may freeze or train parameters and is not counted.")
         return part
     part.owner.train(None if _is_whole(part) else part.prefixes, value, call)
@@ -214,9 +217,10 @@ def _embeddings(part: Part, call: Call) -> Any:
 def _stack(part: Part, call: Call) -> Any:
     name = call.name.removeprefix("get_")
     owner = part.owner
-    if isinstance(owner, Model) and not owner.has_part(name):
+    if isinstance(owner, Model) and owner.has_part(name) is False:
         return owner.body()
-    return Part(owner, (name,))
+    shared = isinstance(owner, Model) and owner.has_part("shared")
+    return Part(owner, (name, "shared") if shared else (name,))
 
 
 def _submodule(part: Part, call: Call) -> Any:

@@ -47,6 +47,8 @@ class Optimizer(Thing):
         elif isinstance(value, dict):
             if "params" in value:
                 self.take(value["params"])
+                for name in set(optimizer_arguments()) & value.keys():  # the rank of GaLore's group
+                    self.arguments.setdefault(name, plain(value[name]))
         else:
             self.values.append(value)
 

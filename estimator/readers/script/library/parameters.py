@@ -14,6 +14,26 @@ MAX_NAMES = 20_000
 Shape = tuple[int, ...]
 
 
+class Tensor(Thing):
+    """A tensor that the script makes, of a known shape: ``torch.ones(768)``."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def attribute(self, name: str) -> Any:
+        """Return its shape, or a method."""
+        return self.shape if name == "shape" else Attribute(self, name)
+
+
+def make_tensor(call: Call) -> Any:
+    """Follow ``torch.zeros(2, 3)`` and ``torch.full((2, 3), 1.0)``."""
+    first = call.value(0, "size")
+    sizes = list(first) if isinstance(first, list | tuple) else call.args
+    sizes = [first] if call.name == "full" and not isinstance(first, list | tuple) else sizes
+    known = all(isinstance(size, int) and 0 < size < 2**31 for size in sizes)
+    return Tensor(tuple(sizes)) if sizes and known else UNKNOWN
+
+
 class ParameterOwner(Thing):
     """A model or layer: its parameters by name, and which of them train."""
 
@@ -23,6 +43,10 @@ class ParameterOwner(Thing):
         """Whether each parameter trains; None: nothing was frozen, or the names are unknown."""
         self.rules: list[tuple[str, bool]] = []
         """What was frozen (False) or trained in order, as patterns, where the names are unknown."""
+        self.cloned: dict[str, set[str | None]] = {}
+        """Names of the parameters that are copied, by script and line."""
+        self.dtype: str | None = None
+        """The dtype that layers of the script's own were converted to."""
         self.uncertain: list[str] = []
         """Sentences on freezing that was not understood."""
         self._shapes: Mapping[str, Shape] | None = None
@@ -119,11 +143,19 @@ class Parameter(Thing):
         """Return an attribute or method."""
         if name == "requires_grad":
             return self.owner.trains(self.name) if self.name is not None else UNKNOWN
-        if name in ("data", "grad", "module"):
+        if name == "grad":
+            return UNKNOWN
+        if name in ("data", "module"):
             return self
         if name in ("ndim", "shape") and self.shape is not None:
             return len(self.shape) if name == "ndim" else self.shape
         return Attribute(self, name)
+
+    def item(self, key: Any) -> Any:
+        """Return some of its rows."""
+        if self.shape is None or not isinstance(key, slice):
+            return UNKNOWN
+        return Tensor((len(range(self.shape[0])[key]), *self.shape[1:]))
 
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to ``requires_grad``."""
@@ -144,7 +176,9 @@ class Parameter(Thing):
             return UNKNOWN if shape is None else shape[axis] if isinstance(axis, int) and axis < len(shape) else shape
         elif call.name in ("is_floating_point", "is_leaf"):
             return True
-        return self
+        elif call.name == "clone":
+            self.owner.cloned.setdefault(call.where, set()).add(self.name)
+        return UNKNOWN if call.name == "cpu" else self
 
     def is_instance(self, kind: Any) -> bool | None:
         """Return whether it is of a class."""
@@ -174,7 +208,7 @@ class ParameterList(Thing):
                 listed = [("", Parameter(owner, None if whole else prefix, many=not whole)) for prefix in prefixes]
                 found += [(UNKNOWN, each) if self.named else each for _, each in listed]
             else:
-                found += [(before + name, each) if self.named else each for name, each in listed]
+                found += [((before + name).rstrip("."), each) if self.named else each for name, each in listed]
         return found
 
     def attribute(self, name: str) -> Any:
@@ -200,10 +234,12 @@ def shapes_of(config: Mapping[str, Any], task: Task) -> dict[str, Shape] | None:
         return None
     found: dict[str, Shape] = {}
     for group in inventory.groups:
-        if group.name.count("*") > 1 or len(found) + group.repeat > MAX_NAMES:
+        if group.name.count("*") > 2 or len(found) + group.repeat > MAX_NAMES:
             return None
-        for number in _layer_numbers(group.name, group.repeat, inventory.layers):
-            found[group.name.replace("*", str(number))] = group.shape
+        inner = _inner_numbers(group.name)
+        for number in _layer_numbers(group.name, group.repeat // len(inner), inventory.layers):
+            outer = group.name.replace("*", str(number), 1)
+            found.update({outer.replace("*", str(each)): group.shape for each in inner})
     return found
 
 
@@ -215,3 +251,12 @@ def _layer_numbers(name: str, repeat: int, layers: int) -> Iterator[int | str]:
         yield from range(layers - repeat, layers)
     else:
         yield from range(repeat)
+
+
+def _inner_numbers(name: str) -> tuple[int, ...]:
+    """Return the numbers of T5's layers in a block that have a parameter."""
+    if name.count("*") < 2:
+        return (0,)
+    decoder = name.startswith("decoder")
+    layers = {"SelfAttention": (0,), "EncDecAttention": (1,), "DenseReluDense": (2,) if decoder else (1,)}
+    return next((found for part, found in layers.items() if f".{part}." in name), (0, 1, 2) if decoder else (0, 1))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....job.rules import optimizer_class_names
-from ...source import Component, Setting, SettingsLayer
+from ...source import Component, Setting
 from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..python import (
     BUILTINS,
@@ -25,7 +25,7 @@ from .adapters import AdapterConfig, QuantizationConfig, get_peft_model, peft_co
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
 from .layers import Container, make_layer, module_method, parameters_of, reachable_models
-from .loading import config_class, from_class, from_pretrained, is_model_class
+from .loading import config_class, from_class, from_pretrained, is_model_class, sentence_model, set_default_dtype
 from .model import Model, models_in
 from .notes import Notes
 from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer
@@ -65,17 +65,16 @@ class ScriptLibrary:
     Args:
         notes: where it is noted.
         options: the script's options.
-        overrides: values of module-level names that a file which the script executes gives (``exec``).
     """
 
-    def __init__(self, notes: Notes, options: Options, overrides: SettingsLayer) -> None:
-        self.notes, self.options, self._overrides = notes, options, overrides
+    def __init__(self, notes: Notes, options: Options) -> None:
+        self.notes, self.options = notes, options
         self._followed = 0
 
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a library's name."""
         if value.path == "sys" and name == "argv":
-            return UNKNOWN
+            return ["script", *self.options.arguments]
         if value.name == "FLAGS":
             return Parsed(self.options).attribute(name)
         if name == "is_floating_point":
@@ -223,6 +222,7 @@ class ScriptLibrary:
             elif base == "Optimizer" or base in optimizer_class_names():
                 call.path = base if base in optimizer_class_names() else found.kind.name
                 found.values["_optimizer"] = make_optimizer(call, self.notes)
+                found.inherited = frozenset(("step", "zero_grad", "add_param_group"))
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
                 call.path = base
                 found.values["_model"] = from_class(call, self.notes)
@@ -255,28 +255,14 @@ class ScriptLibrary:
             self.notes.doubt(f"{call.where}: {short_text(call.node)} may change the model.", *_ALL)
         return None
 
-    def _execute(self, call: Call) -> Any:
-        """Follow ``exec``: the values that it is known to give replace those of the module."""
-        if self._overrides and call.scope is not None:
-            scope = call.scope.outermost()
-            for name, setting in self._overrides.items():
-                scope.assign(name, setting.value)
-                scope.origins[name] = setting
-        else:
-            sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
-            self.notes.doubt(sentence, *_ALL)
+    def execute_unknown(self, call: Call) -> Any:
+        """Note ``exec`` of what is not known."""
+        sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
+        self.notes.doubt(sentence, *_ALL)
         return UNKNOWN
 
     def _end(self, call: Call) -> Any:
         raise ScriptEndsError
-
-    def _set_default_dtype(self, call: Call) -> Any:
-        setting = call.setting(0) if call.args else None
-        self.notes.default_dtype = setting
-        if setting is None:
-            sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
-            self.notes.doubt(sentence, "weights", "gradients", "optimizer", key="training.precision")
-        return None
 
     def _parameters(self, call: Call) -> Any:
         """Return parameters of a model that is not known, or of an object that holds some."""
@@ -328,7 +314,7 @@ def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
 
 _BY_PATH: Mapping[str, _Handler] = {
     **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
-    **dict.fromkeys(("exec", "eval"), ScriptLibrary._execute),
+    "eval": ScriptLibrary.execute_unknown,
     "setattr": ScriptLibrary._assign_attribute,
     "torch.compile": _noting(compile_model),
     "deepspeed.initialize": _noting(initialize_deepspeed),
@@ -341,9 +327,10 @@ _BY_NAME: Mapping[str, _Handler] = {
     **dict.fromkeys(("parameters", "named_parameters"), ScriptLibrary._parameters),
     "BitsAndBytesConfig": _apply(QuantizationConfig),
     "get_peft_model": _noting(get_peft_model),
-    "set_default_dtype": ScriptLibrary._set_default_dtype,
+    "set_default_dtype": _noting(set_default_dtype),
     "backward": ScriptLibrary.train_step,
     "get_peft_config": _apply(peft_config),
     "get_quantization_config": _apply(quantization_config),
+    **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(sentence_model)),
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,
 }

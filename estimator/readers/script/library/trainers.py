@@ -11,6 +11,7 @@ from .configs import Arguments, ModelConfig
 from .model import Model, Part, models_in
 from .notes import Notes
 from .optimizers import Optimizer
+from .parameters import make_tensor
 
 FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 _ROLE_BY_ARGUMENT = {
@@ -251,6 +252,8 @@ def compile_model(call: Call, notes: Notes) -> Any:
     for model in models_in(value):
         if isinstance(model, Model):
             model.put("torch_compile", True, call.where, "torch.compile(...)")
+    if isinstance(value, Instance):
+        notes.hints.setdefault("torch_compile", Setting(value=True, origin=f"{call.where}: torch.compile(...)"))
     return value
 
 
@@ -323,6 +326,7 @@ MODEL_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(("deepcopy", "copy.copy"), copy_value),
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), prepare_for_kbit),
     "create_reference_model": reference_model,
+    **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn", "full"), lambda call, notes: make_tensor(call)),
     "DataLoader": make_loader,
     "Accelerator": make_accelerator,
 }

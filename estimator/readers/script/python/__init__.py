@@ -11,7 +11,7 @@ from ....common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .call import Call as Call
     from .decisions import Decisions as Decisions, Undecided as Undecided
-    from .evaluation import BudgetSpentError as BudgetSpentError
+    from .evaluation import BudgetSpentError as BudgetSpentError, KnownFailureError as KnownFailureError
     from .imports import MAX_BYTES as MAX_BYTES, Imports as Imports, parse as parse
     from .interpreter import Interpreter as Interpreter, ScriptEndsError as ScriptEndsError
     from .operators import as_number as as_number, truth as truth
@@ -36,7 +36,7 @@ else:
         {
             "decisions": "Decisions Undecided",
             "call": "Call",
-            "evaluation": "BudgetSpentError",
+            "evaluation": "BudgetSpentError KnownFailureError",
             "imports": "Imports MAX_BYTES parse",
             "interpreter": "Interpreter ScriptEndsError",
             "operators": "as_number truth",

@@ -1,9 +1,11 @@
 """Conditions of a script that cannot be decided, and the answers that one reading of it takes for granted."""
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from .plain_values import short_text
+from .values import PLAIN, Scope
 
 _QUIET_CALLS = {
     *("print", "log", "info", "debug", "warning", "warn", "error", "write", "set_description", "set_postfix"),
@@ -15,6 +17,11 @@ _QUIET_CALLS = {
     *("len", "float", "int", "str", "max", "min", "dump", "dumps"),
 }
 """Functions whose calls change nothing that memory depends on."""
+_MATTERS = re.compile(
+    r"(?i)lora|peft|freez|quant|from_(pretrained|config)|requires_grad|optim|dtype|bfloat16|float16|half|checkpointing"
+    r"|batch|length|seq_len|block_size|loader|ema|teacher|student|trainer|model|config|args|device|fsdp|ddp|deepspeed"
+)
+"""Names in branches that may decide about memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,8 @@ class Undecided:
     text: str
     answer: bool
     """The answer that was taken for granted."""
+    matters: bool
+    """What it decides names models, optimizers, or settings."""
 
 
 @dataclass(slots=True)
@@ -36,36 +45,48 @@ class Decisions:
 
     given: dict[str, bool] = field(default_factory=dict)
     asked: dict[str, Undecided] = field(default_factory=dict)
-    texts: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Key and text of each condition by the identity of its node; shared by the readings of one script."""
+    texts: dict[int, tuple[str, str, bool]] = field(default_factory=dict)
+    """Key and text of each condition by the identity of its node, and whether it matters; the readings share it."""
 
-    def decide(self, test: ast.expr, where: str, *, usual: bool) -> bool:
+    def decide(self, test: ast.expr, where: str, *, usual: bool, branches: list[ast.stmt] | None = None) -> bool:
         """Return the answer for a condition that cannot be decided.
 
         Args:
             test: the condition.
             where: script and line.
             usual: the answer if none is given.
+            branches: the statements that it decides about; None: it decides about an expression.
         """
         inverted = False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, inverted = test.operand, not inverted
         if id(test) not in self.texts:
             text = short_text(test)
-            self.texts[id(test)] = text if len(text) < 40 else f"{text}{hash(ast.dump(test))}", text
-        key, text = self.texts[id(test)]
-        return self._answer(key, where, text, usual=usual is not inverted) is not inverted
+            key = text if len(text) < 40 else f"{text}{hash(ast.dump(test))}"
+            self.texts[id(test)] = key, f"{text} holds", branches is None or _matters(branches)
+        key, text, matters = self.texts[id(test)]
+        return self._answer(key, where, text, usual=usual is not inverted, matters=matters) is not inverted
 
     def fails(self, handler: ast.ExceptHandler, where: str) -> bool:
         """Return whether a ``try`` ends in one of its handlers."""
-        text = f"an exception ({short_text(handler.type)})" if handler.type is not None else "an exception"
-        return self._answer(f"{where} except", where, text, usual=False)
+        text = f"{short_text(handler.type) or 'an exception'} is raised"
+        return self._answer(f"{where} except", where, text, usual=False, matters=_matters(handler.body))
 
-    def _answer(self, key: str, where: str, text: str, *, usual: bool) -> bool:
+    def _answer(self, key: str, where: str, text: str, *, usual: bool, matters: bool) -> bool:
         answer = self.given.get(key, usual)
         if key not in self.asked and len(self.asked) < 200:
-            self.asked[key] = Undecided(key, where, text, answer)
+            self.asked[key] = Undecided(key, where, text, answer, matters)
         return answer
+
+
+def _matters(body: list[ast.stmt]) -> bool:
+    """Return True if statements name what memory depends on."""
+    for statement in body:
+        for node in ast.walk(statement):
+            word = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None)
+            if isinstance(word, str) and _MATTERS.search(word):
+                return True
+    return False
 
 
 def is_quiet(body: list[ast.stmt]) -> bool:
@@ -88,6 +109,15 @@ def ends(body: list[ast.stmt]) -> bool:
 def raises(body: list[ast.stmt]) -> bool:
     """Return True if statements end the script."""
     return ends(body) and not isinstance(body[-1], ast.Return | ast.Continue | ast.Break)
+
+
+def has_succeeded(body: list[ast.stmt], scope: Scope) -> bool:
+    """Return True if a body that was followed is one assignment, whose value is known."""
+    (first, *more) = body
+    if more or not isinstance(first, ast.Assign) or not isinstance(first.targets[0], ast.Name):
+        return False
+    found = scope.find(first.targets[0].id)
+    return found is not None and isinstance(found.names[first.targets[0].id], PLAIN)
 
 
 def _is_quiet_statement(statement: ast.stmt) -> bool:

@@ -1,7 +1,7 @@
 """Calls and attributes of a script, by the kind of value that is called; the base of what follows a script."""
 
 import ast
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...source import Setting
 from .call import Call
@@ -20,6 +20,13 @@ from .values import (
     ScriptModule,
     Thing,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_MAX_PASSES = 3
+"""Times that one ``forward`` is followed: what it does is the same in every layer and every step."""
 
 
 class Library(Protocol):
@@ -47,6 +54,10 @@ class Library(Protocol):
         """Return the result of a method that an object of the script inherits from a library."""
 
 
+class KnownFailureError(Exception):
+    """The script raises an exception, which it may handle."""
+
+
 class BudgetSpentError(Exception):
     """The script takes more steps than are followed."""
 
@@ -67,6 +78,14 @@ class Evaluation:
         self.yielded: list[Any] | None = None
         """What the function that is being followed has yielded."""
         self.depth = 0
+        self._passes: dict[int, int] = {}
+        """How often each ``forward`` was followed, by identity of its node."""
+        self.argv: list[str] | None = None
+        """``sys.argv``; None: unknown."""
+        self.executing = 0
+        """Files that are being executed, one by another."""
+        self.find_file: Callable[[str], Path | None] = lambda _: None
+        """Returns a file that the script may read, by the name that it uses."""
 
     def call_function(self, function: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Return the result of a function of the script."""
@@ -120,6 +139,8 @@ class Evaluation:
     def attribute(self, value: Any, name: str) -> Any:
         """Return an attribute of a value."""
         if isinstance(value, External):
+            if value.path == "sys" and name == "argv" and self.argv is not None:
+                return list(self.argv)
             return self.library.attribute(value, name)
         if not isinstance(value, Thing):
             return Attribute(value, name)
@@ -160,6 +181,9 @@ class Evaluation:
             forward = function.kind.find("__call__")
             forward = function.kind.find("forward") if forward is UNKNOWN else forward
             if isinstance(forward, Function):
+                self._passes[id(forward.node)] = self._passes.get(id(forward.node), 0) + 1
+                if self._passes[id(forward.node)] > _MAX_PASSES:
+                    return UNKNOWN
                 return self.call_function(forward, [function, *call.args], call.kwargs)
             call.path, call.receiver = "__call__", function
             return self.library.instance_method(call)

@@ -2,6 +2,7 @@
 
 import ast
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,20 @@ _MAX_MODULES = 24
 
 
 class Imports:
-    """The modules of one folder, each followed once.
+    """The modules of a few folders, each followed once.
 
     Args:
-        folder: the script's folder; None: nothing is imported.
+        folders: the script's folder, and the one it is started in; the first that has a module counts.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = tuple(folders)
         self._modules: dict[Path, ScriptModule | None] = {}
         self._trees: dict[Path, ast.Module] = {}
 
     def again(self) -> "Imports":
         """Return the same folder for another reading of the script, with the files that are parsed already."""
-        other = Imports(self._folder)
+        other = Imports(self._folders)
         other._trees = self._trees
         return other
 
@@ -44,6 +45,7 @@ class Imports:
             return None
         if path not in self._modules:
             module = ScriptModule(path.name, path)
+            module.scope.names["__name__"] = name
             self._modules[path] = module  # before it is followed, as modules may import each other
             tree = self._parse(path)
             if tree is None:
@@ -53,23 +55,27 @@ class Imports:
         return self._modules[path]
 
     def _find(self, name: str, importer: Path | None, level: int) -> Path | None:
-        if self._folder is None or (not name and not level):
+        if not name and not level:
             return None
-        start = self._folder
+        starts = self._folders
         if level and importer is not None:
             start = importer.parent
             for _ in range(level - 1):
                 start = start.parent
-        if not start.is_relative_to(self._folder):
-            return None
+            starts = (start,)
         parts = [part for part in name.split(".") if part]
         if not all(part.isidentifier() for part in parts):
             return None
-        base = start.joinpath(*parts)
-        for path in (base.with_name(f"{base.name}.py") if parts else None, base / "__init__.py"):
-            if path is not None and path.is_file() and path.resolve().is_relative_to(self._folder.resolve()):
-                return path
+        for start in starts:
+            base = start.joinpath(*parts)
+            for path in (base.with_name(f"{base.name}.py") if parts else None, base / "__init__.py"):
+                if path is not None and path.is_file() and self._is_inside(path):
+                    return path
         return None
+
+    def _is_inside(self, path: Path) -> bool:
+        real = path.resolve()
+        return any(path.is_relative_to(each) and real.is_relative_to(each.resolve()) for each in self._folders)
 
     def _parse(self, path: Path) -> ast.Module | None:
         if path not in self._trees:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from .call import Call
-from .decisions import Decisions, ends, is_quiet, raises
+from .decisions import Decisions, ends, has_succeeded, is_quiet, raises
 from .definitions import Definitions
-from .evaluation import Library
+from .evaluation import KnownFailureError, Library
 from .imports import Imports
 from .operators import binary, truth
 from .values import (
@@ -186,6 +186,8 @@ class Interpreter(Definitions):
         origin = self.origin(node.value, scope)
         for target in node.targets:
             self.assign(target, value, scope)
+            if scope.outer is None and isinstance(target, ast.Name):
+                scope.places[target.id] = self.location(node)
             if origin is not None and isinstance(target, ast.Name):
                 scope.elsewhere.get(target.id, scope).origins[target.id] = origin
 
@@ -198,6 +200,8 @@ class Interpreter(Definitions):
         before, value = self.evaluate(target, scope), self.evaluate(node.value, scope)
         before, value = (self.iterate(each) if isinstance(each, Thing) else each for each in (before, value))
         self.assign(node.target, binary(type(node.op), before, value), scope)
+        if scope.outer is None and isinstance(node.target, ast.Name):
+            scope.places[node.target.id] = self.location(node)
 
     def _expression(self, node: ast.Expr, scope: Scope) -> None:
         self.evaluate(node.value, scope)
@@ -212,7 +216,10 @@ class Interpreter(Definitions):
             if raises(node.body) or raises(node.orelse):
                 known = not raises(node.body)
             else:
-                known = self.decide(node.test, scope, usual=not ends(node.body))
+                self.steps_left -= _STEPS_OF_A_DECISION
+                branches = [*node.body, *node.orelse]
+                where = self.location(node.test)
+                known = self.decisions.decide(node.test, where, usual=not ends(node.body), branches=branches)
         return self.block(node.body if known else node.orelse, scope)
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> End:
@@ -255,10 +262,12 @@ class Interpreter(Definitions):
             end = self.block(node.body, scope)
             if end is None:
                 end = self.block(node.orelse, scope)
-        except ScriptEndsError:
+        except (ScriptEndsError, KnownFailureError) as error:
             if not node.handlers:
                 raise
-        for handler in node.handlers:
+            if isinstance(error, KnownFailureError):
+                return self.block(node.handlers[0].body, scope) or self.block(node.finalbody, scope)
+        for handler in node.handlers if not has_succeeded(node.body, scope) else ():
             if is_quiet(handler.body) or raises(handler.body) or _is_interruption(handler):
                 continue
             if self.decisions.fails(handler, self.location(handler)):

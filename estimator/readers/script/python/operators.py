@@ -87,6 +87,10 @@ def as_number(value: Any) -> Any:
 
 def _compare_unknown(kind: type[ast.cmpop], left: Any, right: Any) -> Any:
     """Compare where a part is unknown: an item may still be found in a list that has it."""
+    has = getattr(right, "has", None) if kind in (ast.In, ast.NotIn) and isinstance(right, Thing) else None
+    if has is not None:
+        found = has(left)
+        return found is (kind is ast.In) if isinstance(found, bool) else UNKNOWN
     if kind in (ast.In, ast.NotIn) and isinstance(left, PLAIN) and isinstance(right, list | tuple | set | frozenset):
         if any(isinstance(item, PLAIN) and item == left for item in right):
             return kind is ast.In

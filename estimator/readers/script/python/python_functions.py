@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .call import Call
+from .evaluation import KnownFailureError
 from .operators import MAX_LENGTH, as_number, compare, truth
 from .python_methods import compile_pattern, match_pattern
 from .values import (
@@ -17,6 +18,7 @@ from .values import (
     Instance,
     Method,
     ScriptClass,
+    ScriptModule,
     Thing,
     Unknown,
 )
@@ -181,6 +183,8 @@ def _hasattr(call: Call) -> Any:
     owner, name = call.value(0), call.value(1)
     if isinstance(owner, Instance) and isinstance(name, str):
         return name in owner.values or owner.kind.find(name) is not UNKNOWN or UNKNOWN
+    if isinstance(owner, External) and owner.path.startswith("torch."):
+        return True  # scripts look for what old versions lack
     has = getattr(owner, "has", None)
     return has(name) if has is not None and isinstance(name, str) else UNKNOWN
 
@@ -196,6 +200,9 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
+_NO_PLAIN_VALUES = (External, Function, Method, ScriptClass, ScriptModule, Instance)
+
+
 def _isinstance(call: Call) -> Any:
     value, kinds = call.value(0), call.value(1)
     kinds = kinds if isinstance(kinds, list | tuple) else [kinds]
@@ -204,6 +211,8 @@ def _isinstance(call: Call) -> Any:
         of_kind = getattr(value, "is_instance", None)
         if isinstance(kind, External) and kind.path in _TYPES and isinstance(value, (*PLAIN, list, tuple, dict)):
             answers.append(isinstance(value, _TYPES[kind.path]))
+        elif isinstance(kind, External) and kind.path in _TYPES and isinstance(value, _NO_PLAIN_VALUES):
+            answers.append(False)
         elif isinstance(kind, ScriptClass) and isinstance(value, Instance):
             answers.append(value.kind is kind or kind in value.kind.bases)
         else:
@@ -237,7 +246,9 @@ def _literal(call: Call) -> Any:
     text = call.value(0)
     try:
         return ast.literal_eval(text) if isinstance(text, str) and len(text) < 10_000 else UNKNOWN
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, SyntaxError):
+        raise KnownFailureError from None
+    except (RecursionError, MemoryError):
         return UNKNOWN
 
 

@@ -45,13 +45,15 @@ class External:
 class Scope:
     """The names of a module, a call or a class body, and the scope around them."""
 
-    __slots__ = ("elsewhere", "names", "origins", "outer")
+    __slots__ = ("elsewhere", "names", "origins", "outer", "places")
 
     def __init__(self, outer: "Scope | None" = None) -> None:
         self.names: dict[str, Any] = {}
         self.outer = outer
         self.origins: dict[str, Setting] = {}
         """The settings behind names that hold an option's value."""
+        self.places: dict[str, str] = {}
+        """Where names of a module got their values: script and line."""
         self.elsewhere: dict[str, Scope] = {}
         """Scopes of the names declared ``global`` or ``nonlocal``."""
 
@@ -227,14 +229,20 @@ class Instance(Thing):
     def __init__(self, kind: ScriptClass) -> None:
         self.kind = kind
         self.values: dict[str, Any] = {}
+        self.inherited: frozenset[str] = frozenset()
+        """Methods that are taken for those of its base in a library, whatever the class makes of them."""
 
     def attribute(self, name: str) -> Any:
         """Return an attribute, a bound method of the class, or what its base in a library makes of the name."""
         if name in self.values:
             return self.values[name]
         found = self.kind.find(name)
+        if name in self.inherited:
+            return Attribute(self, name)
         if isinstance(found, Function) and not found.is_static:
             return Method(found, (self.kind if found.is_class_method else self,))
+        if found is UNKNOWN and name in ("module", "_orig_mod"):  # DDP and torch.compile keep a model there
+            return self
         return found if found is not UNKNOWN else Attribute(self, name)
 
     def set_attribute(self, name: str, value: Any, call: "Call") -> None:

@@ -4,7 +4,7 @@ Read from ``finetune/*.py``, ``pretrain.py`` and ``utils.py`` (``parse_devices``
 """
 
 from ....job.rules import older
-from ...program import Program, visible_gpus
+from ...program import Program, checked_ranks, visible_gpus
 from ...source import LayeredSettings, Setting, as_int, as_word, default_setting, is_open, parse_digits, refusal
 
 LORA_RECIPES = ("lora", "finetune", "finetune_lora")
@@ -30,6 +30,9 @@ def read_devices(program: Program, settings: LayeredSettings, *, recipe: str) ->
         return
     origin = f"{devices.origin} times {written_nodes.origin}" if nodes > 1 and written_nodes else devices.origin
     ranks = Setting(value=per_node * nodes, origin=origin, written=devices.written)
+    if checked_ranks(ranks, findings).ranks is None:
+        findings.require("parallel.data_shard")
+        return
     if ranks.value == 1:
         findings.record("parallel.data_shard", 1, origin, written=False)
         return

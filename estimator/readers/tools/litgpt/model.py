@@ -102,7 +102,7 @@ def _stored_config(path: Path, program: Program) -> Mapping[str, Any]:
     try:
         return read_table(path) if os.access(path, os.R_OK) else {}
     except InputError as error:
-        program.findings.warn(f"The model's own configuration is not counted: {error.message}")
+        program.findings.warn(f"The model's own configuration is not counted: {error.message}", unless="model.id")
         return {}
 
 
@@ -126,7 +126,9 @@ def _record_converted(program: Program, own: Mapping[str, Any], origin: str) -> 
     is_llama = kind == _LLAMA and isinstance(known.get("intermediate_size"), int)
     if unusual or not all(type(size) is int and size > 0 for size in sizes) or not (is_llama or is_gpt_neox):
         part = ", ".join(unusual) or " with ".join(kind)
-        program.findings.warn(f"{origin}: LitGPT's model with {part} is not known here; give model.config.")
+        program.findings.warn(
+            f"{origin}: LitGPT's model with {part} is not known here; give model.config.", unless="model.id"
+        )
         return
     _, hidden, heads, vocab, multiple, _ = sizes
     config = {

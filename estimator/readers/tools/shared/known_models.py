@@ -7,7 +7,7 @@ from typing import Any
 
 from ...program import Program
 from ...source import FilesystemView, Finding, Setting
-from ...trainer import known_config
+from ...trainer import given_config, known_config
 
 TORCHTUNE = {
     "llama2_7b": "meta-llama/Llama-2-7b-hf",
@@ -79,7 +79,12 @@ def folder_id(filesystem: FilesystemView, text: str) -> str | None:
 
 
 def config_of_model(program: Program, model: Setting | None) -> Mapping[str, Any] | None:
-    """Return the config of a model that a setting names, by id or by folder; None if it is not known here."""
+    """Return the config of a model that a setting names, by id or by folder; None if it is not known here.
+
+    Where the user gives another model, that one's.
+    """
+    if program.findings.replaces_model:
+        return given_config(program.findings, program.environ)
     if model is None:
         return None
     name = folder_id(program.filesystem, str(model.value)) or str(model.value)

@@ -278,7 +278,9 @@ def test_trls_own_arguments_are_followed_through_a_script(
     assert job.training.precision == precision
     assert (job.lora.rank if job.lora else None) == rank
     assert (job.lora.quantization if job.lora else "none") == ("nf4" if "4bit" in flags else "none")
-    assert reading.uncertainties == ()
+    assert {each.component for each in reading.uncertainties} == (
+        {"weights", "activations"} if "4bit" in flags else set()
+    )
 
 
 @pytest.mark.parametrize(("name", "sequences"), [("TPO", 3), ("GMPO", 1), ("AsyncGRPO", 1), ("SDFT", 1)])
@@ -321,3 +323,40 @@ def test_a_tools_own_loss_holds_the_logits(tmp_path: Path) -> None:
     (tmp_path / "l.yaml").write_text("model_name_or_path: gpt2\nstage: dpo\ncutoff_len: 512\npref_loss: simpo\n")
     simpo = read_config_file(tmp_path / "l.yaml", environ={}, versions={"trl": "1.16.0"}).job()
     assert (simpo.training.reference_pass, simpo.other_models) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("method", "trl", "cast"),
+    [("sft", "0.25.1", True), ("sft", "0.26.0", False), ("dpo", "0.28.0", True), ("dpo", "0.29.0", False)],
+)
+def test_older_versions_cast_what_is_not_quantized(read: Read, method: str, trl: str, cast: bool) -> None:
+    reading = read(line(method, "--use_peft", "--load_in_4bit"), trl)
+    assert reading.job().unsure.weights == ("more" if cast else "no")
+    assert read(line(method, "--use_peft"), trl).job().unsure.weights == "no"
+
+
+def test_adapters_of_a_model_that_the_trainer_loads_itself(read: Read, tmp_path: Path) -> None:
+    script = """\
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(output_dir="out", per_device_train_batch_size=8, beta=0.04, use_vllm=True, vllm_mode="colocate")
+lora = LoraConfig(r=4, target_modules="all-linear")
+GRPOTrainer(model="gpt2", reward_funcs=lambda completions, **more: [0.0], args=args, peft_config=lora).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    job = read("python train.py").job({"training.sequence_length": 600})
+    assert (job.lora and job.lora.rank, job.other_models) == (4, [])  # its reference is itself without adapters
+    assert job.rollout == Rollout(engine="vllm")
+
+
+def test_unsloths_fast_inference_is_a_vllm_in_the_process(read: Read, tmp_path: Path) -> None:
+    script = """\
+from unsloth import FastLanguageModel
+from trl import GRPOConfig, GRPOTrainer
+model, tokenizer = FastLanguageModel.from_pretrained("gpt2", fast_inference=True, gpu_memory_utilization=0.6)
+args = GRPOConfig(output_dir="out", per_device_train_batch_size=8, max_completion_length=200)
+GRPOTrainer(model=model, reward_funcs=[], args=args).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    job = read("python train.py").job({"training.sequence_length": 600})
+    assert job.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.6)

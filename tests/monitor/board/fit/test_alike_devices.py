@@ -13,7 +13,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.fit import training_fit
 from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.monitor.board.fit.fit_result import MAX_LISTED
+from vramtop.monitor.board.fit.fit_result import MAX_LISTED, DeviceVerdict
 from vramtop.monitor.board.fit.serving_fit import check_serving_fit
 
 
@@ -74,7 +74,12 @@ def test_the_work_does_not_grow_with_the_ranks(
 ) -> None:
     judged: list[DeviceCapacity] = []
     judge = training_fit._judge
-    monkeypatch.setattr(training_fit, "_judge", lambda rank, device: judged.append(device) or judge(rank, device))
+
+    def count(rank: RankPeak, device: DeviceCapacity, *, slack_bytes: int) -> DeviceVerdict:
+        judged.append(device)
+        return judge(rank, device, slack_bytes=slack_bytes)
+
+    monkeypatch.setattr(training_fit, "_judge", count)
     work = []
     for shards in (4, 300_000):
         judged.clear()
