@@ -15,7 +15,7 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     """Return the budget with a range that allows for the job's uncertain components, and a warning.
 
     An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
-    shrink its subject, or keep a second copy of it.
+    shrink its subject, or keep a second copy of it. What is certain of any phase is needed all the same.
     """
     if budget.job.unsure == _CERTAIN:
         return budget
@@ -26,9 +26,17 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     more = sum(sizes[name] for name, direction in uncertain if direction in ("more", "either"))
     peak = replace(
         budget.peak,
-        low_bytes=max(0, budget.peak.low_bytes - less),
+        low_bytes=max(budget.peak.low_bytes - less, _certain_bytes(budget, uncertain)),
         high_bytes=budget.peak.high_bytes + more,
     )
     errors = ", ".join(f"{name} {_ERRORS[direction]}" for name, direction in uncertain)
     warning = f"Not all settings are understood, so the range allows for {errors}."
     return replace(budget, peak=peak, warnings=(*budget.warnings, warning))
+
+
+def _certain_bytes(budget: Budget, uncertain: list[tuple[str, str]]) -> int:
+    """Return the most that the certain components of one phase take, at the lower end of the range."""
+    doubted = {name for name, direction in uncertain if direction in ("less", "either")}
+    sums = [sum(size for name, size in each.components.items() if name not in doubted) for each in budget.phases]
+    scale = min(1.0, budget.peak.low_bytes / max(1, budget.peak.device_bytes))
+    return round(scale * max(sums, default=0))

@@ -5,11 +5,12 @@ is its highest moment, and the peak is the highest phase of the rank with the hi
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
+from ..common import format_gib
 from ..job import Gpu, Job
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
@@ -69,7 +70,7 @@ def closed_form(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=(*assumptions(plan.job, arch, gpu), *trained_assumptions(plan.job, plan.trained)) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *about_trained) if words else (),
+        warnings=(*warnings(plan.job, arch, inventory), *about_trained, *_vllm_warnings(ranks)) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
@@ -122,3 +123,11 @@ def _trainable_parameters(plan: Plan) -> int:
     if plan.trained is not None:
         return adapters + plan.trained.count
     return adapters if plan.job.lora else plan.inventory.parameters
+
+
+def _vllm_warnings(ranks: Sequence[RankMemory]) -> Iterator[str]:
+    """Yield a warning where a vLLM in the training process would not start."""
+    vllm = max((rank.vllm for rank in ranks), key=lambda each: each.weights)
+    if vllm.total_bytes and not vllm.cache:
+        share = format_gib(vllm.total_bytes)
+        yield f"vLLM's share of the GPU, {share} GiB, does not even hold its copy of the weights: it would not start."

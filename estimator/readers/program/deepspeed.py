@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ...job.rules import NOT_KNOWN, OptimizerChoice, optimizer_by_class
 from ..source import Setting
 
 _WITHOUT_AUTO = ("zero_stage",)
@@ -17,6 +18,20 @@ _COPIED = {
     "offload_param_device": "zero_optimization.offload_param.device",
 }
 """Settings by our names, and where DeepSpeed's configuration has them."""
+
+
+_OWN_OPTIMIZERS = {
+    **dict.fromkeys(("adam", "adamw"), "deepspeed.ops.adam.FusedAdam"),
+    **dict.fromkeys(("onebitadam", "zerooneadam"), "deepspeed.runtime.fp16.onebit.adam.OnebitAdam"),
+    "onebitlamb": "deepspeed.runtime.fp16.onebit.lamb.OnebitLamb",
+    "lamb": "deepspeed.ops.lamb.FusedLamb",
+    "lion": "deepspeed.ops.lion.FusedLion",
+    "muon": "deepspeed.runtime.zero.muon.MuonWithAuxAdam",
+    "muadam": "mup.MuAdam",
+    "muadamw": "mup.MuAdamW",
+    "musgd": "mup.MuSGD",
+}
+"""DeepSpeed's own classes by ``optimizer.type`` in lower case; any other type is a class of torch.optim."""
 
 
 def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
@@ -48,11 +63,17 @@ def _mixed_precision(table: Mapping[str, Any]) -> tuple[str | None, str]:
     return None if "auto" in enabled.values() else "no", "neither bf16 nor fp16 is enabled"
 
 
-def _optimizer(table: Mapping[str, Any]) -> Any:
-    """Return the optimizer: a fused AdamW of DeepSpeed's own unless ``torch_adam`` is on (``runtime/engine.py``)."""
+def _optimizer(table: Mapping[str, Any]) -> OptimizerChoice | None:
+    """Return the optimizer: DeepSpeed's own class for some names, torch's for others (``runtime/engine.py``)."""
     kind = table.get("type")
-    own = str(kind).lower() in ("adam", "adamw") and _inner(table, "params").get("torch_adam") is not True
-    return "adamw_torch_fused" if own else kind
+    if kind is None:
+        return None
+    params = _inner(table, "params")
+    given = {name: NOT_KNOWN if value == "auto" else value for name, value in params.items() if name != "weight_decay"}
+    own = _OWN_OPTIMIZERS.get(str(kind).lower())
+    if own is not None and given.get("torch_adam") is not True:
+        return optimizer_by_class(own, given)
+    return optimizer_by_class(f"torch.optim.{kind}", given)
 
 
 def _value_at(table: Mapping[str, Any], path: str) -> Any:

@@ -17,6 +17,7 @@ from .shared import (
     apply_rules,
     bool_rule,
     int_rule,
+    record_optimizer,
     record_ranks,
     record_word,
     switch_rule,
@@ -31,11 +32,16 @@ _SHARDING = {
     "optim_grads_params": "optim_grads_params",
 }
 _ATTENTION = {"flash": "flash_attention_2", "fused": "flash_attention_2", "unfused": "eager", "local": "eager"}
-_OPTIMIZERS = {"adam": "adamw-fused", "sgd": "sgd-momentum", "muon": "muon"}
+_OPTIMIZERS = {
+    "adam": "megatron.core.optimizer.Adam",
+    "sgd": "apex.optimizers.FusedSGD",
+    **dict.fromkeys(("muon", "dist_muon"), "muon.Muon"),
+    "lion": "lion_pytorch.Lion",
+}
+"""Classes by Megatron's names."""
 _RULES = (
     int_rule("training.micro_batch", "micro_batch_size"),
     int_rule("training.sequence_length", "seq_length", "encoder_seq_length"),
-    word_rule("training.optimizer", _OPTIMIZERS, "optimizer", default="adam"),
     bool_rule("parallel.sequence_parallel", "sequence_parallel"),
     switch_rule("parallel.cpu_offload", "optimizer", "optimizer_cpu_offload"),
 )
@@ -58,6 +64,7 @@ def read(program: Program) -> JobReading:
         )
     _read_model(settings, findings)
     apply_rules(_RULES, settings, findings, tool="Megatron")
+    _read_optimizer(settings, findings)
     _read_precision(settings, findings)
     _read_recompute(settings, findings)
     _read_parallel(program, settings)
@@ -65,6 +72,17 @@ def read(program: Program) -> JobReading:
         findings.record_global_batch(as_int(total), total)
     warn_of_unread(settings, findings)
     return findings.build()
+
+
+def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the optimizer; fewer bits of its states, which ``use_precision_aware_optimizer`` allows, are a doubt."""
+    setting = settings.find("optimizer") or default_setting("adam", "Megatron's default optimizer")
+    known = _OPTIMIZERS.get(as_word(setting) or "")
+    record_optimizer(findings, setting.with_value(known or setting.value), options={})
+    narrow = settings.find_true("use_precision_aware_optimizer")
+    if narrow is not None:
+        sentence = f"{narrow.origin}: states and main weights are counted in fp32; they may have fewer bits."
+        findings.mark_uncertain("training.optimizer", sentence, direction="less")
 
 
 def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> None:

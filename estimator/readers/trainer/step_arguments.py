@@ -3,10 +3,7 @@
 The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 """
 
-from collections.abc import Mapping
-
 from ...common import InputError
-from ...job.rules import OptimizerChoice, optimizer_by_trainer_name
 from ..source import (
     FilesystemView,
     FindingCollector,
@@ -19,6 +16,7 @@ from ..source import (
     table_of_setting,
 )
 from ..trl import read_length, read_loss
+from .optimizer_arguments import read_optimizer
 from .trainer_inputs import TrainerInputs
 
 _BATCH_NAMES = (
@@ -40,7 +38,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     else:
         _read_length(inputs, findings)
     _read_accumulation(inputs, findings)
-    _read_optimizer(inputs, findings)
+    read_optimizer(inputs, findings)
     _read_checkpointing(inputs, findings)
     if inputs.trl is not None:
         read_loss(inputs.trl, inputs.settings, inputs.versions, findings, own_loss=inputs.own_loss)
@@ -93,22 +91,6 @@ def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name
         return setting
     found = other.find(name) if other is not None else None
     return setting if found is None or found.value == "auto" else found
-
-
-def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    setting = inputs.settings.find("optim", "optimizer")
-    if (adafactor := inputs.settings.find_true("adafactor")) is not None:
-        findings.record_from(adafactor, "training.optimizer", "adafactor")
-        return
-    setting = _prefer_written(setting, inputs.deepspeed, "optimizer")
-    if setting is None:
-        return
-    if isinstance(setting.value, OptimizerChoice):  # of a class that a script calls
-        findings.record_optimizer(setting, setting.value)
-        return
-    arguments = inputs.settings.find("optim_args")
-    given = arguments.value if arguments is not None and isinstance(arguments.value, str | Mapping) else None
-    findings.record_optimizer(setting, optimizer_by_trainer_name(str(setting.value), given))
 
 
 def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> None:

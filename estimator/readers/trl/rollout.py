@@ -86,7 +86,12 @@ def _steps_per_generation(
     findings: FindingCollector,
     ranks: int | None,
 ) -> Setting | None:
-    """Return the micro-batches of one generation: since TRL 0.18 those of an optimizer step by default."""
+    """Return the micro-batches of one generation: those of an optimizer step by default, since 0.18 or for PPO."""
+    accumulation = findings.get("training.gradient_accumulation")
+    if method.trains_value_model and accumulation is not None:
+        parts = as_int(settings.find("num_mini_batches")) or 1
+        origin = f"{method.name} generates for a whole update: accumulation ({accumulation.origin}) x num_mini_batches"
+        return default_setting(accumulation.value * parts, origin)
     if method.generation != "group" or not is_at_least("trl", (0, 18), versions):
         return None
     steps, whole = settings.find("steps_per_generation"), settings.find("generation_batch_size")
@@ -95,7 +100,6 @@ def _steps_per_generation(
     micro, total = findings.get("training.micro_batch"), as_int(whole)
     if whole is not None and total is not None and micro is not None:
         return whole.with_value(max(1, total // (micro.value * (ranks or 1))))
-    accumulation = findings.get("training.gradient_accumulation")
     if accumulation is None:
         return None
     return default_setting(accumulation.value, f"steps_per_generation, by default the {accumulation.origin}")

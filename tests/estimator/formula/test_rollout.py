@@ -75,3 +75,9 @@ def test_zero_3_gathers_all_weights_to_generate_unless_told_not_to() -> None:
     weights = 8_030_261_248 * 2
     assert whole.components.communication + whole.components.weights == pytest.approx(weights, rel=0.15)
     assert parts.components.communication < weights / 3
+
+
+def test_a_share_that_is_smaller_than_the_weights_is_a_warning() -> None:
+    tiny = budget_of({"model.id": "meta-llama/Llama-3.1-8B", "rollout.engine": "vllm"}, gpu=find_gpu("rtx-4090"))
+    assert any("would not start" in warning for warning in tiny.warnings)
+    assert not any("would not start" in warning for warning in budget_of({"rollout.engine": "vllm"}).warnings)

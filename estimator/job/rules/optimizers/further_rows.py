@@ -30,7 +30,15 @@ ROWS = (
         class_names=(
             *("apex.optimizers.FusedLAMB", "deepspeed.ops.lamb.FusedLamb", "torch_optimizer.Lamb", "timm.optim.Lamb"),
             "pytorch_optimizer.Lamb",
+            "deepspeed.runtime.fp16.onebit.lamb.OnebitLamb",
         ),
+    ),
+    Optimizer(
+        name="onebit-adam",
+        description="1-bit Adam, with the errors of its compression",
+        states=(Full(count=3),),
+        step_parameters=2,
+        class_names=("deepspeed.runtime.fp16.onebit.adam.OnebitAdam",),
     ),
     Optimizer(
         name="lars",

@@ -33,7 +33,10 @@ ROWS = (
         description="AdamW without foreach's copies (fused)",
         options={"amsgrad": False},
         states=(Full(count=2), Full(when="amsgrad")),
-        class_names=("deepspeed.ops.adam.FusedAdam", "deepspeed.ops.adam.DeepSpeedCPUAdam"),
+        class_names=(
+            *("deepspeed.ops.adam.FusedAdam", "deepspeed.ops.adam.DeepSpeedCPUAdam"),
+            "megatron.core.optimizer.Adam",  # of its fp32 main weights
+        ),
         trainer_names=("adamw_torch_fused", "adamw_torch_npu_fused"),
         torch_class="torch.optim:AdamW",
         torch_options={"lr": 1e-5, "fused": True},
@@ -44,10 +47,7 @@ ROWS = (
         description="a fused AdamW with fp32 states",
         options={"master_weights": False},
         states=(Full(count=2, width=4), Full(width=4, when="master_weights", under=4)),
-        class_names=(
-            *("apex.optimizers.FusedAdam", "transformer_engine.pytorch.optimizers.FusedAdam"),
-            "megatron.core.optimizer.Adam",
-        ),
+        class_names=("apex.optimizers.FusedAdam", "transformer_engine.pytorch.optimizers.FusedAdam"),
         trainer_names=("adamw_apex_fused",),
         smaller_states="adamw-8bit",
     ),

@@ -55,8 +55,6 @@ _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
 )
 _COMMANDS = frozenset({"train", "sft", "dpo", "rm"})
 """The last three are version 1's."""
-_SMALL_STATE_OPTIMIZERS = ("galore", "apollo", "badam", "adam_mini")
-"""Optimizers with smaller states, switched on by ``use_NAME``."""
 
 
 def read(program: Program) -> JobReading:
@@ -118,22 +116,23 @@ def _translate(layer: SettingsLayer, findings: FindingCollector) -> dict[str, Se
     attention = translation.pop("flash_attn")
     if attention is not None and as_word(attention) in _ATTENTION:
         translation.put("attn_implementation", _ATTENTION[as_word(attention) or ""], attention)
-    _warn_of_small_state_optimizers(translation, findings)
+    _warn_of_badam(translation, findings)
     return translation.trainer
 
 
-def _warn_of_small_state_optimizers(translation: Translation, findings: FindingCollector) -> None:
-    for name in _SMALL_STATE_OPTIMIZERS:
-        switch = translation.pop(f"use_{name}")
-        translation.pop(*(each for each in list(translation.trainer) if each.startswith(f"{name}_")))
-        if switch is not None and as_bool(switch):
-            sentence = f"{switch.origin}: that optimizer's states are counted as AdamW's."
-            findings.mark_uncertain("training.optimizer", sentence, direction="less")
-            findings.add_uncertainty("less", "gradients")
+def _warn_of_badam(translation: Translation, findings: FindingCollector) -> None:
+    """Warn of BAdam, which trains one block at a time: gradients and states exist for that block alone."""
+    switch = translation.pop("use_badam")
+    translation.pop(*(each for each in list(translation.trainer) if each.startswith("badam_")))
+    if switch is not None and as_bool(switch):
+        sentence = f"{switch.origin}: BAdam's gradients and states are counted for all blocks, not for one at a time."
+        findings.mark_uncertain("training.optimizer", sentence, direction="less")
+        findings.add_uncertainty("less", "gradients")
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
-    values: dict[str, object] = {"max_length": 2048, "activation_checkpointing": True}
+    values: dict[str, object] = {"max_length": 2048, "activation_checkpointing": True, "galore_rank": 16}
+    values["apollo_rank"] = 16
     if lora:
         values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
     return default_layer(values, "LLaMA-Factory's default")
