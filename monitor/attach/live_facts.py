@@ -43,7 +43,8 @@ def _trained_of_model(model: Mapping[str, Any]) -> int | None:
     """Return the elements that a model trains; None: a rank sees its share of them only, or nothing is reported."""
     if model.get("sharded") is not False:
         return None
-    return sum(count for name, count in model["parameters"].items() if name.endswith(" trained"))
+    counts: Mapping[str, int] = model["parameters"]
+    return sum(count for name, count in counts.items() if name.endswith(" trained"))
 
 
 def _trained_of_optimizers(optimizers: tuple[OptimizerFacts, ...]) -> int | None:

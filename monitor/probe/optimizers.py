@@ -70,7 +70,7 @@ def describe(optimizer: Any) -> dict[str, Any]:
             _add(trained, parameter.dtype, parameter.numel())  # of a DTensor: of the whole
             state = optimizer.state.get(parameter)
             for value in state.values() if isinstance(state, dict) else ():
-                part = getattr(value, "_local_tensor", value)
+                part: Any = getattr(value, "_local_tensor", value)
                 if hasattr(part, "element_size"):
                     _add(states, part.dtype, part.numel() * part.element_size())
     return {
