@@ -360,3 +360,16 @@ GRPOTrainer(model=model, reward_funcs=[], args=args).train()
     (tmp_path / "train.py").write_text(script)
     job = read("python train.py").job({"training.sequence_length": 600})
     assert job.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.6)
+
+
+def test_a_reward_model_beside_reward_functions(read: Read, tmp_path: Path) -> None:
+    script = """\
+from trl import GRPOConfig, GRPOTrainer
+def shorter(completions, **more):
+    return [-float(len(each)) for each in completions]
+args = GRPOConfig(output_dir="out", per_device_train_batch_size=8)
+GRPOTrainer(model="gpt2", reward_funcs=[shorter, "org/judge"], args=args).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    (judge,) = read("python train.py").job({"training.sequence_length": 600}).other_models
+    assert (judge.role, judge.id, judge.task) == ("reward", "org/judge", "sequence-classification")
