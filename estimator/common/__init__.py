@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     )
     from .process_limit import (
         ProcessLimitError as ProcessLimitError,
+        caused_by_process_limit as caused_by_process_limit,
         process_limit_error as process_limit_error,
+        require_threads as require_threads,
         start_thread as start_thread,
     )
     from .secrets import (
@@ -61,7 +63,9 @@ else:
             "cancellation": "CancelToken current_token",
             "errors": "CancelledError CannotTellError InputError VramtopError",
             "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
-            "process_limit": "process_limit_error ProcessLimitError start_thread",
+            "process_limit": (
+                "caused_by_process_limit process_limit_error ProcessLimitError require_threads start_thread"
+            ),
             "secrets": ("displayed displayed_arguments displayed_data mask_line mask_strings show_secrets"),
             "sizes": "format_gib GIB KIB MIB parse_size UNSEEN_BYTES",
             "untrusted_files": (

@@ -9,7 +9,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..program import Program, WorldSize, read_world_size
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting, is_open
+from ..source import (
+    MODEL_STATES,
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    as_int,
+    as_word,
+    default_setting,
+    is_open,
+)
 from ..trainer import warn_of_unread
 from .shared import (
     Tool,
@@ -56,6 +66,7 @@ def read(program: Program) -> JobReading:
     apply_rules(_RULES, settings, findings, tool="torchtitan")
     _read_float8(settings, findings)
     _read_parallel(program, settings)
+    _doubt_function(settings, findings, states_mode=checkpointing is not None)
     warn_of_unread(settings, findings)
     return findings.build()
 
@@ -161,6 +172,24 @@ def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, finding
     if as_word(mode) == "selective" and option is not None and as_word(option) != "op":
         sentence = f"{option.origin}: every {option.value}th layer is checkpointed; counted as if chosen by operation."
         findings.mark_uncertain(key, sentence)
+
+
+def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, states_mode: bool) -> None:
+    """Warn where ``--config`` names a Python function: what no flag states has the function's values, not defaults."""
+    function, file = settings.find("config"), settings.find("job.config_file")
+    if function is None or file is not None or str(function.value).endswith(".toml"):
+        return
+    sentence = (
+        f"{function.origin}: {function.value} is a Python function and is not read; defaults are counted instead."
+    )
+    findings.warn(sentence)
+    findings.add_uncertainty("less", "logits", unless="training.loss")  # some chunk their loss
+    if not states_mode and settings.find("activation_checkpoint.mode") is None:
+        findings.add_uncertainty("either", "activations", unless="training.activation_checkpointing")
+    if settings.find("parallelism.tensor_parallel_degree") is None:
+        findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.tensor")
+    if settings.find("model.converters") is None:
+        findings.add_uncertainty("less", "weights")  # 8-bit or 4-bit layers
 
 
 def _read_float8(settings: LayeredSettings, findings: FindingCollector) -> None:

@@ -36,6 +36,7 @@ from .shared import (
 _DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
 """Settings that only distributed recipes have."""
 _MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
+_PREFERENCE_LOSSES = ("DPO", "RSO", "SimPO", "IPO")
 _CHUNKED_LOSSES = ("Chunked", "LinearCrossEntropy")
 _RULES = (
     int_rule("training.micro_batch", "batch_size"),
@@ -65,6 +66,7 @@ def read(program: Program) -> JobReading:
     if settings.find("ac_mode") is not None:
         findings.record("training.activation_checkpointing", "selective", "ac_mode")
     _read_optimizer(settings, findings)
+    _read_other_models(program, settings)
     loss = settings.find("loss._component_", "loss")
     if loss is not None:
         chunked = any(word in str(loss.value) for word in _CHUNKED_LOSSES)
@@ -102,7 +104,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     if checkpoint is not None and folder is not None:
         findings.record_from(checkpoint, "model.id", folder)
         return
-    builder = settings.find("model._component_")
+    builder = settings.find("model._component_", "policy_model._component_")
     known = torchtune_id(str(builder.value)) if builder is not None else None
     if builder is not None and known is not None:
         findings.record_from(builder, "model.id", known)
@@ -110,6 +112,40 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         findings.warn(
             f"{builder.origin}: the builder {builder.value} is not known here; give model.id.", unless="model.id"
         )
+
+
+def _read_other_models(program: Program, settings: LayeredSettings) -> None:
+    """Record the models beside the trained one: DPO's reference, a teacher; and what their losses keep.
+
+    Source: ``recipes/*dpo*.py``, ``recipes/knowledge_distillation_*.py``, ``recipes/ppo_*.py``.
+    """
+    findings, recipe = program.findings, PurePath(program.launch.script or "").stem
+    sharded = "distributed" in recipe or settings.find(*_DISTRIBUTED_NAMES) is not None
+    loss, teacher = settings.find("loss._component_"), settings.find("teacher_model._component_")
+    reference = settings.find("ref_checkpointer._component_")
+    if settings.find("policy_model._component_", "reward_and_value_model._component_") is not None:
+        sentence = "PPO's reference, reward and value models are not counted, nor is the text that it generates."
+        findings.warn(sentence)
+        findings.add_uncertainty("more", "weights", "gradients", "optimizer", "activations", "logits")
+    elif loss is not None and any(word in str(loss.value) for word in _PREFERENCE_LOSSES):
+        origin = f"{loss.origin}: each example is a chosen and a rejected sequence"
+        findings.record("training.sequences_per_example", 2, origin, written=False)
+        findings.record("training.loss", "log-probs", loss.origin)
+        findings.record(
+            "training.reference_pass", True, "a pass of the reference precedes the backward pass", written=False
+        )
+        if reference is not None:
+            models = [{"role": "reference", "sharded": sharded}]
+            findings.record("other_models", models, reference.origin)
+    elif teacher is not None:
+        known = torchtune_id(str(teacher.value))
+        if known is not None:
+            findings.record("other_models", [{"role": "teacher", "id": known, "sharded": sharded}], teacher.origin)
+        else:
+            findings.warn(f"{teacher.origin}: the builder {teacher.value} is not known here and is not counted.")
+            findings.add_uncertainty("more", "weights", unless="other_models")
+        findings.record("training.reference_pass", True, "the teacher's pass precedes the backward pass", written=False)
+        findings.add_uncertainty("more", "logits")  # those of the teacher
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -171,7 +207,7 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
 
 TOOL = Tool(
     name="torchtune",
-    programs=re.compile(r"(.*/)?recipes/\w+|(full|lora|qat|knowledge|dev)_\w*(single_device|distributed)"),
+    programs=re.compile(r"(.*/)?recipes/\w+|(full|lora|qat|knowledge|dev|ppo|grpo)_\w*(single_device|distributed)"),
     commands=(ToolCommand(name="tune", subcommands=frozenset({"run"}), launcher="torchrun"),),
     is_config=lambda table: has_key(table, "_component_"),
     read=read,

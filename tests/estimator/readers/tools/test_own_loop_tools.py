@@ -131,6 +131,17 @@ def test_torchtitan_with_the_current_launch_line(read: Read) -> None:
     )
 
 
+def test_function_of_torchtitan_is_named_where_it_decides(read: Read) -> None:
+    line = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b --training.seq_len 64"
+    reading = read(line)
+    assert any("llama3_8b is a Python function and is not read" in warning for warning in reading.warnings)
+    micro = {"training.micro_batch": 1}
+    unsure = reading.job(micro).unsure
+    assert (unsure.activations, unsure.weights, unsure.logits) == ("either", "less", "less")
+    stated = read(f"{line} --activation_checkpoint.mode full --parallelism.tensor_parallel_degree 1")
+    assert (stated.job(micro).unsure.activations, stated.job(micro).unsure.gradients) == ("no", "no")
+
+
 AUTOMODEL = """
 step_scheduler:
   global_batch_size: 64
@@ -245,3 +256,47 @@ def test_megatron_with_experts_and_its_own_fsdp(read: Read) -> None:
     assert (job.parallel.strategy, job.parallel.sharding, job.parallel.data_shard) == (
         ("megatron-fsdp", "optim_grads_params", 4)
     )
+
+
+DPO = """
+model:
+  _component_: torchtune.models.llama3_1.llama3_1_8b
+tokenizer:
+  max_seq_len: 512
+ref_checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+batch_size: 4
+optimizer:
+  _component_: torch.optim.AdamW
+loss:
+  _component_: torchtune.rlhf.loss.DPOLoss
+dtype: bf16
+"""
+
+
+def test_torchtune_dpo_holds_a_reference_and_two_sequences(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(DPO)
+    reading = read("tune run --nproc_per_node 4 full_dpo_distributed --config r.yaml")
+    keys = ("training.sequences_per_example", "training.loss", "training.reference_pass", "other_models")
+    assert values(reading, *keys) == (2, "log-probs", True, [{"role": "reference", "sharded": True}])
+    (tmp_path / "r.yaml").write_text(DPO.replace("ref_checkpointer", "other_checkpointer"))
+    assert read("tune run lora_dpo_single_device --config r.yaml").value("other_models") is None
+
+
+def test_torchtune_distillation_holds_a_teacher(read: Read, tmp_path: Path) -> None:
+    teacher = "teacher_model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\n"
+    (tmp_path / "r.yaml").write_text(TUNE + teacher)
+    reading = read("tune run knowledge_distillation_single_device --config r.yaml")
+    assert reading.value("other_models") == [{"role": "teacher", "id": "meta-llama/Llama-3.1-8B", "sharded": False}]
+    (tmp_path / "r.yaml").write_text(TUNE + teacher.replace("llama3_1_8b", "own_model"))
+    unknown = read("tune run knowledge_distillation_single_device --config r.yaml")
+    assert unknown.job().unsure.weights == "more"
+
+
+def test_torchtune_ppo_is_doubted(read: Read, tmp_path: Path) -> None:
+    text = "policy_model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\ntokenizer: {max_seq_len: 512}\n"
+    (tmp_path / "r.yaml").write_text(f"{text}batch_size: 4\ndtype: bf16\n")
+    reading = read("tune run ppo_full_finetune_single_device --config r.yaml")
+    assert reading.value("model.id") == "meta-llama/Llama-3.1-8B"
+    assert any("PPO's reference" in warning for warning in reading.warnings)
+    assert reading.job().unsure.optimizer == "more"
