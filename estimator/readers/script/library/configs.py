@@ -95,8 +95,9 @@ class ModelConfig(Thing):
             if field in SHAPE_FIELDS - {"num_labels"}:
                 sentence = f"{where}: {text} changes the model and is only known when the script runs."
                 self._notes.doubt(sentence, "weights", "gradients", "optimizer", "activations", "logits")
-        elif field == "id2label" and isinstance(known, dict):
-            self.changes["num_labels"] = Setting(value=len(known), origin=f"{where}: {text}")
+        elif field in ("id2label", "label2id"):
+            if isinstance(known, dict) and len(known) > 2:  # a loop over labels that are not known fills in one
+                self.changes.setdefault("num_labels", Setting(value=len(known), origin=f"{where}: {text}"))
         elif isinstance(known, (*PLAIN, list)):
             self.changes[field] = Setting(value=known, origin=f"{where}: {text}")
 
