@@ -21,7 +21,14 @@ from ..python import (
     Thing,
     short_text,
 )
-from .adapters import AdapterConfig, QuantizationConfig, get_peft_model, peft_config, quantization_config
+from .adapters import (
+    AdapterConfig,
+    QuantizationConfig,
+    get_peft_model,
+    is_adapter_config,
+    peft_config,
+    quantization_config,
+)
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
 from .layers import Container, make_layer, module_method, parameters_of, reachable_models
@@ -43,9 +50,6 @@ _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_g
 """Functions that return True on every GPU since 2020."""
 _OTHER_DEVICES = re.compile(
     r"torch\.(backends\.mps|xpu|mps|npu|hpu)\.is_available|is_torch_(xla|npu|xpu|tpu)_available"
-)
-_ADAPTER_CONFIG = re.compile(
-    r"\w*(Lora|LoRA|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|LNTuning|Bone|Miss|Shira|Trainable|Hira|Road)\w*Config"
 )
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 _RUNS_A_FUNCTION = ("Fire", "notebook_launcher", "spawn", "Process", "Thread", "start_processes", "debug_launcher")
@@ -136,7 +140,7 @@ class ScriptLibrary:
             return make(call, self.notes)
         if name in optimizer_class_names():
             return make_optimizer(call, self.notes)
-        if _ADAPTER_CONFIG.fullmatch(name):
+        if is_adapter_config(call):
             return AdapterConfig(call)
         if is_average(name) and (average := make_average(call, self.notes)) is not None:
             return average

@@ -7,7 +7,7 @@ from typing import Any
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Function, Instance, Thing, plain, short_text
 from .adapters import AdapterConfig, add_adapters
-from .configs import Arguments
+from .configs import Arguments, take_trainer_settings
 from .loading import copy_value, reference_model
 from .model import Model, models_in
 from .notes import Notes
@@ -64,13 +64,13 @@ class TrainerObject(Thing):
         if isinstance(call.value(None, "model_init"), Function):
             model = call.run.call(call.kwargs["model_init"], Call(call.run, call.node, "", None))
         if isinstance(model, str):
-            key: str | int = "model" if "model" in call.kwargs else 0
-            self.model_name = call.setting(key)
+            self.model_name = call.setting("model" if "model" in call.kwargs else 0)
         elif isinstance(model, Model | Instance) or list(models_in(model)):
             self.model = model
         elif model is UNKNOWN:
             self.unknown_model = short_text(node)
         self._take_adapters(call)
+        take_trainer_settings(call, self._notes)
         for name, role in _ROLE_BY_ARGUMENT.items():
             self._take_other(call, name, role)
         for optimizer in models_of_optimizers(call.value(None, "optimizers")):
