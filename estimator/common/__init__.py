@@ -20,13 +20,16 @@ if TYPE_CHECKING:
         JOB_FOLDERS as JOB_FOLDERS,
         current_folder as current_folder,
         expand_user as expand_user,
+        find_program as find_program,
         is_file as is_file,
         is_folder as is_folder,
         note_job_folder as note_job_folder,
     )
     from .process_limit import (
         ProcessLimitError as ProcessLimitError,
+        caused_by_process_limit as caused_by_process_limit,
         process_limit_error as process_limit_error,
+        require_threads as require_threads,
         start_thread as start_thread,
     )
     from .secrets import (
@@ -60,8 +63,10 @@ else:
         {
             "cancellation": "CancelToken current_token",
             "errors": "CancelledError CannotTellError InputError VramtopError",
-            "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
-            "process_limit": "process_limit_error ProcessLimitError start_thread",
+            "paths": "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder",
+            "process_limit": (
+                "caused_by_process_limit process_limit_error ProcessLimitError require_threads start_thread"
+            ),
             "secrets": ("displayed displayed_arguments displayed_data mask_line mask_strings show_secrets"),
             "sizes": "format_gib GIB KIB MIB parse_size UNSEEN_BYTES",
             "untrusted_files": (

@@ -9,13 +9,10 @@ _SENTENCE = (
     "no further process or thread can be started: the limit of this user (ulimit -u) or of this container is reached; "
     "end some processes or raise the limit, and try again"
 )
-_WORDS = (
-    "can't start new thread",
-    "Thread creation failed",
-    "pthread_create failed",
-    "Resource temporarily unavailable",
-)
-"""Of Python's RuntimeError; of OpenMP, OpenBLAS and the system on stderr."""
+_THREAD_WORDS = ("can't start new thread", "cannot join thread before it is started")
+"""Of Python's RuntimeError, the second from a program that ends without having started one."""
+_WORDS = (_THREAD_WORDS[0], "Thread creation failed", "pthread_create failed", "Resource temporarily unavailable")
+"""Of a process on stderr: of Python, OpenMP, OpenBLAS and the system."""
 
 
 class ProcessLimitError(CannotTellError):
@@ -35,8 +32,35 @@ def process_limit_error(error: BaseException | str) -> ProcessLimitError | None:
     """
     if isinstance(error, OSError):
         return ProcessLimitError() if error.errno == errno.EAGAIN else None
-    words = _WORDS if isinstance(error, str) else _WORDS[:1] if isinstance(error, RuntimeError) else ()
+    words = _WORDS if isinstance(error, str) else _THREAD_WORDS if isinstance(error, RuntimeError) else ()
     return ProcessLimitError() if any(each in str(error) for each in words) else None
+
+
+def caused_by_process_limit(error: BaseException) -> ProcessLimitError | None:
+    """Return the sentence if the limit led to an error, perhaps by way of another one; None: it did not."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ProcessLimitError):
+            return cause
+        if isinstance(cause, RuntimeError) and (limit := process_limit_error(cause)):
+            return limit
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def require_threads(count: int) -> None:
+    """Make sure that this many threads can be started, before something begins that could not be ended in order.
+
+    Raises:
+        ProcessLimitError: they cannot.
+    """
+    enough = threading.Event()
+    threads = [threading.Thread(target=enough.wait, daemon=True) for _ in range(count)]
+    try:
+        for thread in threads:
+            start_thread(thread)
+    finally:
+        enough.set()
 
 
 def start_thread(thread: threading.Thread) -> None:

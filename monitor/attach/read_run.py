@@ -32,6 +32,7 @@ from ..probe.probe_settings import settings_from_probe
 from .attachment import Attachment, RankProcess
 from .gpu_assignment import assign_gpu
 from .gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
+from .live_facts import with_live_facts
 from .paths_of_process import as_process_sees, reaches_into
 from .process_environment import (
     container_root,
@@ -88,6 +89,7 @@ def read_run(
         given=given,
     )
     if not replaces_model(given or {}):
+        reading = with_live_facts(reading, sample)
         reading = _with_model_config(reading, environ, pid=program.pid, root=root)
     reading = _with_configs_of_others(reading, environ, pid=program.pid, root=root)
     reading = as_process_sees(reading, program.pid, root)

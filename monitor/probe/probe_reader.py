@@ -20,6 +20,7 @@ _FIRST_READ_BYTES = 4096
 """Header and figures of a process with a dozen devices."""
 _LINK = "/memfd:vramtop-probe (deleted)"
 _MAX_ATTEMPTS = 5
+_DOTTED = re.compile(r"[\w.<>]{1,200}", re.ASCII)
 STALE_SECONDS = 5.0
 """Age from which a sample shows that its process is stopped or hangs."""
 
@@ -34,6 +35,22 @@ class DeviceCounters(AllocatorCounters):
     """Index among the devices that are visible to the process."""
     uuid: str | None = None
     """CUDA's uuid, without ``GPU-``; None: its torch is too old to report it (before 2.5)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """Optimizers of one class that have stepped."""
+
+    name: str
+    """The class with its module: ``torch.optim.adamw.AdamW``."""
+    options: Mapping[str, Any]
+    """Keyword arguments that are plain values."""
+    trained: Mapping[str, int]
+    """Elements of what they step, by dtype."""
+    state_bytes: Mapping[str, int]
+    """Bytes of their states on this rank, by dtype."""
+    sharded: str | None
+    """``dtensor``: ``trained`` counts whole parameters; another word: those of this rank; None: they are whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +75,8 @@ class ProbeSample:
     """The trainer's arguments, once training has begun."""
     model: Mapping[str, Any] | None = None
     """Class, parameters by dtype and by whether they are trained, config, adapters."""
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    """Optimizers that have stepped."""
     ended: float | None = None
     """Unix seconds when its interpreter exited; None: it has not, or was killed."""
     error: str | None = None
@@ -193,6 +212,7 @@ def _parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
             step_seconds=_seconds(steps.get("seconds")),
             trainer=_mapping(data.get("trainer")),
             model=_model(data.get("model")),
+            optimizers=_optimizers(data.get("optimizers")),
             ended=_seconds(data.get("ended")),
             error=_class_name(data.get("error")),
         )
@@ -236,6 +256,30 @@ def _model(value: Any) -> Mapping[str, Any] | None:
         return None
     counts = _mapping(value.get("parameters")) or {}
     return {**value, "parameters": {name: count for name, count in counts.items() if _count(count) is not None}}
+
+
+def _optimizers(value: Any) -> tuple[OptimizerFacts, ...]:
+    """Return the optimizers whose facts are of the expected kinds."""
+    return tuple(
+        OptimizerFacts(
+            name=each["class"],
+            options={
+                name: option
+                for name, option in (_mapping(each.get("options")) or {}).items()
+                if str(name).isidentifier() and type(option) in (bool, int, float, type(None))
+            },
+            trained=_counts(each.get("trained")),
+            state_bytes=_counts(each.get("state_bytes")),
+            sharded=each.get("sharded") if each.get("sharded") in (None, "dtensor") else "other",
+        )
+        for each in (value if isinstance(value, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("class"), str) and _DOTTED.fullmatch(each["class"])
+    )
+
+
+def _counts(value: Any) -> dict[str, int]:
+    counts = _mapping(value) or {}
+    return {name: count for name, count in counts.items() if name.isidentifier() and _count(count) is not None}
 
 
 def _class_name(value: Any) -> str | None:

@@ -31,6 +31,8 @@ MAGIC = b"VRAMTOP1"
 HEADER_BYTES = 24
 MAX_BYTES = 1 << 20
 INTERVAL_SECONDS = 1.0
+MAX_OPTIMIZERS = 8
+"""Kinds of optimizers that are published."""
 _NOEXEC_SEAL = 0x8
 """MFD_NOEXEC_SEAL: unknown to kernels before 6.3, required by some later ones (vm.memfd_noexec=2)."""
 _READ_AND_WRITE, _SHARED = 3, 1
@@ -46,6 +48,8 @@ _encoded = [b"{}"]
 _steps: dict[str, Any] = {"count": 0, "began": None, "ended": None, "seconds": None, "last": None}
 _devices: dict[int, dict[str, Any]] = {}
 """Uuid, peaks and failures of each device that was allocated on, kept because programs reset torch's counters."""
+optimizers: dict[int, dict[str, Any]] = {}
+"""What is known of each optimizer that has stepped, by its id; see ``optimizers.py``."""
 _failures: dict[int, int] = {}
 """Torch's own count of failed allocations by device, as of the last sample."""
 
@@ -177,7 +181,26 @@ def _sample() -> dict[str, Any]:
         "torch": str(names.get("__version__", "")),
         "steps": {name: _steps[name] for name in ("count", "began", "ended", "seconds")},
         "devices": _devices_of(names.get("cuda")),
+        "optimizers": _summed_optimizers(),
     }
+
+
+def _summed_optimizers() -> list[dict[str, Any]]:
+    """Return the optimizers, those of one class with the same options as one."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in list(optimizers.values()):
+        key = each["class"] + repr(sorted(each["options"].items(), key=repr))
+        known = found.get(key)
+        if known is None:
+            if len(found) < MAX_OPTIMIZERS:
+                found[key] = {name: dict(value) if isinstance(value, dict) else value for name, value in each.items()}
+            continue
+        known["tensors"] += each["tensors"]
+        known["sharded"] = known["sharded"] or each["sharded"]
+        for name in ("trained", "state_bytes"):
+            for dtype, size in each[name].items():
+                known[name][dtype] = known[name].get(dtype, 0) + size
+    return list(found.values())
 
 
 def _devices_of(cuda: Any) -> list[dict[str, Any]]:
@@ -268,6 +291,7 @@ def _reset_after_fork() -> None:
     global _lock
     _lock = threading.RLock()  # the thread that held it does not exist in the child
     _devices.clear()
+    optimizers.clear()
     _failures.clear()
     _steps.update(count=0, began=None, ended=None, seconds=None, last=None)
     _release()

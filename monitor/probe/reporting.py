@@ -20,6 +20,7 @@ def report(**facts: Any) -> None:
     publisher = _probe_module("publisher")
     publisher.publish_facts(**facts)
     publisher.start()
+    _probe_module("optimizers").watch()
 
 
 def step_ended() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
 from . import publisher
 
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.|base_model\.model\.)+")
+"""Prefixes that DistributedDataParallel, torch.compile and peft put before a model's own names."""
+_MAX_NAMES = 300
 _SECRET_ENDINGS = ("_token", "_key", "_password", "_secret")
 
 
@@ -65,6 +70,8 @@ def _model_facts(model: Any) -> dict[str, Any]:
         "config": _without_secrets(config.to_dict()) if hasattr(config, "to_dict") else None,
         "attention": getattr(config, "_attn_implementation", None),
         "gradient_checkpointing": _uses_checkpointing(model),
+        "sharded": any(hasattr(parameter, "_fsdp_flattened") for parameter in model.parameters()),
+        "trained": _trained_names(model),
     }
     adapters = getattr(model, "peft_config", None)
     if adapters:
@@ -72,6 +79,27 @@ def _model_facts(model: Any) -> dict[str, Any]:
         targets = getattr(first, "target_modules", None)
         found["lora"] = {"r": getattr(first, "r", None), "target_modules": _without_secrets(targets)}
     return found
+
+
+def _trained_names(model: Any) -> list[str] | None:
+    """Return patterns of the names of what is trained beside adapters; None: everything, nothing, or too many names.
+
+    Numbers in a name become ``*`` where the parameters of all numbers are trained.
+    """
+    if not hasattr(model, "named_parameters"):
+        return None
+    groups: dict[str, list[tuple[str, bool]]] = {}
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name or ".original_module." in name:
+            continue
+        own = _WRAPPERS.sub("", name.replace("modules_to_save.default.", ""))
+        groups.setdefault(_NUMBER.sub("*", own), []).append((own, bool(parameter.requires_grad)))
+    patterns: list[str] = []
+    for pattern, members in groups.items():
+        trained = [name for name, trains in members if trains]
+        patterns += [pattern] if len(trained) == len(members) else trained
+    frozen = any(not trains for members in groups.values() for _, trains in members)
+    return patterns if frozen and 0 < len(patterns) <= _MAX_NAMES else None
 
 
 def _uses_checkpointing(model: Any) -> bool:

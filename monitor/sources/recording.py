@@ -58,9 +58,11 @@ class RecordingWriter:
         self._encoder = msgspec.json.Encoder()
         self._written = 0
         self._failed = False
-        replaces = overwrite and is_file(path)
-        self._unfinished = path.with_name(f"{path.name}.{os.getpid()}.part") if replaces else path
+        self._target = path.resolve() if overwrite else path  # a link stays
+        self._unfinished = self._target
         """Where the file is until the first snapshot is written; then it replaces the old one."""
+        if overwrite and is_file(path) and os.access(self._target.parent, os.W_OK):
+            self._unfinished = self._target.with_name(f"{self._target.name}.{os.getpid()}.part")
         try:
             file = self._unfinished.open("wb" if overwrite else "xb", buffering=0)
         except FileExistsError:
@@ -80,8 +82,8 @@ class RecordingWriter:
             lines.insert(0, {"vramtop_recording": VERSION, "source": snapshot.source, "time": snapshot.time})
         try:
             self._stream.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
-            if not self._written and self._unfinished != self._path:
-                self._unfinished.replace(self._path)
+            if not self._written and self._unfinished != self._target:
+                self._unfinished.replace(self._target)
         except OSError as error:
             self._failed = True
             raise VramtopError(f"{self._path}: the recording ends here: {error.strerror}; {self._kept()}") from None

@@ -19,13 +19,11 @@ def crash_sentence(error: BaseException) -> str:
 
     A limit of the machine is no internal error: it has a sentence of its own.
     """
-    from vramtop.estimator.common import ProcessLimitError, mask_line, process_limit_error
+    from vramtop.estimator.common import caused_by_process_limit, mask_line
 
     from ..draw import printable
 
-    limit = error if isinstance(error, ProcessLimitError) else None
-    limit = process_limit_error(error) if isinstance(error, RuntimeError) else limit
-    if limit is not None:
+    if limit := caused_by_process_limit(error):
         return limit.message
     what = mask_line(printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__))
     request = "please report it to vramtop's issue tracker"

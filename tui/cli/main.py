@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common import InputError, VramtopError, mask_line, process_limit_error, show_secrets
+from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, mask_line, show_secrets
 
 from ..draw import printable
 from .shared_flags import add_output_arguments, positive_seconds, process_id
@@ -42,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - the user gets a sentence, the traceback goes to a file
-        limit = process_limit_error(error) if isinstance(error, RuntimeError) else None
-        if limit is not None:
+        if limit := caused_by_process_limit(error):
             print(f"vramtop: {limit.message}", file=sys.stderr)
             return flush_output(limit.exit_code)
         if isinstance(error, OSError) and error.filename is None:  # an error of a stream: one of a file names the file

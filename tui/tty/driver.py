@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from textual.events import Resize
 from textual.geometry import Size
 
+from vramtop.estimator.common import ProcessLimitError, process_limit_error, start_thread
+
 from .blocking_input import BlockingInputDriver
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _TERMS_THAT_SHOW_QUERIES = ("linux", "vt", "cons", "sun")
 """Prefixes of TERM for terminals that show the end of an unknown query on the screen."""
 _RESTORE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?1004h\x1b[?2004h\x1b[?7l"
 """Alternate screen, no cursor, focus events, bracketed paste, no line wrap: as Textual sets them at its start."""
+_LEAVE_SCREEN = "\x1b[<u\x1b[?1004l\x1b[?2004l\x1b[?1049l\x1b[?25h"
+"""What the terminal is told when the dashboard ends, but for the mouse."""
 _RESTORE_MOUSE = "\x1b[?1000h\x1b[?1003h\x1b[?1015h\x1b[?1006h"
 
 
@@ -88,7 +92,8 @@ class TerminalDriver(BlockingInputDriver):
 
         timer = threading.Timer(_MAX_END_SECONDS, end_process)
         timer.daemon = True
-        timer.start()
+        with contextlib.suppress(ProcessLimitError):
+            start_thread(timer)
 
     def _check_hang_up(self) -> None:
         """End if the terminal was closed without a signal: under ``nohup`` there is no SIGHUP."""
@@ -100,7 +105,13 @@ class TerminalDriver(BlockingInputDriver):
     def start_application_mode(self) -> None:
         """Start as Textual does, and keep the terminal's settings from before and after."""
         self._shell_settings = _read_settings(self.fileno)
-        super().start_application_mode()  # type: ignore[no-untyped-call]
+        try:
+            super().start_application_mode()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:  # one of Textual's threads cannot be started, and it stops half-way
+            os.write(self.fileno, _LEAVE_SCREEN.encode())
+            self.write(_LEAVE_SCREEN)  # again, behind what its thread may still write
+            _apply_settings(self.fileno, self._shell_settings)
+            raise process_limit_error(error) or error from None
         self._own_settings = _read_settings(self.fileno)
 
     def stop_application_mode(self) -> None:

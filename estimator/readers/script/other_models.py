@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from ..source import Setting
-from .library import Doubt, Model, Notes
+from .library import Doubt, Model, Notes, models_in
 
 _ROLES = (
     ("ema", re.compile(r"(?i)(^|_)(ema|averaged|swa|shadow|momentum|target)($|_)")),
@@ -27,7 +27,12 @@ def describe_others(notes: Notes, trained: Model | None, doubts: list[Doubt]) ->
     entries: list[dict[str, Any]] = []
     places: list[str] = []
     for model in notes.models:
-        if model is trained or model.on_gpu is False or not _is_alive(model, notes):
+        if (
+            model is trained
+            or model.on_gpu is False
+            or _is_left_on_host(model, notes)
+            or not _is_alive(model, trained, notes)
+        ):
             continue
         if trained is None and model.role is None and _role(model) == "other":
             continue
@@ -43,13 +48,22 @@ def describe_others(notes: Notes, trained: Model | None, doubts: list[Doubt]) ->
             doubts.append(Doubt(sentence=sentence, direction="less", components=("weights",)))
     for trainer in notes.trainers:
         for role, setting in trainer.others:
-            entries.append({"role": role, "id": setting.value, "dtype": "auto"})
+            task = {"task": "sequence-classification"} if role == "reward" else {}
+            entries.append({"role": role, "id": setting.value, **task, "dtype": "auto"})
             places.append(setting.origin)
     return Setting(value=entries, origin="; ".join(places)) if entries else None
 
 
-def _is_alive(model: Model, notes: Notes) -> bool:
-    return notes.living is None or id(model) in notes.living or model.role in ("reference", "teacher", "reward")
+def _is_alive(model: Model, trained: Model | None, notes: Notes) -> bool:
+    living = notes.living_beside(trained)
+    return living is None or id(model) in living or model.role in ("reference", "teacher", "reward")
+
+
+def _is_left_on_host(model: Model, notes: Notes) -> bool:
+    """Return True for a model that nothing moves to the GPU: a Trainer moves only its own, and those it is given."""
+    if model.on_gpu is not None or model.role is not None or not any(each.ran for each in notes.trainers):
+        return False
+    return not any(model in models_in(module) for module in notes.modules)
 
 
 def _role(model: Model) -> str:

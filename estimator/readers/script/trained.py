@@ -36,6 +36,9 @@ def find_trained(notes: Notes) -> Trained:
     owners = list(dict.fromkeys(owner for optimizer in notes.optimizers for owner in optimizer.trains()))
     if owners:
         return _choose(owners, notes, certain=True)
+    if any(optimizer.trains_unknown() for optimizer in notes.optimizers):
+        where = notes.optimizers[0].where
+        return Trained(unknown=f"{where}: the model that the optimizer trains is made in a way that is not followed.")
     given = [owner for value in notes.parameters_given for owner in models_in(value)]
     candidates = [model for model in given if isinstance(model, Model) and not _is_frozen(model) and not model.role]
     if candidates:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from waiting import until
 
-from vramtop.monitor.probe import publisher
+from vramtop.estimator.job.trainable import trainable_rules
+from vramtop.monitor.probe import publisher, trainer
 from vramtop.monitor.probe.encode_json import encode_json
 from vramtop.monitor.probe.launch import BOOTSTRAP, probed_environment
 from vramtop.monitor.probe.probe_reader import ProbeReader, ProbeSample, find_probe
@@ -261,7 +262,26 @@ def test_the_callback_publishes_settings_model_and_steps(monkeypatch: pytest.Mon
         "config": {"hidden_size": 16},
         "attention": "sdpa",
         "gradient_checkpointing": True,
+        "sharded": False,
+        "trained": None,
     }
+
+
+def test_the_names_of_what_is_trained_are_published_in_few_words() -> None:
+    names = [f"model.layers.{number}.{part}.weight" for number in range(12) for part in ("mlp", "norm", "attn")]
+    trained = {name for name in names if "norm" in name or ".layers.11.attn" in name} | {"lm_head.weight"}
+
+    class Model:
+        def named_parameters(self) -> Iterator[tuple[str, Any]]:
+            for name in [*names, "lm_head.weight"]:
+                yield f"module._orig_mod.{name}", SimpleNamespace(requires_grad=name in trained)
+
+    patterns = trainer._trained_names(Model())
+    assert patterns == ["model.layers.*.norm.weight", "model.layers.11.attn.weight", "lm_head.weight"]
+    rules = trainable_rules(patterns)
+    assert {name for name in [*names, "lm_head.weight"] if rules.trains(name)} == trained
+    names.clear()
+    assert trainer._trained_names(Model()) is None  # everything trains
 
 
 @pytest.mark.slow

@@ -236,3 +236,15 @@ def test_what_was_written_before_the_disk_was_full_can_be_played(tmp_path, name,
     assert sentence.endswith(f"the {count} snapshots before can be played")
     found = list(read_recording(path))
     assert [snapshot.time for snapshot in found] == [float(number) for number in range(int(count))]
+
+
+def test_overwriting_follows_a_link(tmp_path, snapshots):
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "run.jsonl", tmp_path / "run.jsonl"
+    link.symlink_to(target)
+    for at in (0, 1):
+        with RecordingWriter(link, overwrite=True) as writer:
+            writer.write(snapshots[at])
+        assert link.is_symlink()
+        assert [snapshot.time for snapshot in read_recording(target)] == [snapshots[at].time]
+    assert [file.name for file in target.parent.iterdir()] == ["run.jsonl"]

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.board import Watchlist
 from vramtop.monitor.host import HostRam, available_host_memory
 from vramtop.monitor.sources import EarlySampler, OptionalGpuSource
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Gpu, Job
     from vramtop.monitor.snapshot import DeviceIndex, Snapshot
     from vramtop.monitor.sources import SnapshotSource
+
+_THREADS_OF_TEXTUAL = 3
+"""It writes to the terminal, reads it, and runs what may block, each on a thread."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
         theme=None if os.environ.get("TEXTUAL_THEME") else settings.theme(),
         save_theme=settings.save_theme,
     )
+    require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
     app = VramtopApp(sampler, watchlist, app_options)
     pending.notify = settings.notify = app.show_notice
     app.run(mouse=not options.no_mouse)

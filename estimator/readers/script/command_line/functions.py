@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..python import UNKNOWN, Call, External, Function, Instance, ScriptClass, Thing
+from .config_tables import TABLE_FUNCTIONS
 from .executed_files import FILE_FUNCTIONS
 from .options import Options
 from .parsed import Parsed, Parser, instance_of, parse_class
@@ -130,6 +131,7 @@ OPTION_PATHS: Mapping[str, _Handler] = {
     **dict.fromkeys(("typer.run", "app.run", "absl.app.run"), _run_app),
     **dict.fromkeys(("typer.Option", "typer.Argument", "Option", "Argument"), _first),
     **FILE_FUNCTIONS,
+    **TABLE_FUNCTIONS,
     **dict.fromkeys(("@option", "@argument", "@command"), _decorator),
 }
 """By a function's dotted name; decorators with ``@``."""

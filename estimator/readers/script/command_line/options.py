@@ -41,8 +41,11 @@ class Options:
         """Options that decided a condition."""
 
     def defaults(self) -> Iterator[tuple[str, Setting]]:
-        """Yield the defaults that are known; values may be None."""
+        """Yield options with a known default, or as the command line has them; values may be None."""
         for name, declared in self.declared.items():
+            if name in self.given and (given := self.find(name)) is not None:
+                yield name, given
+                continue
             value = plain(declared.default)
             if value is not UNKNOWN:
                 yield name, Setting(value=value, origin=declared.origin)

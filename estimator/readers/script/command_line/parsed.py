@@ -100,8 +100,9 @@ class Parser(Thing):
             return UNKNOWN
         if not call.name.startswith("parse"):
             return UNKNOWN
-        if call.name == "parse_args" and not self.kinds:
-            return Parsed(self._options)
+        if not self.kinds:
+            parsed = Parsed(self._options)
+            return (parsed, UNKNOWN) if call.name.startswith("parse_known") else parsed
         return tuple(parse_class(self._options, kind, call) for kind in self.kinds)
 
 

@@ -1,5 +1,6 @@
 """LoRA adapters and quantization in a script: peft, bitsandbytes, unsloth."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,12 @@ _OTHER_NAMES = {
 }
 """Arguments of ``LoraConfig`` that change memory in ways that are not counted."""
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+_KNOWN = re.compile(
+    r"(?i)lora|prompt|prefix|ia3|lntuning|fourierft|vera|trainabletokens|loha|lokr|oft|hira|road|bone|miss|poly|shira"
+)
+"""Methods of peft that train adapters of about the size of LoRA's, or less."""
+_TUNER = re.compile(r"LoRA|Lora|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|LNTuning|Bone|Shira|Hira")
+"""In the names of peft's configurations, where it is not known that they are peft's."""
 _WITHOUT_RANK = ("Prompt", "Prefix", "IA3", "LNTuning", "FourierFT", "Vera", "Trainable", "AdaptionPrompt")
 """Methods of peft whose parameters do not grow with a rank."""
 _HEADS = ("classifier", "score", "qa_outputs")
@@ -30,6 +37,7 @@ class AdapterConfig(Thing):
     def __init__(self, call: Call) -> None:
         self.kind, self.where, self.settings = call.name, call.where, dict[str, Setting]()
         self.arguments = {name: plain(value) for name, value in call.kwargs.items()}
+        self.is_known = _KNOWN.search(call.name) is not None
         self.unresolved: dict[str, str] = {}
         read_lora(call, self.settings, self.unresolved)
 
@@ -39,6 +47,13 @@ class AdapterConfig(Thing):
         if plain(value) is not UNKNOWN and (name in _LORA_NAMES or name in _OTHER_NAMES):
             text = f"{short_text(call.node)} = {plain(value)}"
             self.settings[renamed] = Setting(value=plain(value), origin=f"{call.where}: {text}")
+
+
+def is_adapter_config(call: Call) -> bool:
+    """Return True for the constructor of one of peft's configurations."""
+    if not call.name.endswith("Config"):
+        return False
+    return call.path.startswith("peft.") or call.name == "LoraConfig" or bool(_TUNER.search(call.name))
 
 
 class QuantizationConfig(Thing):
@@ -155,7 +170,18 @@ def get_peft_model(call: Call, notes: Notes) -> Any:
     if not isinstance(model, Model):
         return UNKNOWN
     unsloth = call.owner in UNSLOTH_CLASSES
-    add_adapters(model, call.value(1, "peft_config"), call)
+    config = call.value(1, "peft_config")
+    unknown = config is not None and not isinstance(config, AdapterConfig)
+    if unknown or (isinstance(config, AdapterConfig) and not config.is_known):
+        shown = config.kind if isinstance(config, AdapterConfig) else short_text(call.expression(1, "peft_config"))
+        notes.doubt(
+            f"{call.where}: what get_peft_model trains with {shown} is not known; all parameters are counted.",
+            *("gradients", "optimizer", "activations"),
+            direction="less",
+            key="training.trainable",
+        )
+        return model
+    add_adapters(model, config, call)
     read_lora(call, model.settings, model.unresolved)
     if "r" not in call.kwargs and unsloth:
         _hint(model, "lora_r", 16)

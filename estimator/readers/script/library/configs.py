@@ -28,6 +28,11 @@ DECISIVE_ARGUMENTS = {
     *("load_in_4bit", "load_in_8bit", "attn_implementation", "use_liger_kernel", "r", "target_modules"),
 }
 """Arguments without whose values the estimate may be about another job."""
+_SETTINGS_OF_OLD_TRAINERS = (
+    *("max_length", "max_seq_length", "max_prompt_length", "max_completion_length", "packing", "beta", "loss_type"),
+    *("precompute_ref_log_probs", "model_init_kwargs"),
+)
+"""What TRL's trainers took themselves before 0.13, and their configurations since."""
 
 
 class ModelConfig(Thing):
@@ -90,8 +95,9 @@ class ModelConfig(Thing):
             if field in SHAPE_FIELDS - {"num_labels"}:
                 sentence = f"{where}: {text} changes the model and is only known when the script runs."
                 self._notes.doubt(sentence, "weights", "gradients", "optimizer", "activations", "logits")
-        elif field == "id2label" and isinstance(known, dict):
-            self.changes["num_labels"] = Setting(value=len(known), origin=f"{where}: {text}")
+        elif field in ("id2label", "label2id"):
+            if isinstance(known, dict) and len(known) > 2:  # a loop over labels that are not known fills in one
+                self.changes.setdefault("num_labels", Setting(value=len(known), origin=f"{where}: {text}"))
         elif isinstance(known, (*PLAIN, list)):
             self.changes[field] = Setting(value=known, origin=f"{where}: {text}")
 
@@ -246,3 +252,15 @@ class ParsedArguments(Thing):
     def has(self, name: str) -> Any:
         """Return whether there is an option of a name."""
         return self._parsed.has(name) or UNKNOWN
+
+
+def take_trainer_settings(call: Call, notes: Notes) -> None:
+    """Take the settings that a trainer is given itself."""
+    for name in _SETTINGS_OF_OLD_TRAINERS:
+        setting = call.setting(name) if name in call.kwargs else None
+        if setting is not None and setting.value is not None:
+            notes.written.setdefault(name, setting)
+        elif setting is None and name in call.kwargs and name in DECISIVE_ARGUMENTS:
+            text = f"{call.name}({name}={short_text(call.nodes.get(name))})"
+            sentence = f"{call.where}: {text} is only known when the script runs."
+            notes.unresolved.setdefault("max_length", sentence)

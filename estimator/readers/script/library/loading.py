@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 from ....job import Task
 from ...source import Setting
-from ..python import UNKNOWN, Call, Thing, plain, short_text
+from ..python import UNKNOWN, Call, Instance, Thing, plain, short_text
 from .adapters import UNSLOTH_CLASSES, QuantizationConfig, hint_unsloth_loading, load_adapters
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, ModelConfig
-from .model import Model
+from .model import Model, Part
 from .notes import Notes
 
 _LOADING_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit")
@@ -179,6 +179,9 @@ def _read_task(model: Model, owner: str, call: Call) -> None:
         model.notes.doubt(sentence, "activations", direction="more", key="training.sequences_per_example")
     if task is None and (owner in _BASE_MODELS or is_model_class(owner)) and owner not in UNSLOTH_CLASSES:
         task = "feature-extraction"
+    if owner.endswith("PreTrainedModel"):
+        sentence = f"{call.where}: a class of the script's own makes the model; its head may be another one."
+        model.notes.doubt(sentence, "weights", "gradients", "optimizer", "logits", key="model.task")
     if task is None and "For" in owner:
         sentence = f"{call.where}: the head of {owner} is not known; the family's usual one is counted."
         model.notes.doubt(sentence, "weights", "activations", "logits", key="model.task")
@@ -285,3 +288,30 @@ def set_default_dtype(call: Call, notes: Notes) -> Any:
         sentence = f"{call.where}: {short_text(call.node)} is only known when the script runs."
         notes.doubt(sentence, "weights", "gradients", "optimizer", key="training.precision")
     return None
+
+
+def copy_value(call: Call, notes: Notes) -> Any:
+    """Follow ``deepcopy(x)``."""
+    value = call.value(0, default=UNKNOWN)
+    if isinstance(value, Model):
+        return value.copy(call.where)
+    if isinstance(value, Part) and value.prefixes == ("",) and isinstance(value.owner, Model):
+        return value.owner.copy(call.where)
+    if isinstance(value, ModelConfig):
+        return value.copy()
+    if isinstance(value, Instance):
+        other = Instance(value.kind)
+        other.values = {
+            name: each.copy(call.where) if isinstance(each, Model) else each for name, each in value.values.items()
+        }
+        return other
+    return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
+
+
+def reference_model(call: Call, notes: Notes) -> Any:
+    """Follow TRL's ``create_reference_model(model)``."""
+    value = copy_value(call, notes)
+    if isinstance(value, Model):
+        value.role = "reference"
+        value.train(None, value=False, call=call)
+    return value

@@ -1,5 +1,6 @@
 """Methods of models and their modules that move, convert, freeze, resize or rebuild them."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,6 +48,8 @@ def convert(part: Part, dtype: Any, call: Call) -> None:
     elif not _is_whole(part):
         owner.uncertain_type(call, "only a part of the model is converted; the estimate counts one type")
     else:
+        owner.settings.pop("dtype", None)
+        owner.settings.pop("torch_dtype", None)
         owner.unresolved["dtype"] = (
             f"{call.where}: .{call.name}({_arguments(call)}) is only known when the script runs."
         )
@@ -64,6 +67,8 @@ def _to(part: Part, call: Call) -> Any:
         if value is None:
             continue
         is_dtype = at == len(call.args) + 1 or (isinstance(value, External) and value.owner == "torch")
+        shown = short_text(call.nodes.get(at))
+        is_dtype = is_dtype or (value is UNKNOWN and re.search(r"(?i)dtype|float|half|precision", shown) is not None)
         if is_dtype:
             convert(part, value, call)
         elif isinstance(part.owner, Model) and _is_whole(part):

@@ -50,11 +50,17 @@ class Notes:
     """By their sentences."""
     names_found: dict[int, Setting] = field(default_factory=dict)
     """Models' names that configs (1) and tokenizers (2) are loaded by."""
-    living: set[int] | None = None
-    """Models that something refers to while the script trains, by identity; None: no training was seen."""
+    living: list[set[int]] = field(default_factory=list)
+    """Models that something refers to, by identity, each time that the script trains."""
+
     default_dtype: Setting | None = None
     added_tokens: int | None = 0
     """Tokens that the script adds to its tokenizer; None: unknown."""
+
+    def living_beside(self, trained: Any) -> set[int] | None:
+        """Return the models that live while a model trains; None: no training was seen."""
+        points = [point for point in self.living if id(trained) in point] or self.living
+        return max(points, key=len, default=None)
 
     def doubt(
         self,

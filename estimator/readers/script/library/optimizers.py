@@ -69,6 +69,10 @@ class Optimizer(Thing):
                 _add(found, value, None)
         return found
 
+    def trains_unknown(self) -> bool:
+        """Return True if it was given the parameters of a model of which nothing is known."""
+        return any(isinstance(value, UnknownParameters) for value in self.values)
+
     def has_unknown(self) -> bool:
         """Return True if it was given parameters of which nothing is known."""
         return not self.values or any(not isinstance(value, Thing) for value in self.values)

@@ -21,7 +21,14 @@ from ..python import (
     Thing,
     short_text,
 )
-from .adapters import AdapterConfig, QuantizationConfig, get_peft_model, peft_config, quantization_config
+from .adapters import (
+    AdapterConfig,
+    QuantizationConfig,
+    get_peft_model,
+    is_adapter_config,
+    peft_config,
+    quantization_config,
+)
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
 from .layers import Container, make_layer, module_method, parameters_of, reachable_models
@@ -35,6 +42,7 @@ from .trainers import (
     compile_model,
     initialize_deepspeed,
     make_arguments,
+    make_lightning_trainer,
     make_trainer,
 )
 
@@ -42,9 +50,6 @@ _TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_g
 """Functions that return True on every GPU since 2020."""
 _OTHER_DEVICES = re.compile(
     r"torch\.(backends\.mps|xpu|mps|npu|hpu)\.is_available|is_torch_(xla|npu|xpu|tpu)_available"
-)
-_ADAPTER_CONFIG = re.compile(
-    r"\w*(Lora|LoRA|IA3|Prompt|Prefix|OFT|Vera|LoKr|LoHa|FourierFT|LNTuning|Bone|Miss|Shira|Trainable|Hira|Road)\w*Config"
 )
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 _RUNS_A_FUNCTION = ("Fire", "notebook_launcher", "spawn", "Process", "Thread", "start_processes", "debug_launcher")
@@ -55,6 +60,8 @@ _HARMLESS = re.compile(
     r"|scheduler|collator|apply_liger_kernel).*"
 )
 _LIBRARIES_OF_WRAPPERS = ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "evaluate", "wandb", "tqdm")
+_MAX_POINTS = 16
+"""Times at which a script trains with other models in memory, that are noted."""
 _MAX_FOLLOWED = 64
 """Functions handed to libraries that are followed, per script."""
 
@@ -129,10 +136,11 @@ class ScriptLibrary:
         if TRAINING_CONFIG.fullmatch(name):
             return make_arguments(call, self.notes)
         if name.endswith("Trainer"):
-            return make_trainer(call, self.notes)
+            make = make_lightning_trainer if name == "Trainer" and "lightning" in path else make_trainer
+            return make(call, self.notes)
         if name in optimizer_class_names():
             return make_optimizer(call, self.notes)
-        if _ADAPTER_CONFIG.fullmatch(name):
+        if is_adapter_config(call):
             return AdapterConfig(call)
         if is_average(name) and (average := make_average(call, self.notes)) is not None:
             return average
@@ -144,16 +152,12 @@ class ScriptLibrary:
             layer = make_layer(call)
             self.notes.modules += [layer] if isinstance(layer, Container) else []
             return layer
-        if name in _TRUE_ON_A_GPU or path == "torch.cuda.is_available":
-            return True
-        if _OTHER_DEVICES.fullmatch(path) or _OTHER_DEVICES.fullmatch(name):
-            return False
+        has_device = name in _TRUE_ON_A_GPU or path == "torch.cuda.is_available"
+        if has_device or _OTHER_DEVICES.fullmatch(path) or _OTHER_DEVICES.fullmatch(name):
+            return has_device
         first = call.value(0, "params", "model_params")
-        if name[:1].isupper() and is_parameters(first) and not isinstance(first, list):
-            return make_optimizer(call, self.notes)
-        if name[:1].isupper() and is_parameters(first) and "lr" in call.kwargs:
-            return make_optimizer(call, self.notes)
-        return self.unknown(call)
+        takes = name[:1].isupper() and is_parameters(first) and ("lr" in call.kwargs or not isinstance(first, list))
+        return make_optimizer(call, self.notes) if takes else self.unknown(call)
 
     def unknown(self, call: Call) -> Any:
         """Return the result of a function that is not known; it may return the model that it is given."""
@@ -230,7 +234,8 @@ class ScriptLibrary:
     def train_step(self, call: Call) -> Any:
         """Note which models something refers to while the script trains."""
         living = {id(model) for model in reachable_models(call.run, call)}
-        self.notes.living = living | (self.notes.living or set())
+        if living not in self.notes.living and len(self.notes.living) < _MAX_POINTS:
+            self.notes.living.append(living)
         return UNKNOWN
 
     def parsed(self, parsed: Parsed, kind: Any, call: Call) -> Any:
@@ -268,6 +273,13 @@ class ScriptLibrary:
         """Return parameters of a model that is not known, or of an object that holds some."""
         found = parameters_of(call.receiver) if call.receiver is not None else None
         return found or UnknownParameters()
+
+    def _require(self, call: Call) -> Any:
+        """Note that something that is not known is frozen: it may be parameters of the model."""
+        if call.value(0, default=True) is not True:
+            sentence = f"{call.where}: {short_text(call.node)} may freeze parameters of the model, and is not followed."
+            self.notes.doubt(sentence, "gradients", "optimizer", "activations", direction="less")
+        return UNKNOWN
 
     def _loop_method(self, call: Call) -> Any:
         """Note a method of a model that is not known."""
@@ -331,6 +343,7 @@ _BY_NAME: Mapping[str, _Handler] = {
     "backward": ScriptLibrary.train_step,
     "get_peft_config": _apply(peft_config),
     "get_quantization_config": _apply(quantization_config),
+    "requires_grad_": ScriptLibrary._require,
     **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(sentence_model)),
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,
 }

@@ -7,8 +7,9 @@ from typing import Any
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Function, Instance, Thing, plain, short_text
 from .adapters import AdapterConfig, add_adapters
-from .configs import Arguments, ModelConfig
-from .model import Model, Part, models_in
+from .configs import Arguments, take_trainer_settings
+from .loading import copy_value, reference_model
+from .model import Model, models_in
 from .notes import Notes
 from .optimizers import Optimizer
 from .parameters import make_tensor
@@ -24,7 +25,11 @@ _MIXED_PRECISION = {
     **dict.fromkeys(("bfloat16", "bf16", "bf16-mixed"), "bf16"),
     **dict.fromkeys(("float16", "half", "fp16", "16-mixed", "16"), "fp16"),
 }
-_RESHARD_NAMES = {"reshard_after_forward": "fsdp_reshard_after_forward"}
+_ACCUMULATION = "gradient_accumulation_steps"
+_SHARDING_NAMES = {
+    "reshard_after_forward": "fsdp_reshard_after_forward",
+    "sharding_strategy": "fsdp_sharding_strategy",
+}
 
 
 class TrainerObject(Thing):
@@ -59,13 +64,13 @@ class TrainerObject(Thing):
         if isinstance(call.value(None, "model_init"), Function):
             model = call.run.call(call.kwargs["model_init"], Call(call.run, call.node, "", None))
         if isinstance(model, str):
-            key: str | int = "model" if "model" in call.kwargs else 0
-            self.model_name = call.setting(key)
+            self.model_name = call.setting("model" if "model" in call.kwargs else 0)
         elif isinstance(model, Model | Instance) or list(models_in(model)):
             self.model = model
         elif model is UNKNOWN:
             self.unknown_model = short_text(node)
         self._take_adapters(call)
+        take_trainer_settings(call, self._notes)
         for name, role in _ROLE_BY_ARGUMENT.items():
             self._take_other(call, name, role)
         for optimizer in models_of_optimizers(call.value(None, "optimizers")):
@@ -94,7 +99,8 @@ class TrainerObject(Thing):
             if isinstance(each, Model) and each is not self.model:
                 each.role = role
                 each.on_gpu = True if each.on_gpu is None else each.on_gpu
-            elif isinstance(each, str) and (setting := call.setting(name)) is not None:
+            elif isinstance(each, str):
+                setting = call.setting(name) or Setting(value=each, origin=f"{call.where}: {call.name}({name}=...)")
                 self.others.append((role, setting.with_value(each)))
 
     def attribute(self, name: str) -> Any:
@@ -207,10 +213,13 @@ def shard(call: Call, notes: Notes) -> Any:
     setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
     notes.own_loop.setdefault("use_fsdp", setting)
     notes.own_loop.setdefault("fsdp_version", setting.with_value(FSDP_VERSION[call.name]))
-    for name, renamed in _RESHARD_NAMES.items():
+    for name, renamed in _SHARDING_NAMES.items():
         found = call.setting(name) if name in call.kwargs else None
         if found is not None and found.value is not None:
             notes.own_loop.setdefault(renamed, found)
+    offload = call.value(None, "cpu_offload", "offload_policy")
+    if offload is not None:
+        notes.own_loop.setdefault("fsdp_offload_params", setting)
     model = call.value(0, "module", default=UNKNOWN)
     for each in models_in(model):
         if isinstance(each, Model):
@@ -291,31 +300,39 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:
     return model
 
 
-def copy_value(call: Call, notes: Notes) -> Any:
-    """Follow ``deepcopy(x)``."""
-    value = call.value(0, default=UNKNOWN)
-    if isinstance(value, Model):
-        return value.copy(call.where)
-    if isinstance(value, Part) and value.prefixes == ("",) and isinstance(value.owner, Model):
-        return value.owner.copy(call.where)
-    if isinstance(value, ModelConfig):
-        return value.copy()
-    if isinstance(value, Instance):
-        other = Instance(value.kind)
-        other.values = {
-            name: each.copy(call.where) if isinstance(each, Model) else each for name, each in value.values.items()
-        }
-        return other
-    return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
+class LightningTrainer(TrainerObject):
+    """A trainer of lightning, which asks its module for the optimizers."""
+
+    def read(self, call: Call) -> None:
+        """Take the arguments of its constructor."""
+        for name, renamed in (("precision", "mixed_precision"), ("accumulate_grad_batches", _ACCUMULATION)):
+            setting = call.setting(name) if name in call.kwargs else None
+            if setting is not None and setting.value is not None:
+                word = _MIXED_PRECISION.get(str(setting.value), "no") if name == "precision" else setting.value
+                self._notes.accelerate.setdefault(renamed, setting.with_value(word))
+        strategy = call.value(None, "strategy", default="auto")
+        if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
+            sentence = f"{call.where}: the strategy {plain(strategy)} of lightning is not read; nothing is sharded."
+            self._notes.doubt(sentence, "weights", "gradients", "optimizer", direction="less", key="parallel.strategy")
+
+    def method(self, call: Call) -> Any:
+        """Follow ``fit(module)``."""
+        module = call.value(0, "model")
+        if call.name == "fit" and isinstance(module, Instance):
+            for name, count in (("configure_model", 0), ("configure_optimizers", 0), ("training_step", 2)):
+                function = module.kind.find(name)
+                if isinstance(function, Function):
+                    call.run.call_function(function, [module, *[UNKNOWN] * count], {})
+        return super().method(call) if call.args else UNKNOWN
 
 
-def reference_model(call: Call, notes: Notes) -> Any:
-    """Follow TRL's ``create_reference_model(model)``."""
-    value = copy_value(call, notes)
-    if isinstance(value, Model):
-        value.role = "reference"
-        value.train(None, value=False, call=call)
-    return value
+def make_lightning_trainer(call: Call, notes: Notes) -> Any:
+    """Follow lightning's ``Trainer(precision="bf16-mixed")``."""
+    notes.called.discard("Trainer")
+    trainer = LightningTrainer(notes, "LightningTrainer", call.where)
+    trainer.read(call)
+    notes.trainers.append(trainer)
+    return trainer
 
 
 MODEL_FUNCTIONS: Mapping[str, Any] = {

@@ -153,8 +153,8 @@ class Interpreter(Definitions):
             call = Call(self, target, target.attr, owner, [value], scope=scope)
             if isinstance(owner, Thing):
                 owner.set_attribute(target.attr, value, call)
-            elif isinstance(owner, External):
-                call.path = f"{owner.path}.{target.attr}"
+            elif isinstance(owner, External) or target.attr == "requires_grad":
+                call.path = f"{owner.path}.{target.attr}" if isinstance(owner, External) else "requires_grad_"
                 self.library.call(call)
         elif isinstance(target, ast.Subscript):
             owner, key = self.evaluate(target.value, scope), self.evaluate(target.slice, scope)

@@ -225,8 +225,9 @@ def _dict(call: Call) -> Any:
     first = call.value(0)
     if isinstance(first, dict):
         found.update(first)
-    elif isinstance(first, list):
-        found.update(pair for pair in first if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str))
+    elif isinstance(first, list) or (isinstance(first, Thing) and call.run.iterate(first) is not None):
+        pairs = call.run.iterate(first)
+        found.update(pair for pair in pairs if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str))
     elif first is not None:
         return UNKNOWN
     found.update(call.kwargs)

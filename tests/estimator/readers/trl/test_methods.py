@@ -360,3 +360,40 @@ GRPOTrainer(model=model, reward_funcs=[], args=args).train()
     (tmp_path / "train.py").write_text(script)
     job = read("python train.py").job({"training.sequence_length": 600})
     assert job.rollout == Rollout(engine="vllm", gpu_memory_utilization=0.6)
+
+
+def test_a_reward_model_beside_reward_functions(read: Read, tmp_path: Path) -> None:
+    script = """\
+from trl import GRPOConfig, GRPOTrainer
+def shorter(completions, **more):
+    return [-float(len(each)) for each in completions]
+args = GRPOConfig(output_dir="out", per_device_train_batch_size=8)
+GRPOTrainer(model="gpt2", reward_funcs=[shorter, "org/judge"], args=args).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    (judge,) = read("python train.py").job({"training.sequence_length": 600}).other_models
+    assert (judge.role, judge.id, judge.task) == ("reward", "org/judge", "sequence-classification")
+
+
+@pytest.mark.parametrize("name", ["max_length", "max_seq_length"])
+def test_trainers_that_took_the_length_themselves(read: Read, tmp_path: Path, name: str) -> None:
+    script = f"""\
+from transformers import AutoModelForCausalLM, TrainingArguments
+from trl import DPOTrainer
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+args = TrainingArguments("out", per_device_train_batch_size=2)
+DPOTrainer(model, None, args=args, beta=0.1, {name}=768, max_prompt_length=256).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    assert read("python train.py", "0.12.0").value("training.sequence_length") == 768
+    (tmp_path / "train.py").write_text(script.replace("=768", "=find_out()"))
+    assert read("python train.py", "0.12.0").missing == ("training.sequence_length",)
+
+
+def test_transformers_own_arguments_leave_trls_other_defaults(read: Read, tmp_path: Path) -> None:
+    script = "GRPOTrainer('gpt2', args=TrainingArguments('out', per_device_train_batch_size=2)).train()\n"
+    (tmp_path / "train.py").write_text(f"from trl import GRPOTrainer\n{script}")
+    job = read("python train.py", "0.18.0").job()
+    assert (job.training.sequence_length, job.training.loss_length) == (768, 256)
+    assert [model.role for model in job.other_models] == ["reference"]
+    assert job.training.activation_checkpointing == "none"

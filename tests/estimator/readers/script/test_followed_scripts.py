@@ -1,0 +1,195 @@
+"""Scripts are followed: files that they load, models beside the trained one, and what stays open is a doubt."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+LOAD = "from transformers import AutoModelForCausalLM\nimport torch\n"
+TRAIN = "opt = torch.optim.AdamW(model.parameters())\nfor b in loader:\n    model(b).loss.backward()\n    opt.step()\n"
+
+
+def read(folder: Path, script: str, *arguments: str, environ: dict[str, str] | None = None) -> JobReading:
+    (folder / "train.py").write_text(script)
+    versions = {"transformers": "5.23.0", "torch": "2.13.0"}
+    return read_launch(["python", "train.py", *arguments], environ=environ or {}, cwd=folder, versions=versions)
+
+
+def unsure(reading: JobReading) -> dict[str, str]:
+    return {each.component: each.direction for each in reading.uncertainties}
+
+
+def found(reading: JobReading, *keys: str) -> tuple[Any, ...]:
+    return tuple(reading.value(key) for key in keys)
+
+
+def test_neither_answer_of_an_unknown_condition_is_a_fact(tmp_path: Path) -> None:
+    lora = "USE_LORA = unknown()\nif USE_LORA:\n    model = get_peft_model(model, LoraConfig(r=8))\n"
+    reading = read(tmp_path, f'{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{lora}{TRAIN}')
+    assert reading.job({"training.micro_batch": 1, "training.sequence_length": 8}).lora is None
+    assert unsure(reading) == {"gradients": "less", "optimizer": "less", "activations": "less"}
+    (warning,) = reading.warnings
+    assert warning.startswith("train.py line 5: whether USE_LORA holds is only known when the script runs. It decides")
+
+
+def test_conditions_that_decide_nothing_about_memory_are_no_doubt(tmp_path: Path) -> None:
+    noise = (
+        "import os\nif os.path.exists('x'):\n    print('there')\nif rank() == 0:\n    wandb.init(project='x')\n"
+        "steps = 10 if quick() else 1000\nfor step in range(steps):\n    if step % 10 == 0:\n        evaluate(model)\n"
+    )
+    reading = read(tmp_path, f'{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{noise}{TRAIN}')
+    assert reading.warnings == ()
+    assert reading.uncertainties == ()
+
+
+def test_a_model_that_is_not_followed_is_not_taken_for_another_one(tmp_path: Path) -> None:
+    made = 'from mylib import build\nmodel = build()\nteacher = AutoModelForCausalLM.from_pretrained("gpt2-large")\n'
+    reading = read(tmp_path, f"{LOAD}{made}{TRAIN}")
+    assert "model.id" in reading.missing
+    assert any(
+        "the model that the optimizer trains is made in a way that is not followed" in w for w in reading.warnings
+    )
+    assert unsure(reading)["weights"] == "either"
+
+
+@pytest.mark.parametrize(
+    ("line", "components"),
+    [
+        ("from mylib import freeze_some; freeze_some(model)", {"weights", "gradients", "optimizer", "activations"}),
+        ("for p in choose(model): p.requires_grad = False", {"gradients", "optimizer", "activations"}),
+        ("model.model.layers[pick()].requires_grad_(False)", {"gradients", "optimizer", "activations"}),
+        ("exec(code)", {"weights", "gradients", "optimizer", "activations", "logits"}),
+        ("model.resize_token_embeddings(size())", set()),
+        ("model.to(dtype())", {"weights", "gradients", "optimizer", "activations"}),
+    ],
+)
+def test_what_is_not_understood_is_a_doubt(tmp_path: Path, line: str, components: set[str]) -> None:
+    load = 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")\n'
+    reading = read(tmp_path, f"{LOAD}{load}{line}\n{TRAIN}")
+    assert set(unsure(reading)) == components
+    assert bool(reading.warnings) is bool(components)
+
+
+def test_the_teacher_counts_as_another_model_while_it_lives(tmp_path: Path) -> None:
+    load = 'teacher = AutoModelForCausalLM.from_pretrained("gpt2-large", dtype=torch.bfloat16).cuda()\n'
+    load += 'model = AutoModelForCausalLM.from_pretrained("gpt2").cuda()\n'
+    reading = read(tmp_path, f"{LOAD}{load}{TRAIN}")
+    assert found(reading, "model.id", "other_models") == (
+        "gpt2",
+        [{"role": "teacher", "id": "gpt2-large", "dtype": "bf16"}],
+    )
+    assert read(tmp_path, f"{LOAD}{load}del teacher\n{TRAIN}").value("other_models") is None
+    assert read(tmp_path, f"{LOAD}{load}teacher.cpu()\n{TRAIN}").value("other_models") is None
+
+
+def test_the_config_of_a_command_line(tmp_path: Path) -> None:
+    script = (
+        "from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments\n"
+        "parser.add_argument('--model_type')\nparser.add_argument('--config_overrides')\nargs = parser.parse_args()\n"
+        "config = CONFIG_MAPPING[args.model_type]()\nconfig.update_from_string(args.config_overrides)\n"
+        "tokenizer = AutoTokenizer.from_pretrained('gpt2')\nmodel = AutoModelForCausalLM.from_config(config)\n"
+        "Trainer(model=model, args=TrainingArguments('out')).train()\n"
+    )
+    reading = read(tmp_path, script, "--model_type", "gpt2", "--config_overrides", "n_embd=32,n_head=4,n_layer=2")
+    config = reading.value("model.config")
+    assert (config["n_embd"], config["n_head"], config["n_layer"], config["vocab_size"]) == (32, 4, 2, 50257)
+    assert reading.value("model.id") is None
+
+
+def test_a_collator_is_no_model(tmp_path: Path) -> None:
+    script = (
+        'model = AutoModelForTokenClassification.from_pretrained("bert-base-uncased", dtype="bfloat16")\n'
+        "collate = DataCollatorForTokenClassification(tokenizer)\n"
+        "Trainer(model=model, args=TrainingArguments('out'), data_collator=collate).train()\n"
+    )
+    reading = read(tmp_path, script)
+    assert found(reading, "model.task", "training.precision") == ("token-classification", "bf16")
+    assert reading.value("other_models") is None
+
+
+def test_settings_in_a_file_that_the_script_loads(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "train.yaml").write_text("model: {name: gpt2, frozen: true}\nbatch: 3\n")
+    body = (
+        "    model = AutoModelForCausalLM.from_pretrained(cfg.model.name)\n    if cfg.model.frozen:\n"
+        "        model.transformer.wte.requires_grad_(False)\n"
+        "    Trainer(model=model, args=TrainingArguments('o', per_device_train_batch_size=cfg.batch)).train()\n"
+    )
+    hydra = f"import hydra\n@hydra.main(config_path='conf', config_name='train')\ndef main(cfg):\n{body}main()\n"
+    expected = ("gpt2", ["!transformer.wte"])
+    assert found(read(tmp_path, LOAD + hydra), "model.id", "training.trainable") == expected
+    assert read(tmp_path, LOAD + hydra, "batch=7").value("training.micro_batch") == 7
+    own = "from omegaconf import OmegaConf\ncfg = OmegaConf.load('conf/train.yaml')\nif True:\n"
+    assert found(read(tmp_path, LOAD + own + body), "model.id", "training.trainable") == expected
+    plain = LOAD + own.replace("OmegaConf.load('conf/train.yaml')", "yaml.safe_load(open('conf/train.yaml'))") + body
+    assert read(tmp_path, plain).value("training.micro_batch") == 3
+
+
+def test_lightning(tmp_path: Path) -> None:
+    script = f"""{LOAD}import lightning as L
+class Module(L.LightningModule):
+    def __init__(self, name):
+        super().__init__()
+        self.model = AutoModelForCausalLM.from_pretrained(name)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+trainer = L.Trainer(precision="bf16-mixed", accumulate_grad_batches=4)
+trainer.fit(Module("gpt2"), torch.utils.data.DataLoader(data, batch_size=2))
+"""
+    reading = read(tmp_path, script)
+    assert found(reading, "model.id", "training.optimizer", "training.precision", "training.micro_batch") == (
+        *("gpt2", "sgd-momentum", "bf16-mixed", 2),
+    )
+    assert reading.value("training.gradient_accumulation") == 4
+
+
+def test_the_loader_of_test_data_does_not_count(tmp_path: Path) -> None:
+    loaders = (
+        "def loaders(batch_size):\n"
+        "    test = DataLoader(data['validation'], batch_size=32)\n"
+        "    train = DataLoader(data['train'], shuffle=True, batch_size=batch_size)\n    return train, test\n"
+        "config = {'batch_size': 16}\nloader, test = loaders(int(config['batch_size']))\n"
+    )
+    script = f'{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{loaders}{TRAIN}'
+    assert read(tmp_path, script).value("training.micro_batch") == 16
+
+
+def test_modules_beside_the_script_are_followed_too(tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text("NAME = 'gpt2'\nFROZEN = ['wte']\n")
+    (tmp_path / "models.py").write_text(
+        "from transformers import AutoModelForCausalLM\nfrom settings import FROZEN\n"
+        "def build(name):\n    model = AutoModelForCausalLM.from_pretrained(name)\n"
+        "    for n, p in model.named_parameters():\n        p.requires_grad = not any(f in n for f in FROZEN)\n"
+        "    return model\n"
+    )
+    script = f"import torch\nimport settings\nfrom models import build\nmodel = build(settings.NAME)\n{TRAIN}"
+    assert found(read(tmp_path, script), "model.id", "training.trainable") == ("gpt2", ["!transformer.wte"])
+
+
+def test_a_module_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text("NAME = 'gpt2'\n")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "secret.py").symlink_to(tmp_path / "secret.py")
+    script = f"{LOAD}from secret import NAME\nmodel = AutoModelForCausalLM.from_pretrained(NAME)\n{TRAIN}"
+    assert "model.id" in read(inside, script).missing
+
+
+def test_long_running_scripts_are_followed_to_a_limit(tmp_path: Path) -> None:
+    loop = (
+        "x = 0\nfor i in range(99):\n    for j in range(99):\n        for k in range(99):\n            x = x + i * j\n"
+    )
+    reading = read(tmp_path, f'{LOAD}{loop}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{TRAIN}')
+    assert any("takes more steps than are followed" in warning for warning in reading.warnings)
+    assert unsure(reading)["weights"] == "either"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(a|a)*$", "a*a*a*a*a*b", "(" * 50 + "a" + ")" * 50, "[", "(?P<x>a)(?P=x)*+"]
+)
+def test_patterns_that_could_take_forever_are_not_tried(tmp_path: Path, pattern: str) -> None:
+    names = f"for n, p in model.named_parameters():\n    p.requires_grad = bool(re.match({pattern!r}, 'a' * 150 + n))\n"
+    read(tmp_path, f'import re\n{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{names}{TRAIN}')

@@ -1,0 +1,76 @@
+"""20,000 processes on the GPUs, thousands of them real: read, compared, printed, recorded and played."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.sizes import MIB
+from vramtop.monitor.anomalies import AnomalyDetector
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+from vramtop.tui.cli.commands.once import _lines, board_json
+from vramtop.tui.draw.text_output import TextOutput
+
+PROCESSES = 20_000
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Callable[[int], list[int]]]:
+    """Start processes that sleep until the test is over; a shell starts them faster than this program."""
+    shells: list[subprocess.Popen[str]] = []
+
+    def start(count: int) -> list[int]:
+        script = f"i=0; while [ $i -lt {count} ]; do sleep 600 & echo $!; i=$((i + 1)); done; echo; wait"
+        command = ["sh", "-c", script]
+        shell = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        shells.append(shell)
+        assert shell.stdout is not None
+        return [int(line) for line in iter(shell.stdout.readline, "\n")]
+
+    yield start
+    for shell in shells:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.communicate()
+
+
+@pytest.mark.parametrize("real", [20, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_a_gpu_with_20_000_processes(
+    real: int,
+    driver: Any,
+    fake_gpu: Any,
+    fake_process: Any,
+    sleepers: Callable[[int], list[int]],
+    tmp_path: Path,
+    make_budget: Any,
+) -> None:
+    own = sleepers(real)
+    unused = (pid for pid in range(3_000_000, 2**22) if not Path(f"/proc/{pid}").exists())
+    foreign = islice(unused, PROCESSES - real)
+    gpu = fake_gpu(processes=[fake_process(pid, MIB) for pid in (*own, *foreign)])
+    driver.gpus.append(gpu)
+    source = NvmlSource(first_timeout=120)
+    source.open()
+    snapshot = source.read()
+    source.close()
+    assert len(snapshot.gpus[0].processes or ()) == PROCESSES
+    described = {process.pid for process in snapshot.gpus[0].processes or () if process.command}
+    assert described == set(own)
+
+    board = Watchlist(make_budget, anomaly_detector=AnomalyDetector(min_duration_seconds=0)).update(snapshot)
+    assert json.dumps(board_json(board)).count('"pid"') >= PROCESSES
+    output = TextOutput(colour_depth="none", ascii_only=False, width=100, unlimited_width=True)
+    assert sum(line.startswith("pid ") for line in _lines(board, output)) == PROCESSES
+
+    path = tmp_path / "r.jsonl.gz"
+    with RecordingWriter(path) as writer:
+        writer.write(snapshot)
+    (played,) = read_recording(path)
+    assert len(played.gpus[0].processes or ()) == PROCESSES
