@@ -136,6 +136,8 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.optimizer.copies and job.optimizer.same_result and job.trains:
         yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
+    if job.optimizer.on_host and job.trains:
+        yield "The optimizer's states live in host memory."
     if job.optimizer.paged:
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
 

@@ -99,7 +99,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
         optimizer_low=round(whole.optimizer_low * on_gpu),
         optimizer_high=round(whole.optimizer_high * on_gpu),
         saved=whole.saved,
-        step=0 if job.offloads_optimizer or job.optimizer.on_host else _step_bytes(job, stage, whole.step),
+        step=0 if job.offloads_optimizer else _step_bytes(job, stage, whole.step),
     )
 
 
