@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         JOB_FOLDERS as JOB_FOLDERS,
         current_folder as current_folder,
         expand_user as expand_user,
+        find_program as find_program,
         is_file as is_file,
         is_folder as is_folder,
         note_job_folder as note_job_folder,
@@ -62,7 +63,7 @@ else:
         {
             "cancellation": "CancelToken current_token",
             "errors": "CancelledError CannotTellError InputError VramtopError",
-            "paths": "current_folder expand_user is_file is_folder JOB_FOLDERS note_job_folder",
+            "paths": "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder",
             "process_limit": (
                 "caused_by_process_limit process_limit_error ProcessLimitError require_threads start_thread"
             ),

@@ -1,6 +1,7 @@
 """Paths from people and environments: asking about them never raises, whatever they hold."""
 
 import os
+import shutil
 from pathlib import Path
 
 JOB_FOLDERS: set[str] = set()
@@ -33,3 +34,17 @@ def current_folder() -> str | None:
         return os.path.realpath(os.curdir)
     except OSError:
         return None
+
+
+def find_program(name: str, path: str | None) -> Path | None:
+    """Return the program that a shell would find in the absolute folders of a PATH; None: there is none.
+
+    Relative folders are left out: they would count from the current folder, where anyone may have put such a program.
+
+    Args:
+        name: of the program, or its path.
+        path: value of PATH; None or empty: the system's default.
+    """
+    folders = [folder for folder in (path or os.defpath).split(os.pathsep) if Path(folder).is_absolute()]
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    return Path(found) if found else None

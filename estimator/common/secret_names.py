@@ -30,13 +30,14 @@ _PASSWORDS = {"password", "passwords", "passwd", "passphrase", "passcode", "pwd"
 _SECRETS = {"secret", "secrets", "credential", "credentials", "authorization", "jwt", "bearer", "webhook", "psk"}
 _PERHAPS = {"auth", "authentication", "session", "sessionid", "cookie", "cookies", "sig", "signature", "otp", "sid"}
 """Names whose values may be words as well: ``--auth basic``, ``--session night-run``."""
+_MIN_CHARACTERS = 6
 _KEY_OWNERS = {
     "api", "access", "secret", "private", "auth", "encryption", "encrypt", "signing", "account", "service", "storage",
     "master", "admin", "license", "licence", "shared", "subscription", "consumer", "client", "session", "ssh", "gpg",
     "wandb", "openai", "anthropic", "claude", "gemini", "google", "gcp", "azure", "aws", "hf", "huggingface", "comet",
-    "neptune", "mlflow", "clearml", "kaggle", "ngc", "nvidia", "openrouter", "together", "mistral", "cohere", "groq",
-    "deepseek", "fireworks", "replicate", "langchain", "langsmith", "serper", "tavily", "judge", "swanlab", "dashscope",
-    "modelscope", "sas", "jwt", "hmac", "token", "deploy", "s3", "minio", "pinecone", "exa", "llm",
+    "neptune", "mlflow", "clearml", "kaggle", "ngc", "nvidia", "openrouter", "mistral", "cohere", "groq",
+    "deepseek", "fireworks", "replicate", "langchain", "langsmith", "serper", "tavily", "swanlab", "dashscope",
+    "modelscope", "sas", "jwt", "hmac", "s3", "minio", "pinecone", "llm",
 }  # fmt: skip
 """``x`` of ``x_key`` whose value is a secret; ``text_key`` and ``sort_key`` name columns."""
 _TOKEN_OWNERS = {
@@ -72,13 +73,16 @@ _PASS_OWNERS = {
     "http",
     "ftp",
 }
-_ENDINGS = ("password", "passwd", "passphrase", "secret", "tokens", "token", "keys", "key")
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "tokens", "token", "keys", "key", "pass")
+_ENDINGS_OF_WORDS = {"keys": _KEY_OWNERS, "key": _KEY_OWNERS, "pass": _PASS_OWNERS}
+"""Endings that other words have too (``monkey``, ``bypass``), with what may stand before them."""
 _IGNORED_ENDINGS = {"value", "string", "str", "plain", "plaintext", "text"}
 _PLAIN_VALUES = {
     "true", "false", "none", "null", "nil", "yes", "no", "on", "off", "auto", "default", "unset", "required", "nan",
     "optional", "disabled", "enabled", "redacted", "undefined", "empty", "...",
 }  # fmt: skip
 _WORDS = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+|[A-Z]+\d*"
+_LAST_PART = r"(?i)[./:]token$"
 _NUMBER = r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?"
 _REFERENCE = (
     r"(?s)\$\{?[A-Z_][A-Z0-9_]*\}?|\$[({].*|<[^<>]{0,40}>|\[/?[A-Za-z_]{1,16}\]|\{\{?.*\}\}?|%\(.*\)s|\*+|%[A-Z_]+%"
@@ -108,8 +112,10 @@ def is_secret(name: str, value: str) -> bool:
     if last in ("key", "keys"):
         return owner in _KEY_OWNERS or bool(compiled(_RANDOM).search(value))
     if last in ("token", "tokens"):
+        if compiled(_LAST_PART).search(name) and owner not in _TEXT_TOKENS:
+            owner = ""
         return _is_secret_token(owner, value, plural=last == "tokens")
-    return last in _PERHAPS and not compiled(_WORD).fullmatch(value)
+    return last in _PERHAPS and len(value) >= _MIN_CHARACTERS and not compiled(_WORD).fullmatch(value)
 
 
 def _is_secret_token(owner: str, value: str, *, plural: bool) -> bool:
@@ -130,7 +136,7 @@ def _words(name: str) -> list[str]:
     last = words[-1].rstrip("0123456789") if words else ""
     for ending in _ENDINGS:
         owner = last.removesuffix(ending)
-        if owner not in ("", last) and (ending not in ("key", "keys") or owner in _KEY_OWNERS):
+        if owner not in ("", last) and owner in _ENDINGS_OF_WORDS.get(ending, (owner,)):
             return [*words[:-1], owner, ending]
     return [*words[:-1], last] if last else words
 

@@ -45,12 +45,11 @@ def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> 
     if trained is None:
         return
     if trained.outside:
-        yield f"{trained.outside:,} parameters of the program's own layers train, after the model."
-        return
+        yield f"{trained.outside:,} parameters that are none of the model's train, after its blocks."
     patterns = trained.inferred or (job.trainable.patterns if job.trainable else None)
     if job.trainable and job.trainable.optional:
         patterns = tuple(sorted(name.removesuffix(".weight") for name in trained.names if name.endswith(".weight")))
-    if patterns and trained.scale == 1:
+    if patterns and trained.scale == 1 and (trained.count or not trained.outside):
         found = " (the only usual choice with that many)" if trained.inferred else ""
         yield f"{trained.count:,} of the model's own parameters train: {describe_trained(patterns)}{found}."
     if job.lora and trained.count:
@@ -69,8 +68,13 @@ def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, invent
         return
     if trained.scale != 1:
         yield (
-            f"The running program trains {job.training.trainable_parameters:,} parameters, and which is not known: "
-            "the range allows for activations of all blocks and of none."
+            f"{job.training.trainable_parameters:,} parameters train, and which is not known: the range allows for "
+            "activations of all blocks and of none."
+        )
+    if trained.outside:
+        yield (
+            f"It is not known where the {trained.outside:,} trained parameters are that the model does not have: the "
+            "range allows for gradients through all blocks, as prompts and layers within the blocks need them."
         )
     for pattern in trained.unmatched:
         near = near_names(inventory, pattern) if inventory else ()
@@ -132,6 +136,8 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.optimizer.copies and job.optimizer.same_result and job.trains:
         yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
+    if job.optimizer.on_host and job.trains:
+        yield "The optimizer's states live in host memory."
     if job.optimizer.paged:
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
 

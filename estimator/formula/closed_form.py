@@ -88,6 +88,8 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
         choices.append(["!*"])
     if trained.scale == 1 and (unknown or any(not pattern.startswith("!") for pattern in trained.unmatched)):
         choices.append(None if job.lora is None else ["*"])
+    if trained.outside and trained.first_parameter:
+        choices.append([trained.first_parameter])
     for patterns in choices:
         training = replace(job.training, trainable=patterns, trainable_parameters=None)
         changed, optimizer = replace(job, training=training), plan.job.optimizer

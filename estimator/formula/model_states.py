@@ -99,7 +99,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
         optimizer_low=round(whole.optimizer_low * on_gpu),
         optimizer_high=round(whole.optimizer_high * on_gpu),
         saved=whole.saved,
-        step=0 if job.offloads_optimizer or job.optimizer.on_host else _step_bytes(job, stage, whole.step),
+        step=0 if job.offloads_optimizer else _step_bytes(job, stage, whole.step),
     )
 
 
@@ -110,8 +110,9 @@ def _unsharded(stage: Stage, rules: StateRules, flat_parameters: bool) -> ModelS
     trained = [held for held in stage.parameters if held.trainable]
     if flat_parameters:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
-        units = [held for held in stage.parameters if held.group.layered or held.trainable]
-        unsharded = sum(h.elements * widths.compute for h in units)
+        blocks = sum(h.elements for h in stage.parameters if h.group.layered) * stage.trained_blocks
+        around = sum(h.elements for h in stage.parameters if h.trainable and not h.group.layered)
+        unsharded = round((blocks + around) * widths.compute)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
     master = sum(rules.master(h) for h in trained)

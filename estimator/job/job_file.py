@@ -240,6 +240,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise InputError(f"{text!r} is not KEY=VALUE, such as training.micro_batch=4")
     if key.strip().startswith("software."):  # 1.10 is a version, not a number
         return key.strip(), value.strip().strip("\"'")
+    if key.strip() == "training.optimizer_options" and "{" not in value:  # rank = 64, as on a command line
+        value = f"{{{value}}}"
     try:
         return key.strip(), parse_toml(f"value = {value}")["value"]
     except ValueError:

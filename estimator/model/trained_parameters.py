@@ -19,6 +19,8 @@ _NUMBER = re.compile(r"(?<=\.)\*(?=\.)")
 _MAX_NEAR_NAMES = 3
 _COUNT_TOLERANCE = 0.002
 """Relative difference of two counts of one model."""
+_MAX_OUTSIDE_SHARE = 0.05
+"""Share of the model's parameters up to which additional ones are taken for layers that a program adds to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class TrainedParameters:
     scale: float = 1.0
     """Share of these that train, where only their number is known."""
     outside: int = 0
-    """Trained parameters of the program's own layers around the model."""
+    """Trained parameters that are none of the model's: of layers or prompts that a program adds to it."""
 
     def share(self, group: ParameterGroup, first: int, end: int) -> float:
         """Return the share of a group's parameters in the blocks from ``first`` to ``end`` that train."""
@@ -86,6 +88,13 @@ class TrainedParameters:
     def first_block(self) -> int:
         """Number of the first block in which something trains; ``blocks``: in none."""
         return min((block for blocks in self.trained.values() for block in blocks), default=self.blocks)
+
+    @property
+    def first_parameter(self) -> str | None:
+        """Name of a small parameter of the first block: if it trains, gradients pass through all blocks."""
+        layered = [group for group in self.trained if 0 in self.tensors[group]]
+        smallest = min(layered, key=lambda group: group.elements, default=None)
+        return None if smallest is None else _NUMBER.sub("0", smallest.name, count=1)
 
     @property
     def before_blocks(self) -> bool:
@@ -142,13 +151,14 @@ def trained_by_count(
     """
     read = None if rules is None else trained_parameters(inventory, rules)
     given = read.count if read else 0 if adapters else inventory.parameters
-    if read and not given and not read.unmatched and count:
-        return replace(read, outside=count)
     if abs(count - given) <= _COUNT_TOLERANCE * max(count, given):
         return read
     patterns = patterns_of_count(inventory, count)
     if patterns is not None:
         return replace(trained_parameters(inventory, trainable_rules(patterns)), inferred=patterns)
+    if given < count <= given + _MAX_OUTSIDE_SHARE * inventory.parameters and (read or adapters):
+        read = read or trained_parameters(inventory, trainable_rules(("!*",)))
+        return replace(read, outside=count - given)
     every = trained_parameters(inventory, trainable_rules(("*",)))
     return replace(every, scale=min(1.0, count / max(1, inventory.parameters)))
 

@@ -35,8 +35,8 @@ from .trl import trl_defaults
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
-_KEPT_TRL_DEFAULTS = ("max_length", "loss_type", "dtype")
-"""TRL's defaults that hold for a script that gives its trainer transformers' TrainingArguments."""
+_DEFAULTS_OF_PLAIN_ARGUMENTS = ("activation_checkpointing", "bf16_unless_fp16", "per_device_train_batch_size")
+"""TRL's defaults that do not hold for a script that gives its trainer transformers' own TrainingArguments."""
 
 
 def read_launch(
@@ -244,7 +244,7 @@ def _defaults(
         if not program.launch.trl_command and script.loads_model:
             trl.pop("dtype", None)
         if script.uses_plain_arguments:  # TRL copies them, their defaults included
-            trl = {name: setting for name, setting in trl.items() if name in _KEPT_TRL_DEFAULTS}
+            trl = {name: setting for name, setting in trl.items() if name not in _DEFAULTS_OF_PLAIN_ARGUMENTS}
         return [trl, library]
     has_trainer_flags = not script.called and any(name in given for name in _TRAINER_FLAGS)
     has_batch_flags = any(name.startswith("per_device_") for name in given)

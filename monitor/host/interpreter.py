@@ -2,9 +2,10 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from vramtop.estimator.common import find_program
 
 from .process_info import ProcessInfo
 
@@ -29,8 +30,8 @@ def find_interpreter(process: ProcessInfo, *, root: Path | None = None) -> Path 
     command = process.argv[0] if process.argv else ""
     candidates: list[Path | None] = []
     if _PYTHON.fullmatch(Path(command).name):
-        on_path = shutil.which(command, path=environ.get("PATH")) if "/" not in command and root is None else None
-        candidates.append(Path(on_path) if on_path else (process.cwd or Path()) / command if "/" in command else None)
+        on_path = find_program(command, environ.get("PATH")) if "/" not in command and root is None else None
+        candidates.append(on_path if on_path else (process.cwd or Path()) / command if "/" in command else None)
     candidates += [
         Path(environ[variable]) / "bin" / "python"
         for variable in ("VIRTUAL_ENV", "CONDA_PREFIX")

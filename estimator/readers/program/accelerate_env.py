@@ -80,7 +80,7 @@ def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
     for variable, value in environ.items():
         flag = variable.lower() if variable.startswith(_VARIABLE_PREFIXES) else None
         name = _NAME_BY_VARIABLE.get(variable) or flag
-        if name:
+        if name and value.strip():  # empty ones count as not set
             layer[name] = Setting(value=value, origin=f"{variable} in the environment")
     return layer
 

@@ -2,12 +2,11 @@
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from vramtop.estimator.common import open_file
+from vramtop.estimator.common import find_program, open_file
 from vramtop.estimator.readers.tools import find_program_index, split_launch_line
 from vramtop.estimator.trace import find_interpreters
 
@@ -63,12 +62,12 @@ def _find_in_launch_line(words: Sequence[str], environ: Mapping[str, str]) -> Jo
     at = find_program_index(words)
     if at is None or not _OWN_PYTHON_WRAPPERS.isdisjoint(PurePath(word).name for word in words[:at]):
         return None
-    program = _which(words[at], environ)
+    program = find_program(words[at], environ.get("PATH"))
     if program is None:
         return None
-    if _PYTHON.fullmatch(PurePath(program).name):
-        return JobInterpreter(path=Path(program).absolute(), origin=words[at])
-    named = _read_script_interpreter(Path(program), environ)
+    if _PYTHON.fullmatch(program.name):
+        return JobInterpreter(path=program.absolute(), origin=words[at])
+    named = _read_script_interpreter(program, environ)
     return None if named is None else JobInterpreter(path=named, origin=words[at])
 
 
@@ -82,16 +81,9 @@ def _read_script_interpreter(program: Path, environ: Mapping[str, str]) -> Path 
         return None
     path = match["path"]
     if PurePath(os.fsdecode(path)).name == "env":
-        found = _which(os.fsdecode(match["name"] or b""), environ)
-        return Path(found) if found else None
+        return find_program(os.fsdecode(match["name"] or b""), environ.get("PATH"))
     named = Path(os.fsdecode(path))
     return named if _PYTHON.fullmatch(named.name) and os.access(named, os.X_OK) else None
-
-
-def _which(program: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of a program; relative folders of PATH are left out: it will be run, wherever vramtop runs."""
-    folders = (environ.get("PATH") or os.defpath).split(os.pathsep)
-    return shutil.which(program, path=os.pathsep.join(filter(os.path.isabs, folders)))
 
 
 def _find_active(environ: Mapping[str, str]) -> JobInterpreter:

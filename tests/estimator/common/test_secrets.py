@@ -195,6 +195,8 @@ def test_known_forms_are_masked_wherever_they_stand(secret: str) -> None:
         ("az --sas 'https://b.blob/c?sv=1&sig=abc%2Bd%3D&se=2'", "az --sas 'https://b.blob/c?sv=1&sig=***&se=2'"),
         ("mysql --password=a;b,c x", "mysql --password=*** x"),
         ("HF_TOKEN=abc WANDB_API_KEY=def python t.py", "HF_TOKEN=*** WANDB_API_KEY=*** python t.py"),
+        ("jupyter lab --NotebookApp.token=abc --port 1", "jupyter lab --NotebookApp.token=*** --port 1"),
+        ("SSHPASS=abc PGPASSWORD=x1 sshpass -e ssh h", "SSHPASS=*** PGPASSWORD=*** sshpass -e ssh h"),
         ("x {api_key: abc, n: 2}", "x {api_key: ***, n: 2}"),
     ],
 )  # fmt: skip
@@ -218,6 +220,7 @@ def test_lines_keep_all_but_the_secret(text: str, masked: str) -> None:
         "hf_transfer=1 --model hf_llama_3_8b --name hf_mistral7b-instruct-v2 --tags sk-short gh-page",
         "--monitor_key eval/loss --key 3 --pass_through yes forward_pass=2 --passes 3 --sid 4 --sig no",
         "--cookie ./cookies.txt --token_file /run/secrets/token --password_file pw --key_size 128",
+        "--judge_key score --sort-key name --bypass 3 --hotkey x1 --signature v1.2 --data.pad_token=foo",
         '{"eos_token": "</s>", "tokenizer": "gpt2", "max_tokens": 512, "key": "text"}',
         "the token of HF_TOKEN is not set; no token: set HF_TOKEN, or give --hub_token",
     ],

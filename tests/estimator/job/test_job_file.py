@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -188,3 +189,37 @@ def test_patterns_of_parameter_names_are_set_from_words_and_other_models_as_a_wh
         with_changes(Job(), {"other_models.role": "ema"})
     with pytest.raises(InputError, match="trainable is an empty list"):
         with_changes(Job(), {"training.trainable": []})
+
+
+@pytest.mark.parametrize("text", ["{rank = 64, amsgrad = true}", "rank=64, amsgrad=true"])
+def test_options_of_an_optimizer_are_a_table(text: str) -> None:
+    key, value = parse_assignment(f"training.optimizer_options={text}")
+    assert with_changes(Job(), {key: value}).training.optimizer_options == {"rank": 64, "amsgrad": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rnk": 64}, r"no optimizer has an option 'rnk'.*known are amsgrad"),
+        ({"rank": "64"}, "rank must be a whole number of at least 1"),
+        ({"rank": 0}, "rank must be a whole number"),
+        ({"amsgrad": 1}, "amsgrad must be true or false"),
+        ({"targets": 3}, "targets must be a word or a list of words"),
+    ],
+)
+def test_options_that_no_optimizer_has(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        job_from_mapping({"training": {"optimizer_options": options}}, where="job.toml")
+    with pytest.raises(InputError, match=words):
+        with_changes(Job(), {"training.optimizer_options": options})
+
+
+def test_a_class_takes_any_options() -> None:
+    training = {"optimizer": "mine:Class", "optimizer_options": {"anything": [1, 2]}}
+    job = job_from_mapping({"training": training}, where="job.toml")
+    assert job.training.optimizer_class == "mine:Class"
+
+
+def test_an_unknown_optimizer_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="is not known; did you mean 'galore-adamw'"):
+        job_from_mapping({"training": {"optimizer": "galoreadamw"}}, where="job.toml")

@@ -203,6 +203,12 @@ def test_numbers_of_ranks_in_the_environment(tmp_path: Path, value: str) -> None
         check(read_line(tmp_path, "python train.py", WORLD_SIZE=value, **rank), COPIES, sentence)
 
 
+def test_empty_variables_are_not_set(tmp_path: Path) -> None:
+    reading = read_line(tmp_path, "python train.py", WORLD_SIZE="", ACCELERATE_DEEPSPEED_ZERO_STAGE=" ")
+    assert reading.refused == {}
+    assert COPIES not in reading.missing
+
+
 def test_auto_leaves_a_number_to_the_trainer(tmp_path: Path) -> None:
     config = {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}
     (tmp_path / "ds.json").write_text(json.dumps({**config, "gradient_accumulation_steps": "auto"}))

@@ -63,7 +63,7 @@ def test_anything_but_a_regular_file_is_refused(tmp_path: Path, kind: str) -> No
         gpu(power_w=1e300),
         gpu(processes=[{"pid": -1, "start_time": 1, "used_bytes": 1, "kinds": []}]),
         gpu(processes=[{"pid": 1, "start_time": 1e300, "used_bytes": 1, "kinds": []}]),
-        gpu(processes=[{"pid": 1, "start_time": 1, "used_bytes": 1, "kinds": []}] * 20_000),
+        gpu(processes=[{"pid": 1, "start_time": 1, "used_bytes": 1, "kinds": []}] * 20_001),
         line(gpus=PLAIN["gpus"] * 1_000),
         line(pending=[{"training": {"micro_batch": 10**30}}]),
         b"[" * 100_000,

@@ -99,9 +99,10 @@ ROWS = (
     ),
     Optimizer(
         name="grokadamw",
-        description="GrokAdamW",
+        description="GrokAdamW, which keeps its states in host memory between steps",
         states=(Full(count=3),),
-        step_parameters=2,
+        on_host=True,
+        step_parameters=5,  # the states of one parameter, and what they are updated with
         libraries=("grokadamw",),
         class_names=("grokadamw.GrokAdamW",),
         trainer_names=("grokadamw",),

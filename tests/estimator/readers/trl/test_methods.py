@@ -327,7 +327,10 @@ def test_a_tools_own_loss_holds_the_logits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "trl", "cast"),
-    [("sft", "0.25.1", True), ("sft", "0.26.0", False), ("dpo", "0.28.0", True), ("dpo", "0.29.0", False)],
+    [
+        *(("sft", "0.25.1", True), ("sft", "0.26.0", False), ("dpo", "0.28.0", True), ("dpo", "0.29.0", False)),
+        *(("kto", "1.3.0", True), ("kto", "1.4.0", False)),
+    ],
 )
 def test_older_versions_cast_what_is_not_quantized(read: Read, method: str, trl: str, cast: bool) -> None:
     reading = read(line(method, "--use_peft", "--load_in_4bit"), trl)
@@ -388,3 +391,12 @@ DPOTrainer(model, None, args=args, beta=0.1, {name}=768, max_prompt_length=256).
     assert read("python train.py", "0.12.0").value("training.sequence_length") == 768
     (tmp_path / "train.py").write_text(script.replace("=768", "=find_out()"))
     assert read("python train.py", "0.12.0").missing == ("training.sequence_length",)
+
+
+def test_transformers_own_arguments_leave_trls_other_defaults(read: Read, tmp_path: Path) -> None:
+    script = "GRPOTrainer('gpt2', args=TrainingArguments('out', per_device_train_batch_size=2)).train()\n"
+    (tmp_path / "train.py").write_text(f"from trl import GRPOTrainer\n{script}")
+    job = read("python train.py", "0.18.0").job()
+    assert (job.training.sequence_length, job.training.loss_length) == (768, 256)
+    assert [model.role for model in job.other_models] == ["reference"]
+    assert job.training.activation_checkpointing == "none"
