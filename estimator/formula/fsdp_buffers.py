@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from ..job.rules import Widths, ZeroStage
-from ..model import LocalParameters, Stage
+from ..model import LocalParameters, ParameterGroup, Stage
 from .model_states import weight_width
 
 _MEGATRON_MIN_UNIT_ELEMENTS = 1_000_000_000
@@ -232,13 +232,21 @@ def _largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
 
 def _block(stack: list[LocalParameters], layers: int) -> list[tuple[LocalParameters, float]]:
     """Return the largest kind of block of a stack: what all have, and what those of one kind have."""
-    attention = [held.tensors for held in stack if held.group.role == "attention" and held.group.linear]
+    totals: dict[ParameterGroup, int] = {}
+    for held in stack:
+        totals[held.group] = totals.get(held.group, 0) + (0 if held.copied else held.tensors)
+    attention = [totals[held.group] for held in stack if held.group.role == "attention" and held.group.linear]
     blocks = min(attention, default=layers)
-    everywhere = [(held, 1 / blocks) for held in stack if held.tensors >= blocks]
+    everywhere: list[tuple[LocalParameters, float]] = []
     kinds: dict[int, list[tuple[LocalParameters, float]]] = {}
     for held in stack:
-        if held.tensors < blocks:
-            kinds.setdefault(held.tensors, []).append((held, 1 / held.tensors))
+        total = held.tensors if held.copied else totals[held.group]
+        if total != held.tensors and not held.trainable:
+            continue  # what trains of the group stands for it: the block is one in which it trains
+        if total >= blocks:
+            everywhere.append((held, total / blocks / held.tensors))
+        else:
+            kinds.setdefault(total, []).append((held, 1 / held.tensors))
     return everywhere + max(kinds.values(), key=_elements, default=[])
 
 

@@ -110,8 +110,9 @@ def _unsharded(stage: Stage, rules: StateRules, flat_parameters: bool) -> ModelS
     trained = [held for held in stage.parameters if held.trainable]
     if flat_parameters:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
-        units = [held for held in stage.parameters if held.group.layered or held.trainable]
-        unsharded = sum(h.elements * widths.compute for h in units)
+        blocks = sum(h.elements for h in stage.parameters if h.group.layered) * stage.trained_blocks
+        around = sum(h.elements for h in stage.parameters if h.trainable and not h.group.layered)
+        unsharded = round((blocks + around) * widths.compute)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
     master = sum(rules.master(h) for h in trained)

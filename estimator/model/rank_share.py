@@ -82,6 +82,13 @@ class Stage:
         return len({local.trainable for local in self.parameters if not local.adapter}) > 1
 
     @cached_property
+    def trained_blocks(self) -> float:
+        """Share of the blocks in which something trains."""
+        if self.runs is None or any(local.adapter for local in self.parameters):
+            return 1.0
+        return sum(run.count for run in self.runs if run.trained) / max(1, self.layers)
+
+    @cached_property
     def trains_head(self) -> bool:
         """True if the weight that computes the logits trains, which is the embedding if they are tied."""
         heads = [local for local in self.head if local.group.linear and not local.adapter]

@@ -23,10 +23,10 @@ _SHARDED_BY_FSDP_SINCE = {
     "dpo": (0, 16),
     "grpo": (0, 18),
     "rloo": (0, 22),
-    "online-dpo": (0, 25),
-    "xpo": (0, 25),
-    "nash-md": (0, 25),
-    "kto": (1, 8),
+    "online-dpo": (0, 24),
+    "xpo": (0, 24),
+    "nash-md": (0, 24),
+    "kto": (1, 3),
 }
 """TRL's version since which a method's trainer shards its reference under FSDP (``prepare_fsdp``)."""
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

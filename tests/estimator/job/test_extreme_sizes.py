@@ -1,14 +1,16 @@
 """Every number of a job at its extremes, alone and in pairs: an estimate or one sentence, and little work."""
 
+from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any
 
 import pytest
+from msgspec import inspect
 
 from vramtop.estimator.common import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula import closed_form
-from vramtop.estimator.job.job import MAX_GPUS
+from vramtop.estimator.job.job import MAX_GPUS, Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 
 CONFIG = {
@@ -20,18 +22,34 @@ CONFIG = {
     "num_key_value_heads": 2,
     "vocab_size": 1000,
 }
-NUMBERS = (
-    *("training.micro_batch", "training.sequence_length", "training.gradient_accumulation", "lora.rank"),
-    *(f"parallel.{name}" for name in ("data_shard", "data_replicate", "tensor", "pipeline", "context", "expert")),
-)
 VALUES = (1, 2, 7, 2**16, 2**31 - 1)
+
+
+def numbers_of(kind: inspect.Type, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the dotted keys of all whole numbers in a job file."""
+    if isinstance(kind, inspect.StructType):
+        for each in kind.fields:
+            yield from numbers_of(each.type, (*path, each.encode_name))
+    elif isinstance(kind, inspect.UnionType):
+        for option in kind.types:
+            yield from numbers_of(option, path)
+    elif isinstance(kind, inspect.ListType):
+        yield from numbers_of(kind.item_type, path)
+    elif isinstance(kind, inspect.IntType):
+        yield ".".join(path)
+
+
+NUMBERS = tuple(numbers_of(inspect.type_info(Job)))
 
 
 def tables(changes: dict[str, int], **config: object) -> dict[str, Any]:
     data: dict[str, Any] = {"model": {"config": {**CONFIG, **config}}, "parallel": {"strategy": "fsdp2"}}
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")
-        data.setdefault(table, {})[key] = value
+        if table == "other_models":
+            data[table] = [{"role": "reference", key: value}]
+        else:
+            data.setdefault(table, {})[key] = value
     return data
 
 

@@ -113,6 +113,16 @@ def _decorator(options: Options, call: Call) -> Any:
 
 _NO_CLASS: Any = None
 _Handler = Callable[[Options, Call], Any]
+_TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
+"""Functions that return True on every GPU since 2020."""
+_OTHER_DEVICES = ("torch_xla", "torch_npu", "torch_xpu", "torch_tpu", "torch_mlu", "torch_hpu", "torch_musa")
+_OTHER_MODULES = ("backends.mps", "xpu", "mps", "npu", "hpu")
+
+
+def _answer(*, yes: bool) -> _Handler:
+    return lambda _, __: yes
+
+
 OPTION_FUNCTIONS: Mapping[str, _Handler] = {
     **dict.fromkeys(_RUNS_A_FUNCTION, _run_function),
     **dict.fromkeys(("HfArgumentParser", "TrlParser", "ArgumentParser", "H4ArgumentParser"), _parser),
@@ -121,12 +131,16 @@ OPTION_FUNCTIONS: Mapping[str, _Handler] = {
     **dict.fromkeys(("DEFINE_boolean", "DEFINE_enum"), _define_flag),
     **dict.fromkeys(("SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "DotMap"), _namespace),
     **dict.fromkeys(("cli", "parse"), _from_class),
+    **dict.fromkeys(_TRUE_ON_A_GPU, _answer(yes=True)),
+    **{f"is_{name}_available": _answer(yes=False) for name in _OTHER_DEVICES},
     "add_argument": _add_argument,
     "field": _field,
     "Field": _first,
 }
 """By the last part of a function's name."""
 OPTION_PATHS: Mapping[str, _Handler] = {
+    "torch.cuda.is_available": _answer(yes=True),
+    **{f"torch.{name}.is_available": _answer(yes=False) for name in _OTHER_MODULES},
     **dict.fromkeys(("vars", "asdict", "dataclasses.asdict"), _variables),
     **dict.fromkeys(("typer.run", "app.run", "absl.app.run"), _run_app),
     **dict.fromkeys(("typer.Option", "typer.Argument", "Option", "Argument"), _first),

@@ -11,11 +11,14 @@ from .model import Model
 from .notes import Notes
 
 _LORA_NAMES = {"r": "lora_r", "target_modules": "lora_target_modules"}
-_OTHER_NAMES = {
-    *("modules_to_save", "use_dora", "layers_to_transform", "rank_pattern", "exclude_modules", "target_parameters"),
-    *("trainable_token_indices", "layer_replication"),
+_WITHOUT_EFFECT = {
+    *("lora_alpha", "lora_dropout", "bias", "task_type", "inference_mode", "fan_in_fan_out", "use_rslora", "revision"),
+    *("init_lora_weights", "base_model_name_or_path", "peft_type", "auto_mapping", "alpha_pattern", "layers_pattern"),
+    *("megatron_config", "megatron_core", "loftq_config", "eva_config", "corda_config", "runtime_config", "lora_bias"),
+    *("peft_config", "model", "random_state", "use_gradient_checkpointing", "max_seq_length", "num_virtual_tokens"),
+    *("token_dim", "num_layers", "encoder_hidden_size", "adapter_name", "autocast_adapter_dtype", "mixed"),
 }
-"""Arguments of ``LoraConfig`` that change memory in ways that are not counted."""
+"""Arguments of ``LoraConfig`` and ``get_peft_model`` on which no bytes depend; any other is named as not counted."""
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 _KNOWN = re.compile(
     r"(?i)lora|prompt|prefix|ia3|lntuning|fourierft|vera|trainabletokens|loha|lokr|oft|hira|road|bone|miss|poly|shira"
@@ -44,7 +47,7 @@ class AdapterConfig(Thing):
     def set_attribute(self, name: str, value: Any, call: Call) -> None:
         """Take an assignment to an argument."""
         renamed = _LORA_NAMES.get(name, f"lora_{name}")
-        if plain(value) is not UNKNOWN and (name in _LORA_NAMES or name in _OTHER_NAMES):
+        if plain(value) is not UNKNOWN and name not in _WITHOUT_EFFECT:
             text = f"{short_text(call.node)} = {plain(value)}"
             self.settings[renamed] = Setting(value=plain(value), origin=f"{call.where}: {text}")
 
@@ -75,7 +78,7 @@ class QuantizationConfig(Thing):
 def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
     """Read the arguments of ``LoraConfig`` under the names of our settings."""
     for name in call.kwargs:
-        if name not in _LORA_NAMES and name not in _OTHER_NAMES:
+        if name in _WITHOUT_EFFECT:
             continue
         setting = call.setting(name)
         if setting is None and name in DECISIVE_ARGUMENTS:
@@ -242,3 +245,13 @@ def quantization_config(call: Call) -> Any:
         call.path, call.args, call.kwargs = "BitsAndBytesConfig", [], {}
         return QuantizationConfig(call)
     return UNKNOWN if None in known else None
+
+
+def prepare_for_kbit(call: Call, notes: Notes) -> Any:
+    """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to."""
+    model = call.value(0, "model", default=UNKNOWN)
+    if isinstance(model, Model):
+        model.train(None, value=False, call=call)
+        if call.value(1, "use_gradient_checkpointing", default=True) is not False:
+            model.put("activation_checkpointing", True, call.where, f"{call.name}()")
+    return model

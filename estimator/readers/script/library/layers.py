@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..python import UNKNOWN, Attribute, Call, External, Instance, Scope, Thing, short_text
 from .model import Model, Part, models_in
+from .notes import Notes
 from .parameters import Parameter, ParameterList, ParameterOwner, Shape, Tensor, elements
 
 if TYPE_CHECKING:
@@ -275,3 +276,25 @@ def _keep_layers(owner: Model, name: str, kept: list[Part], call: Call) -> None:
 def _size(owner: ParameterOwner) -> int | None:
     shapes = owner.shapes()
     return None if shapes is None else sum(map(elements, shapes.values()))
+
+
+def assign_attribute(call: Call, notes: Notes) -> Any:
+    """Follow ``setattr``."""
+    value, name = call.value(0), call.value(1)
+    call.path = "setattr"
+    if isinstance(value, Thing) and isinstance(name, str):
+        value.set_attribute(name, call.value(2), call)
+    elif list(models_in(value)):
+        notes.doubt(
+            f"{call.where}: {short_text(call.node)} may change the model.",
+            *("weights", "gradients", "optimizer", "activations", "logits"),
+        )
+    return None
+
+
+def freeze_unknown(call: Call, notes: Notes) -> Any:
+    """Note that something that is not known is frozen: it may be parameters of the model."""
+    if call.value(0, default=True) is not True:
+        sentence = f"{call.where}: {short_text(call.node)} may freeze parameters of the model, and is not followed."
+        notes.doubt(sentence, "gradients", "optimizer", "activations", direction="less")
+    return UNKNOWN

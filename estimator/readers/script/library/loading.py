@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from ....job import Task
 from ...source import Setting
-from ..python import UNKNOWN, Call, Instance, Thing, plain, short_text
+from ..python import UNKNOWN, Call, Instance, ScriptClass, Thing, plain, short_text
 from .adapters import UNSLOTH_CLASSES, QuantizationConfig, hint_unsloth_loading, load_adapters
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, ModelConfig
@@ -74,6 +74,13 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
         _note_name(call, notes, 2)
         return Tokenizer(notes) if "Tokenizer" in owner else UNKNOWN
     model = Model(notes, call.where, f"{owner}.{call.name}")
+    if owner == "SetFitModel":
+        notes.doubt(
+            f"{call.where}: SetFit runs pairs of texts, and trains a head besides; one text is counted.",
+            "activations",
+            direction="more",
+            key="training.sequences_per_example",
+        )
     _read_task(model, owner, call)
     node = call.expression(0, *_NAME_ARGUMENTS)
     first = call.value(0, *_NAME_ARGUMENTS)
@@ -122,6 +129,16 @@ def from_class(call: Call, notes: Notes) -> Any:
     config = call.value(0, "config")
     _take_config(model, config, call, notes)
     return model
+
+
+def copy_of_class(kind: ScriptClass, call: Call, notes: Notes) -> Any:
+    """Return a model of a script's class that has the name of one of transformers' classes; UNKNOWN for others."""
+    bases = [path.rpartition(".")[2] for path in kind.external_bases()]
+    if not is_model_class(kind.name) or not any(base.endswith("PreTrainedModel") for base in bases):
+        return UNKNOWN
+    notes.doubt(f"{call.where}: the script's own {kind.name} is counted as that of transformers.")
+    call.path = kind.name
+    return from_class(call, notes)
 
 
 def config_class(call: Call, notes: Notes) -> Any:

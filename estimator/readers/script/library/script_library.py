@@ -31,11 +31,27 @@ from .adapters import (
 )
 from .config_defaults import CONFIG_DEFAULTS
 from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
-from .layers import Container, make_layer, module_method, parameters_of, reachable_models
-from .loading import config_class, from_class, from_pretrained, is_model_class, sentence_model, set_default_dtype
+from .layers import (
+    Container,
+    assign_attribute,
+    freeze_unknown,
+    make_layer,
+    module_method,
+    parameters_of,
+    reachable_models,
+)
+from .loading import (
+    config_class,
+    copy_of_class,
+    from_class,
+    from_pretrained,
+    is_model_class,
+    sentence_model,
+    set_default_dtype,
+)
 from .model import Model, models_in
 from .notes import Notes
-from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer
+from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer, optimizer_path
 from .trainers import (
     MODEL_FUNCTIONS,
     TrainerObject,
@@ -46,13 +62,6 @@ from .trainers import (
     make_trainer,
 )
 
-_TRUE_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
-"""Functions that return True on every GPU since 2020."""
-_OTHER_DEVICES = re.compile(
-    r"torch\.(backends\.mps|xpu|mps|npu|hpu)\.is_available|is_torch_(xla|npu|xpu|tpu)_available"
-)
-_ENDS = ("sys.exit", "exit", "quit", "os._exit")
-_RUNS_A_FUNCTION = ("Fire", "notebook_launcher", "spawn", "Process", "Thread", "start_processes", "debug_launcher")
 _CHANGES_MODELS = re.compile(r"(?i)freeze|lora|peft|quant|prun|adapter|offload|convert|inject|swap|replace|patch|wrap")
 """Functions that change a model which they are given, by their names."""
 _HARMLESS = re.compile(
@@ -64,6 +73,10 @@ _MAX_POINTS = 16
 """Times at which a script trains with other models in memory, that are noted."""
 _MAX_FOLLOWED = 64
 """Functions handed to libraries that are followed, per script."""
+
+
+_NO_FUNCTION = object()
+"""Stands for a function that is not known by its dotted name."""
 
 
 class ScriptLibrary:
@@ -110,15 +123,24 @@ class ScriptLibrary:
     def call(self, call: Call) -> Any:
         """Return the result of a library's function, and note what it does to models, optimizers and settings."""
         self.notes.called.add(call.name)
-        declared = OPTION_PATHS.get(call.path)
-        if declared is not None or call.path.startswith("@"):
+        if call.path.startswith("@"):
+            declared = OPTION_PATHS.get(call.path)
             return declared(self.options, call) if declared is not None else UNKNOWN
-        function = STANDARD_LIBRARY.get(call.path) or (BUILTINS.get(call.path) if call.receiver is None else None)
-        if function is not None:
-            return function(call)
-        by_path = _BY_PATH.get(call.path)
-        if by_path is not None:
-            return by_path(self, call)
+        found = _NO_FUNCTION if call.receiver is not None else self._by_path(call)
+        return self._by_name(call) if found is _NO_FUNCTION else found
+
+    def _by_path(self, call: Call) -> Any:
+        """Follow a function by its dotted name."""
+        option, standard = OPTION_PATHS.get(call.path), STANDARD_LIBRARY.get(call.path) or BUILTINS.get(call.path)
+        handler = _BY_PATH.get(call.path)
+        if option is not None:
+            return option(self.options, call)
+        if standard is not None:
+            return standard(call)
+        return handler(self, call) if handler is not None else _NO_FUNCTION
+
+    def _by_name(self, call: Call) -> Any:
+        """Follow a function or method by the last part of its name."""
         by_name = _BY_NAME.get(call.name)
         if by_name is not None:
             return by_name(self, call)
@@ -152,9 +174,6 @@ class ScriptLibrary:
             layer = make_layer(call)
             self.notes.modules += [layer] if isinstance(layer, Container) else []
             return layer
-        has_device = name in _TRUE_ON_A_GPU or path == "torch.cuda.is_available"
-        if has_device or _OTHER_DEVICES.fullmatch(path) or _OTHER_DEVICES.fullmatch(name):
-            return has_device
         first = call.value(0, "params", "model_params")
         takes = name[:1].isupper() and is_parameters(first) and ("lr" in call.kwargs or not isinstance(first, list))
         return make_optimizer(call, self.notes) if takes else self.unknown(call)
@@ -203,18 +222,13 @@ class ScriptLibrary:
 
     def make_instance(self, kind: ScriptClass, call: Call) -> Any:
         """Return a model of a script's class that has the name of one of transformers' classes; UNKNOWN for others."""
-        bases = [path.rpartition(".")[2] for path in kind.external_bases()]
-        if not is_model_class(kind.name) or not any(base.endswith("PreTrainedModel") for base in bases):
-            return UNKNOWN
-        self.notes.doubt(f"{call.where}: the script's own {kind.name} is counted as that of transformers.")
-        call.path = kind.name
-        return from_class(call, self.notes)
+        return copy_of_class(kind, call, self.notes)
 
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
-        bases = [path.rpartition(".")[2] for path in found.kind.external_bases()]
         self.notes.modules.append(found)
-        for base in bases:
+        for path in found.kind.external_bases():
+            base = path.rpartition(".")[2]
             if base.endswith("Trainer"):
                 self.notes.called.add(base)
                 trainer = TrainerObject(self.notes, base, call.where)
@@ -223,8 +237,8 @@ class ScriptLibrary:
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
-            elif base == "Optimizer" or base in optimizer_class_names():
-                call.path = base if base in optimizer_class_names() else found.kind.name
+            elif (counted := optimizer_path(found.kind, path)) is not None:
+                call.path = counted
                 found.values["_optimizer"] = make_optimizer(call, self.notes)
                 found.inherited = frozenset(("step", "zero_grad", "add_param_group"))
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
@@ -251,15 +265,6 @@ class ScriptLibrary:
 
     # --- calls by name
 
-    def _assign_attribute(self, call: Call) -> Any:
-        value, name = call.value(0), call.value(1)
-        call.path = "setattr"
-        if isinstance(value, Thing) and isinstance(name, str):
-            value.set_attribute(name, call.value(2), call)
-        elif list(models_in(value)):
-            self.notes.doubt(f"{call.where}: {short_text(call.node)} may change the model.", *_ALL)
-        return None
-
     def execute_unknown(self, call: Call) -> Any:
         """Note ``exec`` of what is not known."""
         sentence = f"{call.where}: {short_text(call.node)} may change any setting and is not followed."
@@ -273,13 +278,6 @@ class ScriptLibrary:
         """Return parameters of a model that is not known, or of an object that holds some."""
         found = parameters_of(call.receiver) if call.receiver is not None else None
         return found or UnknownParameters()
-
-    def _require(self, call: Call) -> Any:
-        """Note that something that is not known is frozen: it may be parameters of the model."""
-        if call.value(0, default=True) is not True:
-            sentence = f"{call.where}: {short_text(call.node)} may freeze parameters of the model, and is not followed."
-            self.notes.doubt(sentence, "gradients", "optimizer", "activations", direction="less")
-        return UNKNOWN
 
     def _loop_method(self, call: Call) -> Any:
         """Note a method of a model that is not known."""
@@ -327,7 +325,7 @@ def _noting(function: Callable[[Call, Notes], Any]) -> _Handler:
 _BY_PATH: Mapping[str, _Handler] = {
     **dict.fromkeys(("sys.exit", "exit", "quit", "os._exit"), ScriptLibrary._end),
     "eval": ScriptLibrary.execute_unknown,
-    "setattr": ScriptLibrary._assign_attribute,
+    "setattr": _noting(assign_attribute),
     "torch.compile": _noting(compile_model),
     "deepspeed.initialize": _noting(initialize_deepspeed),
     "torch.device": _apply(_device),
@@ -343,7 +341,8 @@ _BY_NAME: Mapping[str, _Handler] = {
     "backward": ScriptLibrary.train_step,
     "get_peft_config": _apply(peft_config),
     "get_quantization_config": _apply(quantization_config),
-    "requires_grad_": ScriptLibrary._require,
+    **dict.fromkeys(("get_rank", "get_local_rank", "get_process_index"), _apply(lambda _: 0)),
+    "requires_grad_": _noting(freeze_unknown),
     **dict.fromkeys(("SentenceTransformer", "CrossEncoder", "SparseEncoder"), _noting(sentence_model)),
     "gradient_checkpointing_enable": ScriptLibrary._loop_method,
 }

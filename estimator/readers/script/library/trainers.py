@@ -6,7 +6,7 @@ from typing import Any
 
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Function, Instance, Thing, plain, short_text
-from .adapters import AdapterConfig, add_adapters
+from .adapters import AdapterConfig, add_adapters, prepare_for_kbit
 from .configs import Arguments, take_trainer_settings
 from .loading import copy_value, reference_model
 from .model import Model, models_in
@@ -25,6 +25,7 @@ _MIXED_PRECISION = {
     **dict.fromkeys(("bfloat16", "bf16", "bf16-mixed"), "bf16"),
     **dict.fromkeys(("float16", "half", "fp16", "16-mixed", "16"), "fp16"),
 }
+_PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config")
 _ACCUMULATION = "gradient_accumulation_steps"
 _SHARDING_NAMES = {
     "reshard_after_forward": "fsdp_reshard_after_forward",
@@ -73,9 +74,14 @@ class TrainerObject(Thing):
         take_trainer_settings(call, self._notes)
         for name, role in _ROLE_BY_ARGUMENT.items():
             self._take_other(call, name, role)
-        for optimizer in models_of_optimizers(call.value(None, "optimizers")):
-            if optimizer not in self._notes.optimizers:
-                self._notes.optimizers.append(optimizer)
+        given = call.value(None, "optimizers")
+        first = given[0] if isinstance(given, list | tuple) and given else given
+        if first is not None and not isinstance(first, Optimizer):
+            shown = short_text(call.nodes.get("optimizers"))
+            sentence = f"{call.where}: {call.name}(optimizers={shown}) is an optimizer that is not followed."
+            self._notes.doubt(sentence, "optimizer", key="training.optimizer")
+        elif isinstance(first, Optimizer) and first not in self._notes.optimizers:
+            self._notes.optimizers.append(first)
 
     def _take_adapters(self, call: Call) -> None:
         config = call.value(None, "peft_config")
@@ -127,11 +133,6 @@ class TrainerObject(Thing):
         yield self.model
 
 
-def models_of_optimizers(value: Any) -> list[Optimizer]:
-    """Return the optimizers in ``optimizers=(optimizer, scheduler)``."""
-    return [each for each in value if isinstance(each, Optimizer)] if isinstance(value, list | tuple) else []
-
-
 def make_trainer(call: Call, notes: Notes) -> Any:
     """Follow the constructor of a trainer."""
     trainer = TrainerObject(notes, call.name, call.where)
@@ -158,7 +159,9 @@ class AcceleratorObject(Thing):
         """Return a property or method."""
         if name in ("is_main_process", "is_local_main_process", "sync_gradients"):
             return True
-        return UNKNOWN if name in ("device", "state", "num_processes", "process_index") else Attribute(self, name)
+        if name in ("process_index", "local_process_index"):
+            return 0
+        return UNKNOWN if name in ("device", "state", "num_processes") else Attribute(self, name)
 
     def method(self, call: Call) -> Any:
         """Follow ``prepare``, which returns what it is given, and ``backward``."""
@@ -178,6 +181,9 @@ def make_accelerator(call: Call, notes: Notes) -> Any:
     """Follow ``Accelerator(mixed_precision="bf16")``."""
     for name in call.kwargs:
         setting = call.setting(name)
+        if name in _PLUGINS and call.kwargs[name] is not None:
+            sentence = f"{call.where}: Accelerator({name}=...) is not read; nothing is counted as sharded by it."
+            notes.doubt(sentence, "weights", "gradients", "optimizer", direction="less", key="parallel.strategy")
         if setting is not None and setting.value is not None:
             notes.accelerate.setdefault(name, setting)
         elif setting is None and name in ("mixed_precision", "gradient_accumulation_steps"):
@@ -288,16 +294,6 @@ def checkpoint_layers(call: Call, notes: Notes) -> Any:
     if isinstance(model, Model):
         model.put("activation_checkpointing", True, call.where, f"{call.name}(...)")
     return model if call.name == "checkpoint_wrapper" else None
-
-
-def prepare_for_kbit(call: Call, notes: Notes) -> Any:
-    """Follow peft's ``prepare_model_for_kbit_training``: it freezes the model, and checkpoints unless told not to."""
-    model = call.value(0, "model", default=UNKNOWN)
-    if isinstance(model, Model):
-        model.train(None, value=False, call=call)
-        if call.value(1, "use_gradient_checkpointing", default=True) is not False:
-            model.put("activation_checkpointing", True, call.where, f"{call.name}()")
-    return model
 
 
 class LightningTrainer(TrainerObject):

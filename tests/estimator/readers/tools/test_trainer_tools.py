@@ -152,3 +152,24 @@ def test_swift_full_training(read: Read) -> None:
     assert values(reading, "lora.rank", "training.precision", "training.activation_checkpointing") == (
         (None, "bf16", "none")
     )
+
+
+def test_swift_names_groups_of_adapted_layers(read: Read) -> None:
+    line = "swift sft --model Qwen/Qwen3-0.6B --max_length 64"
+    assert read(f"{line} --target_regex '.*\\.(q_proj|v_proj)'").value("lora.targets") == ["q_proj", "v_proj"]
+    assert "lora.targets" in read(f"{line} --target_regex 'model.layers.(1|2)\\..*'").missing
+    assert read(f"{line} --tuner_type adalora").value("lora.rank") == 12
+    embeddings = read(f"{line} --target_modules all-linear all-embedding")
+    assert embeddings.value("lora.targets") == "all-linear"
+    assert embeddings.job().unsure.gradients == "more"
+
+
+def test_swift_says_what_it_does_not_count(read: Read, tmp_path: Path) -> None:
+    line = "swift sft --max_length 64 --model"
+    (tmp_path / "vlm").mkdir()
+    (tmp_path / "vlm" / "config.json").write_text('{"model_type": "llava", "text_config": {}, "vision_config": {}}')
+    assert read(f"{line} ./vlm").job().unsure.activations == "less"
+    assert read(f"{line} ./vlm --freeze_vit false --freeze_aligner false").job().unsure.activations == "no"
+    assert read(f"{line} Qwen/Qwen3-0.6B --adapters ./saved").job().unsure.optimizer == "either"
+    assert read(f"{line} Qwen/Qwen3-0.6B --task_type embedding").job().unsure.logits == "less"
+    assert read(f"{line} Qwen/Qwen3-0.6B --tuner_backend unsloth").job().unsure.activations == "less"

@@ -327,7 +327,10 @@ def test_a_tools_own_loss_holds_the_logits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "trl", "cast"),
-    [("sft", "0.25.1", True), ("sft", "0.26.0", False), ("dpo", "0.28.0", True), ("dpo", "0.29.0", False)],
+    [
+        *(("sft", "0.25.1", True), ("sft", "0.26.0", False), ("dpo", "0.28.0", True), ("dpo", "0.29.0", False)),
+        *(("kto", "1.3.0", True), ("kto", "1.4.0", False)),
+    ],
 )
 def test_older_versions_cast_what_is_not_quantized(read: Read, method: str, trl: str, cast: bool) -> None:
     reading = read(line(method, "--use_peft", "--load_in_4bit"), trl)

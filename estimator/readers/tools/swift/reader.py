@@ -5,10 +5,9 @@ Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transforme
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from ..program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
-from ..source import (
+from ...program import Program, ToolCommand, accelerate_layers, processes_per_node, visible_gpus
+from ...source import (
     MODEL_STATES,
     FindingCollector,
     JobReading,
@@ -22,24 +21,22 @@ from ..source import (
     default_setting,
     transformers_defaults,
 )
-from ..trainer import config_dtype, read_trainer
-from .shared import (
+from ...trainer import config_dtype, read_trainer
+from ..shared import (
     CHECKPOINTING_SWITCH,
     OPTIMIZER_NAMES,
-    PROJECTOR,
-    VISION_TOWER,
     Tool,
     ToolKey,
     ToolKeys,
     Translation,
     batch_keys,
     config_of_model,
-    globs_of_first_share,
-    globs_of_regex,
     has_any,
     tool_layers,
     uses_deepspeed,
 )
+from .adapters import doubt_task, read_adapters
+from .freezing import read_frozen
 
 _TRAINER_NAMES = {"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"}
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
@@ -47,6 +44,7 @@ _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("sequence_parallel_size", "deepspeed_autotp_size", "lora_dtype", "lora_dropout_p", "lorap_lr_ratio"),
     *("freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio", "freeze_llm", "freeze_vit"),
     *("freeze_aligner", "trainable_parameters", "trainable_parameters_regex"),
+    *("target_regex", "adapters", "tuner_backend", "adalora_init_r", "adalora_target_r"),
     *("quant_method", "quant_bits", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type"),
 )
 _DIMENSIONS = {
@@ -78,16 +76,6 @@ _SHIPPED_FSDP: Mapping[str, Mapping[str, object]] = {
     }
 }
 """Configurations of FSDP that ms-swift ships (``swift/config/fsdp2.json``), by the names of accelerate's flags."""
-_FREEZING = (
-    *("freeze_parameters_ratio", "freeze_parameters", "freeze_parameters_regex"),
-    *("trainable_parameters", "trainable_parameters_regex", "freeze_llm", "freeze_vit", "freeze_aligner"),
-)
-_ENCODER_SWITCHES: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    "freeze_vit": (VISION_TOWER, True),
-    "freeze_aligner": (PROJECTOR, True),
-    "freeze_llm": (("language_model", "lm_head"), False),
-}
-"""Switches with the parts of names that they freeze, and their defaults."""
 _DEFAULT_BATCH = 16
 """Examples per optimizer step over all ranks."""
 _COMMANDS = frozenset({"sft", "pt", "rlhf"})
@@ -102,8 +90,10 @@ def read(program: Program) -> JobReading:
     if tuner is not None and not lora and as_word(tuner) != "full":
         findings.warn(f"{tuner.origin}: {tuner.value} is counted as training all weights.")
         findings.add_uncertainty("less", "gradients", "optimizer")
+    own = read_adapters(program, settings) if lora else {}
     if not lora:
-        _read_frozen(program, settings)
+        read_frozen(program, settings)
+    doubt_task(program, settings)
     default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
     if settings.find("gradient_accumulation_steps") is None:
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
@@ -119,7 +109,7 @@ def read(program: Program) -> JobReading:
     processes = _processes(program)
     return read_trainer(
         program,
-        [*(_translate(layer) for layer in layers), quantization, defaults],
+        [own, *(_translate(layer) for layer in layers), quantization, defaults],
         [*shipped, _dimensions(settings), processes, *accelerate_layers(program, {})],
         method=_method(settings),
         own_loss=False,
@@ -170,62 +160,6 @@ def _processes(program: Program) -> dict[str, Setting]:
         program.findings.warn(sentence)
         program.findings.add_uncertainty("less", *MODEL_STATES, "activations")
     return {"num_processes": default_setting(1, "ms-swift starts one process")}
-
-
-def _read_frozen(program: Program, settings: LayeredSettings) -> None:
-    """Record the parameters that train: a share, prefixes and a pattern freeze them, then others train again.
-
-    Source: ``swift/utils/transformers_utils.py``; by default a vision tower and its projector are frozen.
-    """
-    findings, config = program.findings, config_of_model(program, settings.find("model"))
-    given = [found for name in _FREEZING if (found := settings.find(name)) is not None]
-    ratio = settings.find("freeze_parameters_ratio")
-    share = _share(ratio) if ratio is not None else 0.0
-    first = globs_of_first_share(config, share) if share else []
-    named_off = _named_globs(settings, "freeze_parameters")
-    on = _named_globs(settings, "trainable_parameters")
-    understood = first is not None and named_off is not None and on is not None
-    off = [*(first or ()), *_frozen_encoders(settings, config), *(named_off or ())]
-    if not understood:
-        findings.warn(f"{given[0].origin}: what it freezes is not understood here; all parameters are counted.")
-        findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
-    elif off:
-        origin = "; ".join(found.origin for found in given) or "ms-swift freezes vision tower and projector by default"
-        patterns = [*(f"!{glob}" for glob in off), *(on or ())]
-        findings.record("training.trainable", patterns, origin, written=bool(given))
-
-
-def _frozen_encoders(settings: LayeredSettings, config: Mapping[str, Any] | None) -> list[str]:
-    """Return globs of the parts of a model with a vision tower that do not train."""
-    if config is None or "vision_config" not in config:
-        return []
-    found: list[str] = []
-    for name, (parts, default) in _ENCODER_SWITCHES.items():
-        written = as_bool(settings.find(name))
-        found += [f"*{part}*" for part in parts] if (default if written is None else written) else []
-    return found
-
-
-def _named_globs(settings: LayeredSettings, name: str) -> list[str] | None:
-    """Return globs of the parameters that a list of prefixes and a regular expression name; None: not understood."""
-    regex = settings.find(f"{name}_regex")
-    matching = globs_of_regex(str(regex.value), from_start=False) if regex is not None else []
-    prefixes = [f"{prefix}*" for prefix in _names(settings.find(name))]
-    return None if matching is None else [*prefixes, *matching]
-
-
-def _share(ratio: Setting) -> float:
-    try:
-        return min(1.0, max(0.0, float(str(ratio.value))))
-    except ValueError:
-        return 0.0
-
-
-def _names(setting: Setting | None) -> list[str]:
-    if setting is None:
-        return []
-    value = setting.value if isinstance(setting.value, list) else str(setting.value).split()
-    return [str(name) for name in value if str(name).strip("[]'\" ")]
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
