@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from ....job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class
+from ....job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class, optimizer_class_names
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Instance, Thing, plain
 from .layers import Container, parameters_of
@@ -111,8 +111,11 @@ class UnknownParameters(Thing):
         return None
 
 
-def make_optimizer(call: Call, notes: Notes) -> Optimizer:
-    """Follow the constructor of an optimizer."""
+def make_optimizer(call: Call, notes: Notes, *, own: bool = False) -> Optimizer:
+    """Follow the constructor of an optimizer; ``own``: of one of the script's classes."""
+    if own and call.name in optimizer_class_names():
+        sentence = f"{call.where}: the script's own {call.name} is counted as the optimizer that is known by that name."
+        notes.doubt(sentence, "optimizer", key="training.optimizer")
     optimizer = Optimizer(call, call.name, notes)
     model = call.value(None, "model")
     if isinstance(model, Model) and not optimizer.values:

@@ -238,8 +238,9 @@ class ScriptLibrary:
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
             elif base == "Optimizer" or base in optimizer_class_names():
-                call.path = base if base in optimizer_class_names() else found.kind.name
-                found.values["_optimizer"] = make_optimizer(call, self.notes)
+                written = call.name if call.name in optimizer_class_names() else found.kind.name
+                call.path = base if base in optimizer_class_names() else written
+                found.values["_optimizer"] = make_optimizer(call, self.notes, own=base == "Optimizer")
                 found.inherited = frozenset(("step", "zero_grad", "add_param_group"))
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
                 call.path = base
