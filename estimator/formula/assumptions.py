@@ -100,7 +100,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
     if arch is not None and arch.has_vocab_head:
         yield from _loss_assumptions(job)
-    if job.quantization:
+    if job.quantization and job.widths.weight == 2:
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
     if job.lora and job.framework.fp32_adapters and not job.deepspeed:
         yield "Adapter weights are fp32, as peft creates them by default."

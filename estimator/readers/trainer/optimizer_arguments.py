@@ -26,7 +26,10 @@ def read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     if (adafactor := settings.find_true("adafactor")) is not None:
         findings.record_from(adafactor, "training.optimizer", "adafactor")
         return
-    setting = _prefer_written(settings.find("optim", "optimizer"), inputs.deepspeed)
+    setting = settings.find("optim")
+    if setting is None or not isinstance(setting.value, OptimizerChoice):  # a script's own --optimizer is its own word
+        setting = settings.find("optim", "optimizer")
+    setting = _prefer_written(setting, inputs.deepspeed)
     for name in _LOW_RANK:
         if (switch := settings.find_true(f"use_{name}")) is not None:
             findings.record_optimizer(switch, _low_rank(name, settings, setting))

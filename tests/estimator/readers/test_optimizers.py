@@ -150,3 +150,57 @@ def test_torchtune(tmp_path: Path, name: str, row: str) -> None:
     )
     (tmp_path / "a.yaml").write_text(text + "batch_size: 1\ntokenizer:\n  max_seq_len: 128\ndtype: bf16\n")
     assert read_config_file(tmp_path / "a.yaml", environ={}).value("training.optimizer") == row
+
+
+SCRIPT = """
+import argparse
+import torch
+from galore_torch import GaLoreAdafactor
+from transformers import AutoModelForCausalLM
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--optimizer", default="adam")
+parser.add_argument("--rank", type=int, default=128)
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+if args.optimizer == "galore_adafactor":
+    wanted = [p for n, p in model.named_parameters() if "mlp" in n]
+    optimizer = GaLoreAdafactor([{"params": wanted, "rank": args.rank, "scale": 0.25}], lr=0.01)
+else:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for batch in range(10):
+    loss = model(batch).loss
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--optimizer galore_adafactor --rank 32", ("galore-adafactor", {"rank": 32})),
+        ("--optimizer galore_adafactor", ("galore-adafactor", None)),
+        ("--optimizer lion", ("sgd-momentum", None)),
+    ],
+)
+def test_a_scripts_own_option_means_what_the_script_makes_of_it(
+    read: Read, tmp_path: Path, flags: str, expected: tuple[str, Any]
+) -> None:
+    (tmp_path / "own.py").write_text(SCRIPT)
+    assert found(read(f"python own.py {flags}")) == expected
+
+
+def test_a_scripts_own_class_is_not_torchs_of_the_same_name(read: Read, tmp_path: Path) -> None:
+    own = "import torch\n\nclass AdamW(torch.optim.Optimizer):\n    def step(self):\n        pass\n"
+    (tmp_path / "mine.py").write_text(own)
+    script = SCRIPT.replace("import torch\n", "import torch\nfrom mine import AdamW\n", 1)
+    (tmp_path / "own.py").write_text(script.replace("torch.optim.SGD(", "AdamW(").replace(", momentum=0.9", ""))
+    reading = read("python own.py")
+    assert reading.value("training.optimizer") == "unknown"
+    assert [each for each in reading.warnings if "is not torch's AdamW" in each]
+
+
+def test_a_class_that_derives_from_torchs_is_torchs(read: Read, tmp_path: Path) -> None:
+    script = SCRIPT.replace("parser =", "class Mine(torch.optim.Adagrad):\n    pass\n\n\nparser =", 1)
+    (tmp_path / "own.py").write_text(script.replace("torch.optim.SGD(", "Mine(").replace(", momentum=0.9", ""))
+    assert read("python own.py").value("training.optimizer") == "adagrad"

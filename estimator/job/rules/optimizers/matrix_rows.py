@@ -25,7 +25,7 @@ ROWS = (
         step_tensors=3,  # the gradient and its decomposition
         step_casts=1,
         libraries=_GALORE,
-        class_names=("galore_torch.GaLoreAdamW",),
+        class_names=("galore_torch.GaLoreAdamW", "galore_torch.adamw.AdamW"),
         trainer_names=("galore_adamw",),
     ),
     Optimizer(
@@ -38,7 +38,7 @@ ROWS = (
         step_tensors=3,
         step_casts=1,
         libraries=(*_GALORE, "bitsandbytes"),
-        class_names=("galore_torch.GaLoreAdamW8bit",),
+        class_names=("galore_torch.GaLoreAdamW8bit", "galore_torch.adamw8bit.AdamW8bit"),
         trainer_names=("galore_adamw_8bit",),
     ),
     Optimizer(
@@ -51,7 +51,7 @@ ROWS = (
         step_tensors=3,
         step_casts=2,
         libraries=_GALORE,
-        class_names=("galore_torch.GaLoreAdafactor",),
+        class_names=("galore_torch.GaLoreAdafactor", "galore_torch.adafactor.Adafactor"),
         trainer_names=("galore_adafactor",),
     ),
     Optimizer(
@@ -63,7 +63,7 @@ ROWS = (
         rest=(Full(count=2),),
         step_parameters=3,
         libraries=("apollo-torch",),
-        class_names=("apollo_torch.APOLLOAdamW",),
+        class_names=("apollo_torch.APOLLOAdamW", "apollo_torch.apollo.AdamW"),
         trainer_names=("apollo_adamw",),
     ),
     Optimizer(

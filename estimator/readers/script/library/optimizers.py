@@ -5,7 +5,7 @@ from typing import Any
 
 from ....job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class, optimizer_class_names
 from ...source import Setting
-from ..python import UNKNOWN, Attribute, Call, External, Instance, Thing, plain
+from ..python import UNKNOWN, Attribute, Call, External, Instance, ScriptClass, Thing, plain
 from .layers import Container, parameters_of
 from .model import Adapter, Model
 from .notes import Notes
@@ -13,6 +13,10 @@ from .parameters import Parameter, ParameterList, ParameterOwner
 
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
+
+
+_BASES = ("Optimizer", "Optimizer1State", "Optimizer2State")
+"""Bases of the optimizers of torch and bitsandbytes."""
 
 
 class Optimizer(Thing):
@@ -111,11 +115,8 @@ class UnknownParameters(Thing):
         return None
 
 
-def make_optimizer(call: Call, notes: Notes, *, own: bool = False) -> Optimizer:
-    """Follow the constructor of an optimizer; ``own``: of one of the script's classes."""
-    if own and call.name in optimizer_class_names():
-        sentence = f"{call.where}: the script's own {call.name} is counted as the optimizer that is known by that name."
-        notes.doubt(sentence, "optimizer", key="training.optimizer")
+def make_optimizer(call: Call, notes: Notes) -> Optimizer:
+    """Follow the constructor of an optimizer."""
     optimizer = Optimizer(call, call.name, notes)
     model = call.value(None, "model")
     if isinstance(model, Model) and not optimizer.values:
@@ -154,3 +155,18 @@ def is_average(name: str) -> bool:
 def is_class(value: Any) -> bool:
     """Return True for a name of a library that is a class by its spelling."""
     return isinstance(value, External) and value.name[:1].isupper()
+
+
+def optimizer_path(kind: ScriptClass, base: str) -> str | None:
+    """Return the path by which a script's class that derives from a base counts as an optimizer; None if it is none.
+
+    A class that derives from torch's plain ``Optimizer`` has its module in its path, so that it is not taken for a
+    library's class of the same name.
+    """
+    last = base.rpartition(".")[2]
+    if last in optimizer_class_names():
+        return base
+    if last not in _BASES:
+        return None
+    file = kind.module.path
+    return f"{file.parent.name}.{file.stem}.{kind.name}" if file is not None else f"script.{kind.name}"

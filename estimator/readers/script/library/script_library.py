@@ -51,7 +51,7 @@ from .loading import (
 )
 from .model import Model, models_in
 from .notes import Notes
-from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer
+from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer, optimizer_path
 from .trainers import (
     MODEL_FUNCTIONS,
     TrainerObject,
@@ -226,9 +226,9 @@ class ScriptLibrary:
 
     def instance_made(self, found: Instance, call: Call) -> None:
         """Note an object of a script's class that derives from a trainer, an optimizer or a model."""
-        bases = [path.rpartition(".")[2] for path in found.kind.external_bases()]
         self.notes.modules.append(found)
-        for base in bases:
+        for path in found.kind.external_bases():
+            base = path.rpartition(".")[2]
             if base.endswith("Trainer"):
                 self.notes.called.add(base)
                 trainer = TrainerObject(self.notes, base, call.where)
@@ -237,10 +237,9 @@ class ScriptLibrary:
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)
-            elif base == "Optimizer" or base in optimizer_class_names():
-                written = call.name if call.name in optimizer_class_names() else found.kind.name
-                call.path = base if base in optimizer_class_names() else written
-                found.values["_optimizer"] = make_optimizer(call, self.notes, own=base == "Optimizer")
+            elif (counted := optimizer_path(found.kind, path)) is not None:
+                call.path = counted
+                found.values["_optimizer"] = make_optimizer(call, self.notes)
                 found.inherited = frozenset(("step", "zero_grad", "add_param_group"))
             elif is_model_class(base) or base.endswith("PreTrainedModel"):
                 call.path = base
