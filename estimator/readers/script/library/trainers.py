@@ -31,6 +31,7 @@ _SHARDING_NAMES = {
     "reshard_after_forward": "fsdp_reshard_after_forward",
     "sharding_strategy": "fsdp_sharding_strategy",
 }
+_FOLLOWED = (Model, Function, Instance, type(None))
 
 
 class TrainerObject(Thing):
