@@ -65,7 +65,8 @@ def no_graph_per_token(context: LayerContext) -> float:
     """Temporary memory of a block that runs without a graph: what it would save otherwise exists while it is read."""
     c, arch, widths = context.widths.compute, context.arch, context.widths
     tensors = (2 if arch.gated else 1) + (activation_tensors(context) + 1) // 2
-    mlp = tensors * c * context.widest_mlp / context.tensor_parallel
+    width = context.expert_width if arch.moe_layers else c
+    mlp = tensors * width * context.widest_mlp / context.tensor_parallel
     heads = c * (2 * arch.query_size + arch.key_size + arch.value_size) / context.tensor_parallel
     attention = max(heads, 2 * c * scores_per_token(context))
     # the half's input, normalised and as it is, the block's, and the first block's, which the model keeps

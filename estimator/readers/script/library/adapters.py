@@ -83,6 +83,9 @@ def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) 
         setting = call.setting(name)
         if setting is None and name in DECISIVE_ARGUMENTS:
             unresolved[name] = _sentence(call, name)
+        elif setting is None and name not in _LORA_NAMES:
+            shown = f"{call.name}({name}={short_text(call.expression(None, name))})"
+            into[f"lora_{name}"] = Setting(value=True, origin=f"{call.where}: {shown}")
         elif setting is not None and setting.value not in (None, False, [], {}):
             into[_LORA_NAMES.get(name, f"lora_{name}")] = setting
 
