@@ -6,7 +6,7 @@ from typing import Any
 
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Function, Instance, Thing, plain, short_text
-from .adapters import AdapterConfig, add_adapters, prepare_for_kbit
+from .adapters import LIGER_FUNCTIONS, AdapterConfig, add_adapters, patch_with_liger, prepare_for_kbit
 from .configs import Arguments, take_trainer_settings
 from .loading import copy_value, reference_model
 from .model import Model, models_in
@@ -333,6 +333,7 @@ def make_lightning_trainer(call: Call, notes: Notes) -> Any:
 
 MODEL_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(FSDP_VERSION, shard),
+    **dict.fromkeys(LIGER_FUNCTIONS, patch_with_liger),
     **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
     **dict.fromkeys(("autocast", "MixedPrecisionPolicy", "MixedPrecision"), mixed_precision),
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), checkpoint_layers),
