@@ -155,7 +155,7 @@ class ScriptLibrary:
     def _by_pattern(self, call: Call) -> Any:
         """Follow a class that its name tells."""
         name, path = call.name, call.path
-        if TRAINING_CONFIG.fullmatch(name):
+        if TRAINING_CONFIG.fullmatch(name) or (path.startswith("trl.") and name.endswith("Config")):
             return make_arguments(call, self.notes)
         if name.endswith("Trainer"):
             make = make_lightning_trainer if name == "Trainer" and "lightning" in path else make_trainer

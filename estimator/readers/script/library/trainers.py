@@ -31,6 +31,7 @@ _SHARDING_NAMES = {
     "reshard_after_forward": "fsdp_reshard_after_forward",
     "sharding_strategy": "fsdp_sharding_strategy",
 }
+_FOLLOWED = (Model, Function, Instance, type(None))
 
 
 class TrainerObject(Thing):
@@ -108,6 +109,9 @@ class TrainerObject(Thing):
             elif isinstance(each, str):
                 setting = call.setting(name) or Setting(value=each, origin=f"{call.where}: {call.name}({name}=...)")
                 self.others.append((role, setting.with_value(each)))
+            elif not isinstance(each, _FOLLOWED) and "trl" not in getattr(each, "path", ""):
+                text = f"{call.where}: what {name} holds is only known when the script runs; it may be counted wrong."
+                self._notes.doubt(text, "weights", key="other_models")
 
     def attribute(self, name: str) -> Any:
         """Return the model, the arguments, or a method."""
