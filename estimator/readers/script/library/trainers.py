@@ -230,12 +230,10 @@ def shard(call: Call, notes: Notes) -> Any:
     offload = call.value(None, "cpu_offload", "offload_policy")
     if offload is not None:
         notes.own_loop.setdefault("fsdp_offload_params", setting)
-    model = call.value(0, "module", default=UNKNOWN)
-    for each in models_in(model):
+    for each in models_in(call.value(0, "module")):
         if isinstance(each, Model):
             each.sharded = True
-            each.on_gpu = True if each.on_gpu is None else each.on_gpu
-    return model
+    return replicate(call, notes)
 
 
 def replicate(call: Call, notes: Notes) -> Any:
