@@ -51,6 +51,8 @@ def read_outcome(notes: Notes) -> Outcome:
     optimizer = optimizer or next(iter(notes.optimizers), None)
     if optimizer is not None:
         found.hints.setdefault("optim", optimizer.setting)
+        if trained.certain and trained.model in optimizer.trains():  # whatever a flag of that name says
+            found.assigned["optim"] = optimizer.setting
     if trained.name is not None:
         found.written["model_name_or_path"] = trained.name
         _read_adapters(trained.name, notes, found)

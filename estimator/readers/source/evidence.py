@@ -160,11 +160,12 @@ class FindingCollector:
     The first finding of a key stays, so the best source has to be read first.
 
     Args:
-        given: what the user gives in place of what is read. Of it, only another model decides what is read: everything
-            that follows from a model then follows from this one, and what is about the old one is left out.
+        given: what the user gives in place of what is read, which needs no warning then. Another model also decides
+            what is read: all that follows from a model follows from this one; what is about the old one is left out.
     """
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        self._overridden = frozenset(given or ())
         self._given = {key: value for key, value in (given or {}).items() if key in ("model.id", "model.config")}
         self._findings: dict[str, Finding] = {
             key: Finding(key=key, value=value, origin=GIVEN, written=True) for key, value in self._given.items()
@@ -201,7 +202,7 @@ class FindingCollector:
             setting: the value, and where it was written.
             what: what it should have been; by default the key's meaning.
         """
-        if key not in self._findings:
+        if key not in self._findings and key not in self._overridden:
             meaning = what or _MEANINGS.get(key) or f"number of {key.rpartition('.')[2].replace('_', ' ')} ranks"
             self._refused.setdefault(key, refusal(setting, meaning))
             self.warn(f"{self._refused[key]}.")
@@ -219,7 +220,8 @@ class FindingCollector:
 
     def _leave_out(self, key: str) -> None:
         """Leave out what is about the old model; which of its parameters train is not known of the new one."""
-        if key.startswith("training.trainable") and key not in self._given:
+        trainable = {"training.trainable", "training.trainable_parameters"}
+        if key in trainable and not trainable & self._overridden:
             self.warn("Which parameters train was read for another model: all of this one are counted.")
             self.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
 
@@ -249,13 +251,13 @@ class FindingCollector:
         if choice.in_backward:
             self.record_from(setting, "training.optimizer_in_backward", True)
         if choice.sentence is not None and not choice.known:  # its own range is wide
-            self.warn(f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take.")
+            self.warn(f"{setting.origin}: {choice.sentence}; the range allows for what optimizers take.", unless=name)
         elif choice.sentence is not None:
             self.mark_uncertain(name, f"{setting.origin}: {choice.sentence}.", direction=choice.direction)
 
     def warn(self, *sentences: str, unless: str | None = None) -> None:
         """Record sentences for the user, each once; none if the user gives the key ``unless``."""
-        if unless is not None and (unless in self._given or (unless in ABOUT_THE_MODEL and self.replaces_model)):
+        if unless in self._overridden or (unless in ABOUT_THE_MODEL and self.replaces_model):
             return
         self._warnings += [sentence for sentence in sentences if sentence not in self._warnings]
 
@@ -272,7 +274,7 @@ class FindingCollector:
 
     def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
-        self.warn(sentence)
+        self.warn(sentence, unless=key)
         self.add_uncertainty(direction, *_COMPONENTS_DECIDED_BY[key], unless=key)
 
     def get(self, key: str) -> Finding | None:

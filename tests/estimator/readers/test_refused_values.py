@@ -215,3 +215,13 @@ def test_auto_leaves_a_number_to_the_trainer(tmp_path: Path) -> None:
     line = "torchrun --nproc-per-node 8 train.py --deepspeed ds.json --per_device_train_batch_size 3"
     reading = read_line(tmp_path, f"{line} --gradient_accumulation_steps 5")
     assert (reading.value(BATCH), reading.value(STEPS), reading.refused) == (3, 5, {})
+
+
+def test_what_the_user_gives_needs_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    line = ["python", "train.py", "--per_device_train_batch_size", "-1", "--optim", "own_optimizer"]
+    assert len(read_launch(line, environ={}, cwd=tmp_path).warnings) == 2
+    given = {BATCH: 2, "training.optimizer": "sgd"}
+    reading = read_launch(line, environ={}, cwd=tmp_path, given=given)
+    assert (reading.warnings, reading.refused) == ((), {})
+    assert reading.job(given).training.micro_batch == 2

@@ -3,10 +3,15 @@
 Read from ``adapter.py`` and ``adapter_v2.py`` of LitGPT 0.5.13.
 """
 
+from typing import TYPE_CHECKING
+
 from ....common import VramtopError
 from ...program import Program
 from ...source import LayeredSettings
 from ...trainer import known_config
+
+if TYPE_CHECKING:
+    from ....model import Architecture
 
 _PROMPT_LENGTH = 10
 _FIRST_LAYER = 2
@@ -32,15 +37,7 @@ def read_adapter_method(program: Program, settings: LayeredSettings, *, second: 
 
 def _count(program: Program, *, second: bool) -> int | None:
     """Return the number of parameters that train; None if the model's config is not known."""
-    from ....model.read_architecture import read_architecture  # here: 20 ms that recognising a run does not need
-
-    written = program.findings.get("model.config")
-    model = program.findings.get("model.id")
-    config = written.value if written is not None else known_config(model, program.environ, folders=program.pid is None)
-    try:
-        arch = read_architecture(config) if config is not None else None
-    except VramtopError:
-        arch = None
+    arch = known_architecture(program)
     if arch is None or arch.experts:
         return None
     prompts = max(arch.layers - _FIRST_LAYER, 0) * (_PROMPT_LENGTH * arch.hidden + arch.heads)
@@ -50,3 +47,16 @@ def _count(program: Program, *, second: bool) -> int | None:
     outputs = arch.layers * (arch.query_size + arch.key_size + arch.value_size + arch.hidden + mlp) + arch.vocab
     norms = (arch.layers * arch.norms_per_layer + 1) * arch.hidden * (2 if arch.norm == "layer" else 1)
     return prompts + 2 * outputs + norms
+
+
+def known_architecture(program: Program) -> "Architecture | None":
+    """Return the architecture of the model that has been read; None if it is not known here."""
+    from ....model.read_architecture import read_architecture  # here: 20 ms that recognising a run does not need
+
+    written = program.findings.get("model.config")
+    model = program.findings.get("model.id")
+    config = written.value if written is not None else known_config(model, program.environ, folders=program.pid is None)
+    try:
+        return read_architecture(config) if config is not None else None
+    except VramtopError:
+        return None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from ...program import Program, ToolCommand
-from ...source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, default_setting
+from ...source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, default_setting
 from ...trainer import warn_of_unread
 from ..shared import (
     CONFIG_SUFFIXES,
@@ -28,6 +28,7 @@ from ..shared import (
 )
 from .adapters import read_adapter_method
 from .devices import LORA_RECIPES, read_devices
+from .lora_targets import TARGETS, record_targets
 from .model import read_litgpt_model
 
 _PRECISION = {
@@ -46,15 +47,6 @@ _QUANTIZATION = {
     "bnb.int8-training": "int8",
     "bnb.int8": "int8",
 }
-_TARGETS = {
-    "lora_query": (["q_proj"], True),
-    "lora_key": (["k_proj"], False),
-    "lora_value": (["v_proj"], True),
-    "lora_projection": (["o_proj"], False),
-    "lora_mlp": (["gate_proj", "up_proj", "down_proj"], False),
-    "lora_head": (["lm_head"], False),
-}
-"""LitGPT's switches, the layers of a Llama that they adapt, and their defaults."""
 _RULES = (
     int_rule("training.sequence_length", "train.max_seq_length", "data.max_seq_length"),
     word_rule("training.precision", _PRECISION, "precision", default="bf16-mixed"),
@@ -66,7 +58,7 @@ _OPTIONS = (
     *("train.save_interval", "train.log_interval", "train.global_batch_size", "train.micro_batch_size"),
     *("train.lr_warmup_steps", "train.lr_warmup_fraction", "train.epochs", "train.max_tokens", "train.max_steps"),
     *("train.max_time", "train.max_seq_length", "train.tie_embeddings", "train.max_norm", "train.min_lr"),
-    *("precision", "quantize", "devices", "num_nodes", "optimizer", *_TARGETS, "lora_r", "lora_alpha", "lora_dropout"),
+    *("precision", "quantize", "devices", "num_nodes", "optimizer", *TARGETS, "lora_r", "lora_alpha", "lora_dropout"),
 )
 """Options whose names may be shortened on the command line, with those that make a short name ambiguous."""
 
@@ -94,7 +86,7 @@ def read(program: Program) -> JobReading:
     if pretrains:
         findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
     if recipe in LORA_RECIPES:
-        _read_lora(settings, findings)
+        _read_lora(program, settings)
     elif recipe.startswith(("adapter", "finetune_adapter")):
         read_adapter_method(program, settings, second=recipe.endswith("v2"))
     read_devices(program, settings, recipe=recipe)
@@ -148,18 +140,10 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pr
     record_optimizer(findings, setting, options={**options, "fused": True} if pretrains else options)
 
 
-def _read_lora(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_lora(program: Program, settings: LayeredSettings) -> None:
+    findings = program.findings
     record_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
-    targets: list[str] = []
-    origins: list[str] = []
-    for name, (layers, on_by_default) in _TARGETS.items():
-        setting = settings.find(name)
-        if as_bool(setting) if setting is not None else on_by_default:
-            targets += layers
-        if setting is not None:
-            origins.append(setting.origin)
-    origin = "; ".join(origins) or "LitGPT's default: queries and values"
-    findings.record("lora.targets", targets, origin, written=bool(origins))
+    record_targets(program, settings)
     quantize = settings.find("quantize")
     quantization = _QUANTIZATION.get(str(quantize.value)) if quantize is not None else None
     if quantize is not None and quantization is not None:

@@ -69,3 +69,18 @@ def test_swift_patterns_that_are_not_understood(read: Read) -> None:
     reading = read(rf"{SWIFT} --freeze_parameters_regex '(a)\1'")
     assert reading.value("training.trainable") is None
     assert reading.job().unsure.gradients == "less"
+
+
+@pytest.mark.parametrize(
+    ("settings", "doubt"),
+    [
+        ("", "less"),
+        ("gradient_checkpointing: true\n", "no"),
+        ("lora_mlp_kernel: false\n", "no"),
+        ("load_in_8bit: true\n", "no"),
+        ("trust_remote_code: true\n", "no"),
+    ],
+)
+def test_axolotl_uses_its_own_lora_kernels_by_default(read: Read, tmp_path: Path, settings: str, doubt: str) -> None:
+    lora = "adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
+    assert axolotl(read, tmp_path, lora + settings).job().unsure.activations == doubt

@@ -88,6 +88,42 @@ def test_head_is_not_tied(read: Read, recipe: str, parameters: int, trained: int
     assert (budget.model.parameters, budget.model.trainable_parameters) == (parameters, trained)
 
 
+PYTHIA_14M = (
+    '{"model_type": "gpt_neox", "hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6,'
+    ' "num_attention_heads": 4, "vocab_size": 50304, "max_position_embeddings": 512, "tie_word_embeddings": false,'
+    ' "hidden_act": "gelu"}'
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "switch", "trained"),
+    [
+        ("./pythia", "lora_mlp", 43_008),
+        ("./pythia", "lora_projection", 18_432),
+        ("./pythia", "lora_head", 214_016),
+        ("microsoft/phi-2", "lora_mlp", 4_587_520),
+        ("microsoft/phi-2", "lora_projection", 1_966_080),
+        (LLAMA, "lora_mlp", 2_392_064),
+    ],
+)
+def test_switches_of_lora_mean_the_layers_of_the_model(
+    read: Read, tmp_path: Path, model: str, switch: str, trained: int
+) -> None:
+    """Figures: what LitGPT's own modules train on the meta device."""
+    (tmp_path / "pythia").mkdir()
+    (tmp_path / "pythia" / "config.json").write_text(PYTHIA_14M)
+    reading = read(f"litgpt finetune_lora {model} {LENGTH} --lora_r 4 --{switch} true")
+    assert estimate(reading.job(), method="formula").model.trainable_parameters == trained
+
+
+def test_lora_of_experts_and_of_unknown_models(read: Read) -> None:
+    line = f"litgpt finetune_lora NAME {LENGTH} --lora_mlp true"
+    experts = read(line.replace("NAME", "mistralai/Mixtral-8x7B-v0.1"))
+    assert {"w1", "w2", "w3", "gate"} <= set(experts.value("lora.targets"))
+    assert experts.job().unsure.gradients == "less"
+    assert {"gate_proj", "fc1", "dense_h_to_4h"} <= set(read(line.replace("NAME", "some/model")).value("lora.targets"))
+
+
 @pytest.mark.parametrize(("recipe", "trained"), [("finetune_adapter", 287_168), ("finetune_adapter_v2", 1_364_928)])
 def test_adapter_methods_train_few_parameters(read: Read, recipe: str, trained: int) -> None:
     reading = read(f"litgpt {recipe} {LLAMA} {LENGTH}")
