@@ -258,3 +258,15 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:
         if call.value(1, "use_gradient_checkpointing", default=True) is not False:
             model.put("activation_checkpointing", True, call.where, f"{call.name}()")
     return model
+
+
+def patch_with_liger(call: Call, notes: Notes) -> Any:
+    """Follow ``apply_liger_kernel_to_llama()``: the loss makes no logits unless that is switched off."""
+    if call.value(None, "fused_linear_cross_entropy", default=True) is not False:
+        notes.written.setdefault("use_liger_kernel", Setting(value=True, origin=f"{call.where}: {call.name}()"))
+    return None
+
+
+_LIGER_FAMILIES = "llama mistral mixtral gemma gemma2 gemma3 gemma3_text qwen2 qwen3 qwen3_moe phi3 olmo2 granite glm4"
+LIGER_FUNCTIONS = tuple(f"apply_liger_kernel_to_{family}" for family in _LIGER_FAMILIES.split())
+"""Liger-Kernel's functions that patch transformers' classes, by family."""

@@ -112,7 +112,8 @@ def sentence_model(call: Call, notes: Notes) -> Any:
     if setting is not None and isinstance(setting.value, str):
         model.name = setting
         model.config = ModelConfig(notes, kind=None, source=setting)
-    _count_sequences(model, 2, f"{call.where}: {call.name} runs once for each text of an example")
+    if call.name != "CrossEncoder":  # which puts both texts into one sequence
+        _count_sequences(model, 2, f"{call.where}: {call.name} runs once for each text of an example")
     return model
 
 

@@ -192,7 +192,8 @@ class ScriptLibrary:
         if not models or call.receiver is not None:
             return UNKNOWN
         name, first = call.name, call.path.partition(".")[0]
-        if _CHANGES_MODELS.search(name) and not _HARMLESS.fullmatch(name) and first not in ("torch", "transformers"):
+        changes = _CHANGES_MODELS.search(name) or (name.islower() and call.run.statement is not call.node)
+        if changes and not _HARMLESS.fullmatch(name) and first not in _LIBRARIES_OF_WRAPPERS:
             self.notes.doubt(
                 f"{call.where}: {name}(...) may change the model and is not followed.",
                 *("weights", "gradients", "optimizer", "activations"),
