@@ -35,6 +35,10 @@ class Options:
         self.given, self.arguments = given, arguments
         self._words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
         self.declared: dict[str, Declared] = {}
+        self.names: set[str] = set()
+        """Names that the command line may have, and may abbreviate as argparse allows; empty: none are abbreviated."""
+        self.has_unknown_names = False
+        """It has options besides, or argparse is told to allow no abbreviations."""
         self.looked_up: list[str] = []
         """Options that the script looked at in the condition that is being followed."""
         self.decisive: set[str] = set()
@@ -89,6 +93,7 @@ class Options:
         origin = f"{call.where}: default of {name}"
         is_list = call.value(None, "nargs") in ("+", "*") or isinstance(call.value(None, "nargs"), int)
         self.declared[key] = Declared(default=default, origin=origin, kind=word, is_list=is_list)
+        self.names.update(flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--"))
         for flag in flags:  # a short name on the command line
             short = flag.lstrip("-").replace("-", "_")
             if short != key and short in self.given and key not in self.given:
@@ -107,6 +112,7 @@ class Options:
             if node.value is None:
                 value = UNKNOWN
             word = "flag" if word == "bool" else word
+            self.names.add(name)
             self.declared[name] = Declared(
                 default=value, origin=origin, kind=None if is_list else word, is_list=is_list
             )
