@@ -86,6 +86,7 @@ def _offloaded_of_stage(job: ResolvedJob, stage: Stage) -> tuple[int, int, int]:
     trained = [held for held in stage.parameters if held.trainable]
     elements = sum(held.elements for held in trained)
     optimizer = sum(rules.states(held) + (rules.master(held) if job.offloads_optimizer else 0) for held in trained)
+    optimizer += sum(job.optimizer.host_copies * held.elements * weight_width(held, widths) for held in trained)
     gradient = 4 if job.deepspeed else widths.gradient if job.offloads_weights else 0
     weights = sum(held.elements * weight_width(held, widths) for held in stage.parameters)
     return (

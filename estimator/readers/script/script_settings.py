@@ -36,6 +36,8 @@ class ScriptSettings:
     """Options that it was seen to use."""
     unresolved: Mapping[str, str] = field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
+    unknown_trainer: str | None = None
+    """A trainer of TRL's that is not known here, as a method's name would be."""
     doubts: tuple[Doubt, ...] = ()
     """What memory depends on and was not understood."""
 
@@ -43,7 +45,7 @@ class ScriptSettings:
     def trl_method(self) -> str | None:
         """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
         methods = (method_of_class(name) for name in sorted(self.called))
-        return next((method.name for method in methods if method is not None), None)
+        return next((method.name for method in methods if method is not None), self.unknown_trainer)
 
     @property
     def uses_plain_arguments(self) -> bool:
@@ -166,6 +168,17 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) 
         loads_model=found.loads_model,
         unresolved={each: text for each, text in found.unresolved.items() if each not in options},
         called=frozenset(found.called | names),
+        unknown_trainer=_unknown_trainer(tree),
         understood=frozenset(found.understood),
         doubts=tuple(found.doubts),
     )
+
+
+def _unknown_trainer(tree: ast.Module) -> str | None:
+    """Return the name of a trainer that is imported from TRL and not known here, without ``Trainer``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trl":
+            for alias in node.names:
+                if alias.name.endswith("Trainer") and method_of_class(alias.name) is None:
+                    return alias.name.removesuffix("Trainer").lower()
+    return None

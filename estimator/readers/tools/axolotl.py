@@ -72,6 +72,7 @@ _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
 )
 
 
+_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 _RANGE = re.compile(r"\[\d*(:\d*)?\]$")
 """The part of a parameter that ``unfrozen_parameters`` trains: the rest has gradients too, which are zeroed."""
 
@@ -82,6 +83,7 @@ def read(program: Program) -> JobReading:
     settings = LayeredSettings(*layers)
     translated = [_translate(layer) for layer in layers]
     _read_frozen(program, settings)
+    _doubt_kernels(program, settings)
     defaults = {
         **transformers_defaults(program.versions),
         "micro_batch_size": default_setting(1, "axolotl's default"),
@@ -117,6 +119,21 @@ def _read_frozen(program: Program, settings: LayeredSettings) -> None:
             findings.add_uncertainty("less", "gradients", "optimizer", unless="training.trainable")
     elif (frozen := settings.find_true("freeze_mm_modules")) is not None:
         findings.record_from(frozen, "training.trainable", [f"!*{part}*" for part in (*VISION_TOWER, *PROJECTOR)])
+
+
+def _doubt_kernels(program: Program, settings: LayeredSettings) -> None:
+    """Warn where axolotl uses its own LoRA kernels by default (``check_auto_enable_lora_kernels``).
+
+    Under checkpointing they hardly matter, as one block at a time is saved.
+    """
+    adapter = as_word(settings.find("adapter"))
+    is_eight_bit = adapter == "lora" and settings.is_true("load_in_8bit")
+    leaves_out = settings.find("rl", *_KERNELS) is not None or settings.is_true("trust_remote_code") or is_eight_bit
+    checkpointing = settings.find("gradient_checkpointing")
+    saves_all = checkpointing is None or as_bool(checkpointing) is False
+    if adapter in ("lora", "qlora") and saves_all and not leaves_out:
+        program.findings.warn("axolotl's LoRA kernels, which are its default, save less than is counted.")
+        program.findings.add_uncertainty("less", "activations")
 
 
 def _translate(layer: SettingsLayer) -> Translation:

@@ -2,11 +2,14 @@
 
 from typing import Any
 
-from ..source import FindingCollector, LayeredSettings, Setting, as_bool, default_setting
+from ..source import MODEL_STATES, FindingCollector, LayeredSettings, Setting, as_bool, default_setting
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
 _DOUBLE_QUANTIZATION_NAMES = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
+_COPIED_NAMES = ("lora_modules_to_save", "modules_to_save")
+_EMBEDDINGS = ("embed_tokens", "embed_in", "wte")
+_HEADS = ("lm_head", "embed_out")
 _PATTERN_CHARACTERS = frozenset("*|()[]\\$^")
 
 
@@ -34,6 +37,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     rank = rank or default_setting(16 if inputs.method else 8, "the default rank, not set anywhere")
     findings.record_count("lora.rank", rank)
     _read_targets(find(*_TARGET_NAMES), default_targets, findings)
+    _read_copied_modules(inputs.settings, findings)
     if quantization is not None:
         findings.record_from(quantization, "lora.quantization", quantization.value)
     return True
@@ -67,3 +71,21 @@ def _read_targets(setting: Setting | None, default: Setting | None, findings: Fi
         findings.record("lora.targets", default.value, default.origin, written=False)
     else:
         findings.require("lora.targets")
+
+
+def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the modules of which peft trains a copy beside the adapters: the embedding, the head."""
+    setting = settings.find(*_COPIED_NAMES)
+    names: Any = setting.value if setting is not None else None
+    if isinstance(names, str):
+        names = [name.strip() for name in names.replace(",", " ").split()]
+    if setting is None or not names:
+        return
+    known = isinstance(names, list) and all(name in (*_EMBEDDINGS, *_HEADS) for name in names)
+    if known and findings.get("training.trainable") is None and settings.find("script_trainable") is None:
+        findings.record_from(setting, "training.trainable", [f"*{name}.*" for name in names])
+        if {*names} & {*_EMBEDDINGS} and {*names} & {*_HEADS}:  # peft copies both even where they share their weight
+            findings.add_uncertainty("more", *MODEL_STATES, unless="training.trainable")
+    else:
+        findings.warn(f"{setting.origin} may change the memory and is not counted.")
+        findings.add_uncertainty("more", *MODEL_STATES)

@@ -20,10 +20,13 @@ def config_of_script(settings: LayeredSettings, findings: FindingCollector) -> M
 
 
 def read_trainable(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record ``training.trainable``."""
+    """Record which parameters train, and the sequences of an example."""
     patterns = settings.find("script_trainable")
     if patterns is not None:
         findings.record_from(patterns, "training.trainable", patterns.value)
+    sequences = settings.find("script_sequences")
+    if sequences is not None:
+        findings.record("training.sequences_per_example", sequences.value, sequences.origin, written=False)
     count = settings.find("script_trainable_parameters")
     if count is not None:
         findings.record_from(count, "training.trainable_parameters", count.value)

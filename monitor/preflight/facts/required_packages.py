@@ -19,7 +19,11 @@ DISTRIBUTIONS = tuple(
             *(name for row in FRAMEWORKS.values() for name in (*row.libraries, *row.training_libraries)),
             *(name for row in STRATEGIES.values() for name in row.libraries),
             *(name for names in _ATTENTION_LIBRARIES.values() for name in names),
-            *(name for row in OPTIMIZERS.values() for name in (*row.libraries, *row.trainer_libraries)),
+            *(
+                name
+                for row in OPTIMIZERS.values()
+                for name in (*row.libraries, *row.trainer_libraries, *row.other_libraries)
+            ),
             *_SETTING_LIBRARIES,
         )
     )
@@ -65,7 +69,8 @@ def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
         yield RequiredLibrary(alternatives=("bitsandbytes",), reason=f"quantization = {job.lora.quantization}")
     if trains and optimizer is not None:
         for name in (*optimizer.libraries, *(optimizer.trainer_libraries if uses_trainer else ())):
-            yield RequiredLibrary(alternatives=(name,), reason=f"optimizer = {optimizer.name}")
+            alternatives = (name, *optimizer.other_libraries)
+            yield RequiredLibrary(alternatives=alternatives, reason=f"optimizer = {optimizer.name}")
     if trains and job.rollout is not None and job.rollout.engine == "vllm":
         yield RequiredLibrary(alternatives=("vllm",), reason="rollout.engine = vllm")
     if job.model.attention in _ATTENTION_LIBRARIES:

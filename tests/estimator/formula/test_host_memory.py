@@ -89,6 +89,14 @@ def test_offloaded_activations_and_paged_states_are_host_memory() -> None:
     assert host({"training.optimizer": "paged-adamw-8bit"}).optimizer == pytest.approx(expected, rel=0.01)
 
 
+def test_an_optimizer_on_the_cpu_keeps_weights_and_gradients_there_too() -> None:
+    changes = {"training.optimizer": "adamw-cpu-offload", "training.precision": "bf16"}
+    assert host(changes).optimizer == pytest.approx((2 + 2) * 2 * P, rel=0.001)
+    step = estimate(with_changes(JOB, changes)).phase("optimizer step")
+    assert step is not None
+    assert step.components.optimizer == 0
+
+
 def test_json_has_the_sums() -> None:
     need = host({**ZERO, "parallel.cpu_offload": "all"})
     written = need.to_json(8)

@@ -85,7 +85,8 @@ def test_an_optimizer_that_is_not_known_is_a_wide_range_and_never_adamw(read: Re
         ("gptq: true\n", Uncertainties(weights="less", activations="less")),
         ("spectrum_top_fraction: 0.5\n", Uncertainties(gradients="less", optimizer="less")),
         (
-            "adapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_modules_to_save: [lm_head]\n",
+            "adapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_modules_to_save: [norm]\n"
+            "gradient_checkpointing: true\n",
             Uncertainties(weights="more", gradients="more", optimizer="more"),
         ),
         (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common import CannotTellError, InputError, mask_line
 from vramtop.monitor.board.fit import DeviceCapacity, FitResult, check_fit
 from vramtop.monitor.host import start_time_of
 from vramtop.monitor.snapshot import Snapshot
@@ -134,7 +134,7 @@ def _reservation(request: WaitRequest, verdict: FitResult) -> Reservation:
     return Reservation(
         pid=pid,
         start_time=started,
-        job=request.budget.job.label,
+        job=mask_line(request.budget.job.label),  # other users see it
         gpus={device.cuda_device: size for device, size in verdict.bytes_by_device},
         until=None if request.program else time.time() + RESERVATION_SECONDS,
     )

@@ -50,6 +50,9 @@ class OptimizerChoice(Struct, frozen=True, kw_only=True):
     direction: Literal["no", "less", "more", "either"] = "no"
     """How the states may differ from the row's: for ``findings.mark_uncertain``; the row ``unknown`` has a range."""
 
+    def __repr__(self) -> str:
+        return self.name
+
     @property
     def known(self) -> bool:
         """A row of the table stands for it."""

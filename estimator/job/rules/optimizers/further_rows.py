@@ -53,6 +53,7 @@ ROWS = (
         states=(Full(count=2),),
         step_parameters=1,
         libraries=("schedulefree",),
+        other_libraries=("pytorch-optimizer",),
         class_names=(
             *("schedulefree.AdamWScheduleFree", "schedulefree.AdamWScheduleFreeReference"),
             *_of_pytorch_optimizer("ScheduleFreeAdamW"),
@@ -65,6 +66,7 @@ ROWS = (
         states=(Full(count=2),),
         step_parameters=1,
         libraries=("schedulefree",),
+        other_libraries=("pytorch-optimizer",),
         class_names=("schedulefree.RAdamScheduleFree", *_of_pytorch_optimizer("ScheduleFreeRAdam")),
         trainer_names=("schedule_free_radam",),
     ),
@@ -74,6 +76,7 @@ ROWS = (
         states=(Full(),),
         step_parameters=1,
         libraries=("schedulefree",),
+        other_libraries=("pytorch-optimizer",),
         class_names=("schedulefree.SGDScheduleFree", *_of_pytorch_optimizer("ScheduleFreeSGD")),
         trainer_names=("schedule_free_sgd",),
     ),
@@ -86,6 +89,7 @@ ROWS = (
         class_names=("optimi.StableAdamW", "pytorch_optimizer.StableAdamW"),
         trainer_names=("stable_adamw", "optimi_stableadamw"),
         libraries=("torch-optimi",),
+        other_libraries=("pytorch-optimizer",),
     ),
     Optimizer(
         name="optimi-adamw",
@@ -113,6 +117,7 @@ ROWS = (
         states=(Full(count=4),),
         step_parameters=2,
         libraries=("prodigyopt",),
+        other_libraries=("pytorch-optimizer",),
         class_names=("prodigyopt.Prodigy", "pytorch_optimizer.Prodigy"),
     ),
     Optimizer(
@@ -121,6 +126,7 @@ ROWS = (
         states=(Full(count=3),),
         step_parameters=2,
         libraries=("dadaptation",),
+        other_libraries=("pytorch-optimizer",),
         class_names=("dadaptation.DAdaptAdam", "pytorch_optimizer.DAdaptAdam"),
     ),
     Optimizer(

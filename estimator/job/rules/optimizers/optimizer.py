@@ -47,7 +47,9 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     paged: bool = False
     """States are managed memory: NVML counts it to no process, and the driver moves it to the host."""
     on_host: bool = False
-    """States live in host memory, and so does the step."""
+    """States live in host memory."""
+    host_copies: int = 0
+    """Copies of the parameters in host memory beside the states: of weights, of gradients."""
 
     # --- the step
     in_backward: bool = False
@@ -66,6 +68,8 @@ class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
     # --- libraries
     libraries: tuple[str, ...] = ()
     """Distributions that it needs, whatever the framework."""
+    other_libraries: tuple[str, ...] = ()
+    """Distributions that have it too, so that ``libraries`` may be absent."""
     trainer_libraries: tuple[str, ...] = ()
     """Distributions from which transformers' Trainer takes it; other frameworks do not."""
     class_names: tuple[str, ...] = ()

@@ -137,6 +137,7 @@ ROWS = (
         description="torchao's AdamW on the CPU",
         states=(Full(count=2),),
         on_host=True,
+        host_copies=2,
         libraries=("torchao",),
         class_names=("torchao.optim.CPUOffloadOptimizer",),
     ),

@@ -83,6 +83,9 @@ def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) 
         setting = call.setting(name)
         if setting is None and name in DECISIVE_ARGUMENTS:
             unresolved[name] = _sentence(call, name)
+        elif setting is None and name not in _LORA_NAMES:
+            shown = f"{call.name}({name}={short_text(call.expression(None, name))})"
+            into[f"lora_{name}"] = Setting(value=True, origin=f"{call.where}: {shown}")
         elif setting is not None and setting.value not in (None, False, [], {}):
             into[_LORA_NAMES.get(name, f"lora_{name}")] = setting
 
@@ -255,3 +258,15 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:
         if call.value(1, "use_gradient_checkpointing", default=True) is not False:
             model.put("activation_checkpointing", True, call.where, f"{call.name}()")
     return model
+
+
+def patch_with_liger(call: Call, notes: Notes) -> Any:
+    """Follow ``apply_liger_kernel_to_llama()``: the loss makes no logits unless that is switched off."""
+    if call.value(None, "fused_linear_cross_entropy", default=True) is not False:
+        notes.written.setdefault("use_liger_kernel", Setting(value=True, origin=f"{call.where}: {call.name}()"))
+    return None
+
+
+_LIGER_FAMILIES = "llama mistral mixtral gemma gemma2 gemma3 gemma3_text qwen2 qwen3 qwen3_moe phi3 olmo2 granite glm4"
+LIGER_FUNCTIONS = tuple(f"apply_liger_kernel_to_{family}" for family in _LIGER_FAMILIES.split())
+"""Liger-Kernel's functions that patch transformers' classes, by family."""

@@ -75,12 +75,7 @@ def from_pretrained(call: Call, notes: Notes) -> Any:
         return Tokenizer(notes) if "Tokenizer" in owner else UNKNOWN
     model = Model(notes, call.where, f"{owner}.{call.name}")
     if owner == "SetFitModel":
-        notes.doubt(
-            f"{call.where}: SetFit runs pairs of texts, and trains a head besides; one text is counted.",
-            "activations",
-            direction="more",
-            key="training.sequences_per_example",
-        )
+        _count_sequences(model, 2, f"{call.where}: SetFit runs pairs of texts")
     _read_task(model, owner, call)
     node = call.expression(0, *_NAME_ARGUMENTS)
     first = call.value(0, *_NAME_ARGUMENTS)
@@ -117,9 +112,16 @@ def sentence_model(call: Call, notes: Notes) -> Any:
     if setting is not None and isinstance(setting.value, str):
         model.name = setting
         model.config = ModelConfig(notes, kind=None, source=setting)
-    sentence = f"{call.where}: {call.name} runs once for each text of an example; one is counted."
-    notes.doubt(sentence, "activations", direction="more", key="training.sequences_per_example")
+    if call.name != "CrossEncoder":  # which puts both texts into one sequence
+        _count_sequences(model, 2, f"{call.where}: {call.name} runs once for each text of an example")
     return model
+
+
+def _count_sequences(model: Model, count: int, what: str) -> None:
+    """Count the sequences that an example usually has, where only the data tell how many."""
+    model.settings["script_sequences"] = Setting(value=count, origin=f"{what}, usually {count}")
+    key = "training.sequences_per_example"
+    model.notes.doubt(f"{what}; {count} are counted.", "activations", key=key)
 
 
 def from_class(call: Call, notes: Notes) -> Any:
@@ -192,8 +194,7 @@ def _take_config(model: Model, config: Any, call: Call, notes: Notes) -> None:
 def _read_task(model: Model, owner: str, call: Call) -> None:
     task = task_of(owner)
     if task == "multiple-choice":
-        sentence = f"{call.where}: {owner} puts every choice of an example through the model; one is counted."
-        model.notes.doubt(sentence, "activations", direction="more", key="training.sequences_per_example")
+        _count_sequences(model, 4, f"{call.where}: {owner} puts every choice of an example through the model")
     if task is None and (owner in _BASE_MODELS or is_model_class(owner)) and owner not in UNSLOTH_CLASSES:
         task = "feature-extraction"
     if owner.endswith("PreTrainedModel"):

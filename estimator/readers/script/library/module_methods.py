@@ -172,7 +172,9 @@ def _children(part: Part, call: Call) -> Any:
 
 
 def _apply(part: Part, call: Call) -> Any:
-    call.run.call(call.value(0), Call(call.run, call.node, "", None, [part]))
+    modules: list[Any] = [each for _, each in _below(part, 0)] if part.owner.shapes() is not None else [UNKNOWN]
+    for each in (*modules, part):
+        call.run.call(call.value(0), Call(call.run, call.node, "", None, [each]))
     return _itself(part)
 
 

@@ -155,7 +155,7 @@ class ScriptLibrary:
     def _by_pattern(self, call: Call) -> Any:
         """Follow a class that its name tells."""
         name, path = call.name, call.path
-        if TRAINING_CONFIG.fullmatch(name):
+        if TRAINING_CONFIG.fullmatch(name) or (path.startswith("trl.") and name.endswith("Config")):
             return make_arguments(call, self.notes)
         if name.endswith("Trainer"):
             make = make_lightning_trainer if name == "Trainer" and "lightning" in path else make_trainer
@@ -192,7 +192,8 @@ class ScriptLibrary:
         if not models or call.receiver is not None:
             return UNKNOWN
         name, first = call.name, call.path.partition(".")[0]
-        if _CHANGES_MODELS.search(name) and not _HARMLESS.fullmatch(name) and first not in ("torch", "transformers"):
+        changes = _CHANGES_MODELS.search(name) or (name.islower() and call.run.statement is not call.node)
+        if changes and not _HARMLESS.fullmatch(name) and first not in _LIBRARIES_OF_WRAPPERS:
             self.notes.doubt(
                 f"{call.where}: {name}(...) may change the model and is not followed.",
                 *("weights", "gradients", "optimizer", "activations"),

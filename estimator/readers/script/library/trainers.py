@@ -6,7 +6,7 @@ from typing import Any
 
 from ...source import Setting
 from ..python import UNKNOWN, Attribute, Call, External, Function, Instance, Thing, plain, short_text
-from .adapters import AdapterConfig, add_adapters, prepare_for_kbit
+from .adapters import LIGER_FUNCTIONS, AdapterConfig, add_adapters, patch_with_liger, prepare_for_kbit
 from .configs import Arguments, take_trainer_settings
 from .loading import copy_value, reference_model
 from .model import Model, models_in
@@ -31,6 +31,7 @@ _SHARDING_NAMES = {
     "reshard_after_forward": "fsdp_reshard_after_forward",
     "sharding_strategy": "fsdp_sharding_strategy",
 }
+_FOLLOWED = (Model, Function, Instance, type(None))
 
 
 class TrainerObject(Thing):
@@ -108,6 +109,9 @@ class TrainerObject(Thing):
             elif isinstance(each, str):
                 setting = call.setting(name) or Setting(value=each, origin=f"{call.where}: {call.name}({name}=...)")
                 self.others.append((role, setting.with_value(each)))
+            elif not isinstance(each, _FOLLOWED) and "trl" not in getattr(each, "path", ""):
+                text = f"{call.where}: what {name} holds is only known when the script runs; it may be counted wrong."
+                self._notes.doubt(text, "weights", key="other_models")
 
     def attribute(self, name: str) -> Any:
         """Return the model, the arguments, or a method."""
@@ -226,12 +230,10 @@ def shard(call: Call, notes: Notes) -> Any:
     offload = call.value(None, "cpu_offload", "offload_policy")
     if offload is not None:
         notes.own_loop.setdefault("fsdp_offload_params", setting)
-    model = call.value(0, "module", default=UNKNOWN)
-    for each in models_in(model):
+    for each in models_in(call.value(0, "module")):
         if isinstance(each, Model):
             each.sharded = True
-            each.on_gpu = True if each.on_gpu is None else each.on_gpu
-    return model
+    return replicate(call, notes)
 
 
 def replicate(call: Call, notes: Notes) -> Any:
@@ -333,6 +335,7 @@ def make_lightning_trainer(call: Call, notes: Notes) -> Any:
 
 MODEL_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(FSDP_VERSION, shard),
+    **dict.fromkeys(LIGER_FUNCTIONS, patch_with_liger),
     **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
     **dict.fromkeys(("autocast", "MixedPrecisionPolicy", "MixedPrecision"), mixed_precision),
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), checkpoint_layers),

@@ -75,6 +75,8 @@ class Evaluation:
         self.steps_left = max_steps
         self.environ: dict[str, Any] = {}
         self.module = ScriptModule("", None)
+        self.statement: ast.AST | None = None
+        """The call that is a statement of its own, whose result nothing takes."""
         self.yielded: list[Any] | None = None
         """What the function that is being followed has yielded."""
         self.depth = 0

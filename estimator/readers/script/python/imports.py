@@ -1,6 +1,7 @@
 """Modules in the script's folder that it imports: parsed like the script itself, never executed."""
 
 import ast
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ class Imports:
         return self._modules[path]
 
     def _find(self, name: str, importer: Path | None, level: int) -> Path | None:
-        if not name and not level:
+        if (not name and not level) or (not level and name.partition(".")[0] in sys.stdlib_module_names):
             return None
         starts = self._folders
         if level and importer is not None:

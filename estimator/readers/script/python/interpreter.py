@@ -204,6 +204,7 @@ class Interpreter(Definitions):
             scope.places[node.target.id] = self.location(node)
 
     def _expression(self, node: ast.Expr, scope: Scope) -> None:
+        self.statement = node.value
         self.evaluate(node.value, scope)
 
     def _if(self, node: ast.If, scope: Scope) -> End:

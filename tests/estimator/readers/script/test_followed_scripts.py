@@ -59,7 +59,9 @@ def test_a_model_that_is_not_followed_is_not_taken_for_another_one(tmp_path: Pat
     ("line", "components"),
     [
         ("from mylib import freeze_some; freeze_some(model)", {"weights", "gradients", "optimizer", "activations"}),
-        ("for p in choose(model): p.requires_grad = False", {"gradients", "optimizer", "activations"}),
+        ("for p in choose(): p.requires_grad = False", {"gradients", "optimizer", "activations"}),
+        ("model = prepared(model)", {"weights", "gradients", "optimizer", "activations"}),
+        ("evaluate(model); describe(model)", set()),
         ("model.model.layers[pick()].requires_grad_(False)", {"gradients", "optimizer", "activations"}),
         ("exec(code)", {"weights", "gradients", "optimizer", "activations", "logits"}),
         ("model.resize_token_embeddings(size())", set()),
@@ -97,6 +99,22 @@ def test_the_config_of_a_command_line(tmp_path: Path) -> None:
     config = reading.value("model.config")
     assert (config["n_embd"], config["n_head"], config["n_layer"], config["vocab_size"]) == (32, 4, 2, 50257)
     assert reading.value("model.id") is None
+
+
+def test_functions_applied_to_every_module(tmp_path: Path) -> None:
+    frozen = "def freeze(m):\n    if isinstance(m, torch.nn.Embedding):\n        m.requires_grad_(False)\n"
+    frozen += "model.apply(freeze)\n"
+    reading = read(tmp_path, f'{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{frozen}{TRAIN}')
+    assert reading.value("training.trainable") == ["transformer.h", "transformer.ln_f"]
+
+
+def test_a_script_named_like_a_module_of_python(tmp_path: Path) -> None:
+    script = f"from enum import Enum\n{LOAD}class Mode(Enum):\n    HEAD = 'head'\n"
+    script += 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
+    script += f"if Mode.HEAD == Mode.HEAD:\n    model.transformer.requires_grad_(False)\n{TRAIN}"
+    (tmp_path / "enum.py").write_text(script)
+    reading = read_launch(["python", "enum.py"], environ={}, cwd=tmp_path)
+    assert found(reading, "training.trainable", "other_models") == (["!*"], None)
 
 
 def test_a_collator_is_no_model(tmp_path: Path) -> None:

@@ -69,3 +69,30 @@ def test_swift_patterns_that_are_not_understood(read: Read) -> None:
     reading = read(rf"{SWIFT} --freeze_parameters_regex '(a)\1'")
     assert reading.value("training.trainable") is None
     assert reading.job().unsure.gradients == "less"
+
+
+@pytest.mark.parametrize(
+    ("settings", "doubt"),
+    [
+        ("", "less"),
+        ("gradient_checkpointing: true\n", "no"),
+        ("lora_mlp_kernel: false\n", "no"),
+        ("load_in_8bit: true\n", "no"),
+        ("trust_remote_code: true\n", "no"),
+    ],
+)
+def test_axolotl_uses_its_own_lora_kernels_by_default(read: Read, tmp_path: Path, settings: str, doubt: str) -> None:
+    lora = "adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
+    assert axolotl(read, tmp_path, lora + settings).job().unsure.activations == doubt
+
+
+def test_copies_that_train_beside_adapters(read: Read, tmp_path: Path) -> None:
+    lora = "adapter: lora\nlora_r: 8\nlora_target_linear: true\ngradient_checkpointing: true\n"
+    head = axolotl(read, tmp_path, f"{lora}lora_modules_to_save: [lm_head]\n")
+    assert head.value("training.trainable") == ["*lm_head.*"]
+    assert head.job().unsure.optimizer == "no"
+    both = read("swift sft --model Qwen/Qwen3-0.6B --max_length 64 --modules_to_save lm_head embed_tokens")
+    assert both.value("training.trainable") == ["*lm_head.*", "*embed_tokens.*"]
+    assert both.job().unsure.optimizer == "more"  # two copies even where they share their weight
+    other = axolotl(read, tmp_path, f"{lora}lora_modules_to_save: [classifier]\n")
+    assert (other.value("training.trainable"), other.job().unsure.optimizer) == (None, "more")

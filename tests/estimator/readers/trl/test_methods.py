@@ -400,3 +400,38 @@ def test_transformers_own_arguments_leave_trls_other_defaults(read: Read, tmp_pa
     assert (job.training.sequence_length, job.training.loss_length) == (768, 256)
     assert [model.role for model in job.other_models] == ["reference"]
     assert job.training.activation_checkpointing == "none"
+
+
+def test_a_trainer_of_trl_that_is_not_known_is_a_doubt(read: Read, tmp_path: Path) -> None:
+    script = """\
+from trl.experimental.new import NewConfig, NewTrainer
+NewTrainer(model="gpt2", args=NewConfig(output_dir="out", per_device_train_batch_size=3, max_length=64)).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    reading = read("python train.py")
+    job = reading.job()
+    assert (job.training.micro_batch, job.training.sequence_length) == (3, 64)
+    assert job.training.activation_checkpointing == "full"  # as all of TRL's configurations have it
+    assert (job.unsure.weights, job.unsure.activations, job.unsure.logits) == ("more", "more", "more")
+    assert any("method new is not known" in warning for warning in reading.warnings)
+
+
+@pytest.mark.parametrize("argument", ["ref_model=make()", "reward_funcs=REWARDS"])
+def test_models_that_only_the_running_script_knows_are_a_doubt(read: Read, tmp_path: Path, argument: str) -> None:
+    method = "DPO" if "ref" in argument else "GRPO"
+    script = f"""\
+import importlib
+from trl import {method}Config, {method}Trainer
+from elsewhere import make
+REWARDS = importlib.import_module("mine").REWARDS
+args = {method}Config(output_dir="out", per_device_train_batch_size=3)
+{method}Trainer(model="gpt2", args=args, {argument}).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    job = read("python train.py").job({"training.sequence_length": 64})
+    assert job.unsure.weights == "either"
+
+
+def test_reward_models_have_one_output(read: Read) -> None:
+    assert read(line("reward")).value("model.num_labels") == 1
+    assert read(line("sft")).value("model.num_labels") is None

@@ -1,0 +1,75 @@
+"""Patterns of parameter names on built models: formula, exact count and traced step train the same."""
+
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping
+
+BASE: dict[str, Any] = {
+    "vocab_size": 500,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+DEEPSEEK = BASE | {
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 4,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 2,
+    "num_key_value_heads": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+}
+CASES = [
+    (BASE | {"model_type": "llama", "tie_word_embeddings": True}, {"trainable": ["lm_head"]}, None),
+    (BASE | {"model_type": "qwen2"}, {"trainable": ["*bias", "!*.0.*"]}, None),
+    (BASE | {"model_type": "llama", "tie_word_embeddings": False}, {"trainable": ["lm_head"]}, {"rank": 4}),
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def job(config: dict[str, Any], training: dict[str, Any], lora: dict[str, Any] | None = None) -> Any:
+    tables = {"model": {"config": config}, "training": {"precision": "bf16", "sequence_length": 128, **training}}
+    return job_from_mapping(tables | ({"lora": lora} if lora else {}), where="test")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "training", "lora"), CASES)
+def test_every_method_trains_the_same_parameters(
+    config: dict[str, Any], training: dict[str, Any], lora: dict[str, Any] | None
+) -> None:
+    trained = {
+        estimate(job(config, training, lora), method=method).model.trainable_parameters
+        for method in ("formula", "exact", "traced")
+    }
+    assert len(trained) == 1
+    assert trained != {0}
+
+
+@pytest.mark.slow
+def test_the_built_model_shows_in_which_blocks_the_experts_are() -> None:
+    asked = job(DEEPSEEK, {"trainable": ["*.layers.1.mlp.*"]})
+    counted, exact = estimate(asked, method="formula"), estimate(asked, method="exact")
+    assert exact.model.trainable_parameters == 3 * 64 * 160
+    assert any("method exact counts them" in warning for warning in counted.warnings)
+    assert not any("method exact counts them" in warning for warning in exact.warnings)
+
+
+@pytest.mark.slow
+def test_a_trace_refuses_patterns_that_match_nothing_and_counts_that_differ() -> None:
+    llama = CASES[0][0]
+    with pytest.raises(CannotTellError, match="no parameter of the model matches 'scores'"):
+        estimate(job(llama, {"trainable": ["scores"]}), method="traced")
+    with pytest.raises(CannotTellError, match="not known which parameters"):
+        estimate(job(llama, {"trainable": ["lm_head"], "trainable_parameters": 12345}), method="traced")
