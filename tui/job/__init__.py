@@ -11,7 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .changed_settings import changed_settings_text as changed_settings_text
     from .copy_dialog import CopiedTextScreen as CopiedTextScreen
-    from .form_fields import TUNING as TUNING, cached_models as cached_models, model_names as model_names
+    from .form_fields import cached_models as cached_models, model_names as model_names
     from .form_inputs import ALT_DIGIT_CHARACTERS as ALT_DIGIT_CHARACTERS, ModelInput as ModelInput
     from .form_reading import FormReading as FormReading
     from .job_flags import TRUST_KEY as TRUST_KEY, add_job_arguments as add_job_arguments, flags_by_key as flags_by_key
@@ -31,7 +31,7 @@ else:
         {
             "changed_settings": "changed_settings_text",
             "copy_dialog": "CopiedTextScreen",
-            "form_fields": "cached_models model_names TUNING",
+            "form_fields": "cached_models model_names",
             "form_inputs": "ALT_DIGIT_CHARACTERS ModelInput",
             "form_reading": "FormReading",
             "job_flags": "add_job_arguments flags_by_key TRUST_KEY",
