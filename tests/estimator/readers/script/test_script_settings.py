@@ -231,3 +231,14 @@ def test_sharding_and_autocast_of_a_custom_training_loop(
 def test_autocast_beside_a_trainer_is_ignored(tmp_path: Path) -> None:
     script = "LlamaForCausalLM(LlamaConfig())\nTrainer(args=TrainingArguments()).train()\nwith autocast('cuda'): pass\n"
     assert read(tmp_path, script).value("training.precision") == "fp32"
+
+
+def test_number_of_labels(tmp_path: Path) -> None:
+    script = """\
+model = AutoModelForSequenceClassification.from_pretrained("google-bert/bert-base-uncased", num_labels=5)
+Trainer(model=model, args=TrainingArguments()).train()
+"""
+    job = read(tmp_path, script).job()
+    assert (job.model.id, job.model.task) == ("google-bert/bert-base-uncased", "sequence-classification")
+    assert job.model.num_labels == 5
+    assert job.model.config is None
