@@ -48,7 +48,7 @@ PROGRAM_HINTS = (
 )
 """Every line to which this applies holds one of these, in lower case."""
 _WORD = r"(?:\"[^\"]*\"|'[^']*'|\S)+"
-_AWS_SECRET = r"(?:[\w\-.]+\.)?aws_(?:secret_access_key|session_token|access_key_id)"
+_AWS_NAME = r"(?:[\w\-.]+\.)?aws_(?:secret_access_key|session_token|access_key_id)"
 _ENDS_A_COMMAND = ("|", "||", "&", "&&", ";", "then", "do")
 _QUOTES = "\"'`()"
 
@@ -67,7 +67,7 @@ def mask_of_programs(words: Sequence[str]) -> list[str]:
             continue
         awaited = None
         found = word
-        if before[-3:-1] == ["configure", "set"] and compiled(_AWS_SECRET).fullmatch(before[-1]):
+        if before[-3:-1] == ["configure", "set"] and compiled(_AWS_NAME).fullmatch(before[-1]):
             found = word.replace(plain, MASK) if plain else word
         elif any(character.isspace() for character in word):
             found = mask_programs_in_line(word)

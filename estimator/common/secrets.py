@@ -1,8 +1,9 @@
 """Secrets on command lines (tokens, keys, passwords), masked wherever a command line is displayed, printed or stored.
 
-A value is masked for the name of its option or variable (``--hub_token x``, ``API_KEY=x``, ``"password": "x"``), or for
-its own form (``hf_...``, a URL with a password), or for the program it is given to (``mysql -px``). What only sounds like a secret stays: ``--pad_token "<pad>"``,
-``--max_tokens 512``, ``--use_auth_token True``, paths, references such as ``$HF_TOKEN``.
+A value is masked for the name of its option or variable (``--hub_token x``, ``API_KEY=x``, ``"password": "x"``), or
+for its own form (``hf_...``, a URL with a password), or for the program it is given to (``mysql -px``). What only
+sounds like a secret stays: ``--pad_token "<pad>"``, ``--max_tokens 512``, ``--use_auth_token True``, paths,
+references such as ``$HF_TOKEN``.
 """
 
 import re

@@ -19,7 +19,8 @@ parser.add_argument("--model")
 parser.add_argument("--model-length", type=int, default=64)
 args = parser.parse_args()
 model = AutoModelForCausalLM.from_pretrained("gpt2")
-arguments = TrainingArguments("out", per_device_train_batch_size=args.batch, gradient_accumulation_steps=args.accumulate)
+sizes = dict(per_device_train_batch_size=args.batch, gradient_accumulation_steps=args.accumulate)
+arguments = TrainingArguments("out", **sizes)
 Trainer(model, arguments).train()
 """
 _WITH_CLASSES = """\

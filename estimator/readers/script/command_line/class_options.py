@@ -1,7 +1,8 @@
+# ruff: noqa: SIM905 - a list of two hundred strings is no easier to read
 """Names of the options that parsers make of library classes, by which argparse tells what an abbreviation stands for.
 
 They are those of all versions together: what is unique among them is unique in each version that has it.
-Source: transformers 4.30 to 5.13 (``TrainingArguments``, ``Seq2SeqTrainingArguments``), TRL 1.16 (its configurations).
+Source: transformers 4.30 to 5.23 (``TrainingArguments``, ``Seq2SeqTrainingArguments``), TRL 1.16 (its configurations).
 """
 
 _TRAINER = frozenset(
