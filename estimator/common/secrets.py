@@ -160,7 +160,8 @@ def _mask_named(pattern: str, text: str) -> str:
         if masked != value:
             end += len(value)
             if len(value) == _MAX_DECIDING and value[0] not in "\"'":
-                end = compiled(_REST_OF_PART if found["part"] else r"\S*").match(text, end).end()
+                rest = compiled(_REST_OF_PART if found["part"] else r"\S*").match(text, end)
+                end = rest.end() if rest else end
         parts += [text[at:start], masked if masked != value else ""]
         at = end
     return "".join([*parts, text[at:]])
