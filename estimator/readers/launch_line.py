@@ -146,7 +146,7 @@ def _read_own_script(program: Program) -> JobReading:
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
 
 
-def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> SettingsLayer:
+def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> dict[str, Setting]:
     """Return flags under the names that their abbreviations stand for; warn of those that cannot be told."""
     known = options_of_class("ModelConfig") if program.launch.trl_command else script.option_names
     found, ambiguous = spell_out(flags, known)
