@@ -242,3 +242,15 @@ Trainer(model=model, args=TrainingArguments()).train()
     assert (job.model.id, job.model.task) == ("google-bert/bert-base-uncased", "sequence-classification")
     assert job.model.num_labels == 5
     assert job.model.config is None
+
+
+def test_arguments_of_the_accelerator_and_of_its_launcher(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        'accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)\n'
+        'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
+        "model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))\n"
+    )
+    line = "accelerate launch --mixed_precision fp16 --gradient_accumulation_steps 4 train.py"
+    job = read_launch(line.split(), environ={}, cwd=tmp_path).job()
+    assert job.training.precision == "bf16-mixed"
+    assert job.training.gradient_accumulation == 4
