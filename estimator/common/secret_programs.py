@@ -58,6 +58,8 @@ def mask_of_programs(words: Sequence[str]) -> list[str]:
     masked: list[str] = []
     active: list[_Secret] = []
     before: list[str] = []
+    seen: set[str] = set()
+    only_options = True
     awaited: _Secret | None = None
     for word in words:
         plain = word.strip(_QUOTES)
@@ -72,22 +74,24 @@ def mask_of_programs(words: Sequence[str]) -> list[str]:
         elif any(character.isspace() for character in word):
             found = mask_programs_in_line(word)
         elif plain in _ENDS_A_COMMAND:
-            active, before = [], []
+            active = []
         elif named := [each for each in _SECRETS if compiled(each.programs).fullmatch(plain.rpartition("/")[2])]:
-            active, before = named, []
+            active, seen, only_options = named, set(), True
             masked.append(word)
             continue
         for each in active:
-            if (each.after and each.after not in before) or (each.leading and not all(map(_is_option, before))):
+            if (each.after and each.after not in seen) or (each.leading and not only_options):
                 continue
             if word == each.option and each.how != "attached":
                 awaited = each
             elif len(word) > len(each.option) and word.startswith(each.option) and each.how != "next":
                 found = each.option + _masked(word[len(each.option) :], each)
-        before.append(plain)
+        before = [*before[-2:], plain]
+        seen.add(plain)
+        only_options &= word.startswith("-")
         masked.append(found)
         if word.endswith(";"):
-            active, before = [], []
+            active = []
     return masked
 
 
@@ -105,10 +109,6 @@ def mask_programs_in_line(line: str) -> str:
         at = match.end()
     text = "".join([*parts, inner[at:]])
     return line if text == inner else line[0] + text + line[-1] if inner is not line else text
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("-")
 
 
 def _masked(value: str, secret: _Secret) -> str:
