@@ -224,6 +224,9 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Ranks over which the experts are split; they are data-parallel ranks too."""
     reshard_after_forward: bool = True
     """FSDP: parameters are freed after the forward pass and gathered again for the backward pass."""
+    fsdp_units: Literal["blocks", "model"] | None = None
+    """FSDP: what is gathered at once: each block, and all else with the root; or the whole model. Absent: as the
+    framework does it."""
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """dtype in which gradients are reduced."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
@@ -281,6 +284,7 @@ class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     optimizer: UncertaintyDirection = "no"
     activations: UncertaintyDirection = "no"
     logits: UncertaintyDirection = "no"
+    communication: UncertaintyDirection = "no"
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
