@@ -156,9 +156,14 @@ def _mask_named(pattern: str, text: str) -> str:
         if found["part"] and value[0] not in "\"'":  # a part of a URL's query or of a list
             value = compiled(_END_OF_PART).split(value, maxsplit=1)[0]
         masked = _mask_value(found["name"], value)
-        start = found.start("value")
+        start = end = found.start("value")
+        if masked != value:
+            end += len(value)
+            if len(value) == _MAX_DECIDING and value[0] not in "\"'":
+                rest = compiled(_REST_OF_PART if found["part"] else r"\S*").match(text, end)
+                end = rest.end() if rest else end
         parts += [text[at:start], masked if masked != value else ""]
-        at = start + (len(value) if masked != value else 0)
+        at = end
     return "".join([*parts, text[at:]])
 
 
@@ -182,6 +187,9 @@ def _mask_user_info(found: re.Match[str]) -> str:
 _OPTION = rf"--?({_NAME})"
 _ASSIGNED = rf"(-{{0,2}}[+~]*{_NAME})=((?s:.+))"
 _END_OF_PART = r"[&;,\"')\]}\s]"
+_REST_OF_PART = r"[^&;,\"')\]}\s]*"
+_MAX_DECIDING = 256
+"""Characters of a value that decide whether it is a secret: in ``a=a=a=...`` each value holds all that follow."""
 _LONG_USER = r"(?=\S*\d)[\w\-.~%]{20,}"
 _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
     (("://",), r"(?i)(?<![\w+.\-])([a-z][a-z0-9+.\-]*://)([^/\s\"'<>]+)@", _mask_user_info),
@@ -211,7 +219,7 @@ _RULES: tuple[tuple[tuple[str, ...], str, _Replacement], ...] = (
 _NAMED = (
     rf"(?<![\w\-])(?P<part>)(?P<name>--?{_NAME})\s+(?P<value>{_QUOTED}|(?!--?[A-Za-z])[^\s\"']+)",
     rf"(?P<part>)(?P<name>[\"']{_NAME}[\"']\s*|(?<=[{{,])\s*{_NAME}):\s*(?P<value>{_QUOTED}|[^\s,\"'{{}}\[\]]+)",
-    rf"(?P<part>[?&;,(\[{{]\s*)?(?<![\w.\-])(?P<name>-{{0,2}}{_NAME})=(?P<value>{_QUOTED}|\S+)",
+    rf"(?P<part>[?&;,(\[{{]\s*)?(?<![\w.\-])(?P<name>-{{0,2}}{_NAME})=(?P<value>{_QUOTED}|\S{{1,{_MAX_DECIDING}}})",
 )
 """Options, entries of a table, and assignments; ``part``: what shows that a value ends before the next blank."""
 _ALL_HINTS = tuple(

@@ -49,6 +49,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     """Built-in name, hub id (in the local cache), folder with a config.json, or ``module:callable``: the user's own."""
     task: Task = "causal-lm"
     """The head on top of the model."""
+    num_labels: Positive | None = None
+    """Outputs of a classification head; absent: as many as the config says, else 2."""
     attention: Attention = "sdpa"
     """The attention implementation, as transformers names it."""
     config: dict[str, Any] | None = None

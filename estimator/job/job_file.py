@@ -21,6 +21,7 @@ ABOUT_THE_MODEL: Mapping[str, Any] = {
     "model.id": None,
     "model.config": None,
     "model.code_folder": None,
+    "model.num_labels": None,
     "model.trust_remote_code": False,
     "training.trainable": None,
     "training.trainable_parameters": None,

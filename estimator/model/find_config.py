@@ -17,6 +17,7 @@ from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
 """Parts of a name that state how or when a model was fine-tuned, not its architecture."""
+_LABEL_NAMES = ("id2label", "label2id", "num_labels", "_num_labels")
 _BASE_SUFFIX_PREFIXES = ("qwen", "deepseek")
 """Models whose pretrained variant has the suffix ``-base``."""
 
@@ -66,9 +67,16 @@ def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, 
         InputError: none of these places has such a model, or its config.json is broken.
     """
     found = _resolve(spec, os.environ if environ is None else environ, folders=folders)
+    if spec.num_labels is not None and found.config:
+        found = replace(found, config=_with_labels(found.config, spec.num_labels))
     if spec.trust_remote_code and found.source in ("folder", "cache"):
         return replace(found, code={"folder": str(Path(found.where).resolve().parent), "remote": True})
     return found
+
+
+def _with_labels(config: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return the config with that many labels; the names that it gives them decide their number otherwise."""
+    return {**{key: value for key, value in config.items() if key not in _LABEL_NAMES}, "num_labels": count}
 
 
 def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> ResolvedModel:

@@ -129,7 +129,9 @@ def _read_own_script(program: Program) -> JobReading:
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
-    accelerate = [*accelerate_layers(program, files), script.accelerate]
+    # accelerate's own order (state.py, accelerator.py): the script's precision, but the launcher's accumulation
+    precision = {name: setting for name, setting in script.accelerate.items() if name == "mixed_precision"}
+    accelerate = [precision, *accelerate_layers(program, files), script.accelerate]
     layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .gpu_environment import GpuEnvironment as GpuEnvironment, nvml_mig_parent as nvml_mig_parent
     from .read_run import require_running as require_running
     from .saved_answers import (
+        SavedAnswer as SavedAnswer,
         SavedAnswers as SavedAnswers,
+        apply_answers as apply_answers,
         run_key as run_key,
         with_saved_answers as with_saved_answers,
     )
@@ -35,7 +37,7 @@ else:
             "gpu_assignment": "assign_gpu GpuAssignment visible_gpus visible_mig_devices",
             "gpu_environment": "GpuEnvironment nvml_mig_parent",
             "read_run": "require_running",
-            "saved_answers": "run_key SavedAnswers with_saved_answers",
+            "saved_answers": "apply_answers run_key SavedAnswer SavedAnswers with_saved_answers",
             "starting_jobs": "find_starting_processes remaining_bytes_by_device",
         },
     )

@@ -1,9 +1,11 @@
 """Reads running processes off the UI thread, and keeps the results: an ended process can no longer be read."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any, Protocol
 
-from vramtop.monitor.attach import Attachment, SavedAnswers, with_saved_answers
+from vramtop.estimator.common import CannotTellError
+from vramtop.monitor.attach import Attachment, SavedAnswer, SavedAnswers, apply_answers, run_key
 from vramtop.monitor.snapshot import ProcessKey
 
 from .latest_only_task import CallLater, LatestOnlyTask
@@ -48,6 +50,8 @@ class RunReader:
         self._attach = attach
         self._answers = answers
         self._known = known
+        self._recalled: dict[str, Mapping[str, SavedAnswer]] = {}
+        """The user's earlier answers, by run key, as they were when the run was read."""
         self._task = LatestOnlyTask("attach", call_later, on_read, on_error)
 
     def read(
@@ -64,19 +68,45 @@ class RunReader:
 
         def read() -> Attachment:
             attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
-            if not recall:
-                return attachment
-            return with_saved_answers(
-                attachment,
-                self._answers,
-                reread=lambda given: self._attach(pid, start_time=start_time, on_gpu=on_gpu, given=given),
-            )
+            run, problem = run_key(attachment), None
+            try:
+                self._recalled[run] = self._answers.load(run) if recall else {}
+            except CannotTellError as error:
+                self._recalled[run], problem = {}, error.message
+            answered = self._with_answers(attachment, self._recalled[run], on_gpu)
+            return replace(answered, warnings=(*answered.warnings, problem)) if problem else answered
 
         self._task.submit(read)
+
+    def read_again(
+        self, attachment: Attachment, edits: Mapping[str, Any], *, on_gpu: Collection[int] | None = None
+    ) -> Attachment:
+        """Return a process as it is read with the user's edits; not for the UI thread.
+
+        Args:
+            attachment: what was read before.
+            edits: values by job key.
+            on_gpu: pids that hold GPU memory, if known.
+
+        Raises:
+            VramtopError: it can no longer be read.
+        """
+        plain = self._attach(attachment.pid, start_time=attachment.start_time, on_gpu=on_gpu)
+        now = self._answers.clock()
+        answers = {key: SavedAnswer(value=value, given=now) for key, value in edits.items()}
+        return self._with_answers(plain, {**self._recalled.get(run_key(plain), {}), **answers}, on_gpu)
 
     def cancel(self) -> None:
         """Discard the result of the current request."""
         self._task.cancel()
+
+    def _with_answers(
+        self, plain: Attachment, answers: Mapping[str, SavedAnswer], on_gpu: Collection[int] | None
+    ) -> Attachment:
+        pid, start = plain.pid, plain.start_time
+        return apply_answers(
+            plain, answers, reread=lambda given: self._attach(pid, start_time=start, on_gpu=on_gpu, given=given)
+        )
 
     def remember(self, attachment: Attachment) -> tuple[ProcessKey, ...]:
         """Keep what was read of a run, and return the run's processes."""

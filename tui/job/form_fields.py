@@ -26,9 +26,11 @@ FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
 
 TUNING = "lora"
 """The field that chooses full fine-tuning or adapters; the fields of ``[lora]`` count only with adapters."""
+MODEL = "model.id"
 FULL, LORA, QLORA = "full", "LoRA", "QLoRA"
 SERVING, ENGINE = "inference", "inference.engine"
 _MODE = "training.mode"
+_TRAINABLE = "training.trainable"
 FIELDS_THAT_HIDE_OTHERS = (TUNING, _MODE, ENGINE)
 
 _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
@@ -134,6 +136,8 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
         changes = {key: value for key, value in changes.items() if key not in _SERVING_KEYS}
     if TUNING in values:
         changes[TUNING] = adapter_values(values)
+    if changes.get(MODEL, base.model.id) != base.model.id and changes.get(_TRAINABLE) is None:
+        changes.pop(_TRAINABLE, None)  # nothing is said of the new model, so it is uncertain what trains
     return with_changes(base, with_old_model_removed(base, changes), where="the form")
 
 

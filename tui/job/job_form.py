@@ -1,6 +1,6 @@
 """A form of all settings of a job, with the evidence of settings that were read and the errors of wrong ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,16 +9,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.widget import Widget
-from textual.widgets import Input, Label, Static
+from textual.widgets import Input, Label
 
-from vramtop.estimator.common import InputError
-from vramtop.estimator.job import Job
+from vramtop.estimator.job import ABOUT_THE_MODEL, Job
 
-from ..widgets import Choice
+from .field_row import FieldRow, field_row_id
 from .form_fields import (
     ENGINE,
     FIELDS_THAT_HIDE_OTHERS,
+    MODEL,
     SERVING,
     TUNING,
     JobField,
@@ -26,145 +25,10 @@ from .form_fields import (
     build_job,
     field_value,
     job_fields,
-    parse_text,
     shown_fields,
-    value_text,
 )
-from .form_inputs import FieldInput, ModelInput, ModelSuggester
 
-_MODEL_KEY = "model.id"
-_MAX_SUGGESTIONS = 6
-_NO, _YES = "no", "yes"
-
-
-class FieldRow(Widget):
-    """A setting: its label, its control, the evidence of its value, and its error.
-
-    Args:
-        field: the setting.
-        value: at first; None: none is given yet.
-        remark: the evidence of the value; empty: there is none.
-        models: names to suggest for the model.
-    """
-
-    DEFAULT_CSS = """
-    FieldRow { layout: grid; grid-size: 2; grid-columns: 26 1fr; grid-rows: auto; height: auto; }
-    FieldRow Label { padding: 0 1; }
-    FieldRow .control { width: 1fr; max-width: 46; }
-    FieldRow .remark { column-span: 2; height: auto; padding: 0 1 0 3; color: $text-muted; }
-    FieldRow .error { column-span: 2; height: auto; padding: 0 1 0 3; color: $text-error; }
-    """
-
-    @dataclass
-    class Edited(Message):
-        """The user has typed or chosen another value, or something that is not a valid value."""
-
-        key: str
-
-    def __init__(self, field: JobField, value: Any, *, remark: str = "", models: Sequence[str] = ()) -> None:
-        super().__init__(id=field_row_id(field.key))
-        self.field = field
-        self.value = value
-        """The last valid value; None if none was given yet."""
-        self.error: str | None = None
-        """Why the typed text is not valid, in one sentence."""
-        self._remark = remark
-        self._shown_lines = {"remark": remark}
-        """Text of the lines below the control, by CSS class."""
-        self._models = models
-
-    def compose(self) -> ComposeResult:
-        """Yield label and control in one line, the remark below."""
-        yield Label(self.field.label)
-        yield self._control()
-        if self._remark:
-            yield Static(self._remark, classes="remark", markup=False)
-
-    def show_error(self, sentence: str | None) -> None:
-        """Show an error below the field; None removes it."""
-        self._show_line("error", f"✗ {sentence}" if sentence else "")
-
-    @on(Input.Changed)
-    def typed(self, event: Input.Changed) -> None:
-        """Parse the typed text."""
-        event.stop()
-        if event.value == value_text(self.value) and self.error is None:
-            return
-        self._suggest(event.value)
-        try:
-            self._set_value(parse_text(self.field, event.value))
-        except InputError as error:
-            self.error = error.message
-            self.show_error(self.error)
-            self.post_message(self.Edited(self.field.key))
-
-    @on(Choice.Changed)
-    def chosen(self, event: Choice.Changed) -> None:
-        """Use the chosen value."""
-        event.stop()
-        if event.value != self._choice_word(self.value):
-            self._set_value(event.value == _YES if self.field.kind == "flag" else event.value)
-
-    def show(self, value: Any) -> None:
-        """Show a value that the user has not typed."""
-        self.value, self.error = value, None
-        self.show_error(None)
-        control = self.query_one(".control")
-        if isinstance(control, Input):
-            control.value = value_text(value)
-        elif isinstance(control, Choice):
-            control.value = self._choice_word(value)
-
-    def add_models(self, models: Sequence[str]) -> None:
-        """Suggest these names as well."""
-        self._models = tuple(dict.fromkeys([*self._models, *models]))
-        for control in self.query(Input):
-            control.suggester = ModelSuggester(self._models)
-
-    def _set_value(self, value: Any) -> None:
-        self.value, self.error = value, None
-        self.show_error(None)
-        self.post_message(self.Edited(self.field.key))
-
-    def _choice_word(self, value: Any) -> str:
-        return str(value) if self.field.kind == "choice" else _YES if value else _NO
-
-    def _control(self) -> Widget:
-        word = self._choice_word(self.value)
-        match self.field.kind:
-            case "flag":
-                return Choice((_NO, _YES), word, classes="control")
-            case "choice":
-                return Choice(_with_current(self.field.choices, word), word, classes="control")
-            case _ if self.field.key == _MODEL_KEY:
-                return ModelInput(value_text(self.value), self._models)
-            case _:
-                hint = "as usual" if self.field.optional else "type a value"
-                return FieldInput(value_text(self.value), placeholder=hint, compact=True, classes="control")
-
-    def _suggest(self, text: str) -> None:
-        typed = text.strip().lower()
-        near = [name for name in self._models if typed in name.lower()]
-        is_incomplete = bool(near) and all(typed != name.lower() for name in near)
-        self._show_line("remark", " · ".join(near[:_MAX_SUGGESTIONS]) if is_incomplete else self._remark)
-
-    def _show_line(self, kind: str, text: str) -> None:
-        """Show a line below the control; the widget is made when it is needed first, since forms are large."""
-        if text == self._shown_lines.get(kind, ""):
-            return
-        self._shown_lines[kind] = text
-        found = self.query(f".{kind}")
-        if found:
-            line = found.first(Static)
-            line.update(text)
-            line.display = bool(text)
-        elif text:
-            self.mount(Static(text, classes=kind, markup=False))
-
-
-def _with_current(choices: tuple[str, ...], word: str) -> tuple[str, ...]:
-    """Return the choices, and the current word if it is not among them: a class that a job file names."""
-    return choices if word in choices else (*choices, word)
+_QUANTIZATION = "lora.quantization"
 
 
 class JobForm(VerticalScroll):
@@ -209,6 +73,11 @@ class JobForm(VerticalScroll):
         self._base = base
         self._origins = origins
         self._missing = missing
+        self._first_missing = missing
+        """Those at first: their fields stay where they are."""
+        self._read_model = base.model.id
+        """The model with which the values were read."""
+        self._edited: set[str] = set()
         self._models = models
         self._fields = job_fields()
 
@@ -221,16 +90,73 @@ class JobForm(VerticalScroll):
         values = {row.field.key: row.value for row in rows if row.value is not None or row.field.optional}
         return build_job(self._base, values)
 
-    def fill(self, job: Job) -> None:
-        """Show the settings of this job, as one edit."""
+    @property
+    def edited(self) -> frozenset[str]:
+        """Keys of the fields that the user has edited."""
+        return frozenset(self._edited)
+
+    @property
+    def names_another_model(self) -> bool:
+        """True if the user has given another model than the one with which the values were read."""
+        return any(row.field.key == MODEL and row.value != self._read_model for row in self._rows)
+
+    @property
+    def model(self) -> str | None:
+        """The model's name; None while its field is empty or not valid."""
+        row = self._row_of(MODEL)
+        return None if row.error else row.value
+
+    def edits(self) -> dict[str, Any]:
+        """Return the user's valid edits by job key; what the user has emptied or removed, such as ``lora``, is None."""
+        rows = {row.field.key: row for row in self._rows}
+        valid = [rows[key] for key in self._edited if not rows[key].error]
+        edits = {row.field.key: row.value for row in valid if row.value is not None or row.field.optional}
+        adapters = adapter_values({key: row.value for key, row in rows.items() if row.field.table == TUNING})
+        if edits.pop(TUNING, None) is not None:
+            edits[_QUANTIZATION] = None
+        if adapters is None:
+            kept = {key: value for key, value in edits.items() if not key.startswith(f"{TUNING}.")}
+            return {**kept, TUNING: None} if TUNING in self._edited else kept
+        if _QUANTIZATION in edits:
+            edits[_QUANTIZATION] = adapters["quantization"]
+        return edits
+
+    def fill(self, job: Job, edited: Collection[str] | None = None) -> None:
+        """Show the settings of this job, as one edit.
+
+        Args:
+            job: the job.
+            edited: the fields that count as edited by the user; None: those before, and those that change.
+        """
+        changed = {row.field.key for row in self._rows if row.value != field_value(job, row.field.key)}
+        self._base, self._edited = job, self._edited | changed if edited is None else set(edited)
         for row in self._rows:
             row.show(field_value(job, row.field.key))
+        self._show_evidence()
         self._update_shown_fields()
         self.post_message(self.Edited(""))
 
+    def show_reading(self, job: Job, origins: Mapping[str, str], missing: Sequence[str]) -> None:
+        """Show what was read with the model that the user has given; edited fields stay as they are.
+
+        Args:
+            job: as read, with the user's edits.
+            origins: where the values were read, by key.
+            missing: keys that the user has to fill in.
+        """
+        self._base, self._origins, self._missing, self._read_model = job, origins, missing, job.model.id
+        for row in self._rows:
+            if row.field.key not in self._edited and not row.is_being_edited:
+                row.show(None if row.field.key in missing else field_value(job, row.field.key))
+        self._show_evidence()
+        self._arrange()
+        self._update_shown_fields()
+        if self.has_focus_within and (focused := self.screen.focused) is not None:
+            self.call_after_refresh(focused.scroll_visible, animate=False)
+
     def add_models(self, models: Sequence[str]) -> None:
         """Suggest these models as well."""
-        self._row_of(_MODEL_KEY).add_models(models)
+        self._row_of(MODEL).add_models(models)
 
     @property
     def problem(self) -> str | None:
@@ -262,7 +188,7 @@ class JobForm(VerticalScroll):
 
     def show_error(self, key: str, sentence: str) -> None:
         """Show an error below a field that is valid by itself, but not with the others."""
-        self._row_of(key or _MODEL_KEY).show_error(sentence)
+        self._row_of(key or MODEL).show_error(sentence)
 
     def clear_errors(self) -> None:
         """Remove the errors of ``show_error``: the job is valid now."""
@@ -271,30 +197,25 @@ class JobForm(VerticalScroll):
 
     def compose(self) -> ComposeResult:
         """Yield missing settings, then those that were read, then the others; below headings."""
-        by_key = {field.key: field for field in self._fields}
-        missing = [by_key[key] for key in self._missing if key in by_key]
-        read = [f for f in self._fields if f not in missing and self._origin(f.key)]
-        rest = [f for f in self._fields if f not in missing and f not in read]
-        if missing:
-            yield Label("missing: fill in", classes="heading -first -missing")
-            yield from (self._row(field) for field in missing)
-        if read:
-            yield Label("found", classes="heading" if missing else "heading -first")
-            yield from (self._row(field) for field in read)
-        if self._origins is not None:
-            yield Label("not found: defaults", classes="heading")
-            yield from (self._row(field) for field in rest)
-        else:
-            yield from self._tables(rest)
+        if self._origins is None:
+            yield from self._tables(self._fields)
+            return
+        for heading, (text, fields) in self._sections().items():
+            yield Label(text, classes=f"heading -{heading}", id=f"heading-{heading}")
+            yield from (self._row(field) for field in fields)
 
     def on_mount(self) -> None:
         """Hide fields without a meaning."""
+        self._arrange()
         self._update_shown_fields()
 
     @on(FieldRow.Edited)
-    def edited(self, event: FieldRow.Edited) -> None:
+    def field_edited(self, event: FieldRow.Edited) -> None:
         """Post the form's own message."""
         event.stop()
+        self._edited.add(event.key)
+        if event.key == MODEL:
+            self._leave_old_model()
         if event.key in FIELDS_THAT_HIDE_OTHERS:
             self._update_shown_fields()
         self.post_message(self.Edited(event.key))
@@ -306,6 +227,55 @@ class JobForm(VerticalScroll):
     def _row_of(self, key: str) -> FieldRow:
         return next(row for row in self._rows if row.field.key == key)
 
+    def _sections(self) -> dict[str, tuple[str, list[JobField]]]:
+        """Return heading and fields of each section of a job that was read."""
+        by_key = {field.key: field for field in self._fields}
+        top = [*self._missing, *(key for key in self._first_missing if key in self._edited)]
+        missing = [by_key[key] for key in dict.fromkeys(top) if key in by_key]
+        read = [f for f in self._fields if f not in missing and self._origin(f.key)]
+        rest = [f for f in self._fields if f not in missing and f not in read]
+        return {
+            "missing": ("missing: fill in", missing),
+            "found": (f"found for {self._read_model}" if self._is_about_old_model else "found", read),
+            "defaults": ("not found: defaults", rest),
+        }
+
+    def _arrange(self) -> None:
+        """Put the fields of a job that was read below their headings."""
+        if self._origins is None:
+            return
+        order: list[str] = []
+        for heading, (_, fields) in self._sections().items():
+            label = self.query_one(f"#heading-{heading}", Label)
+            label.display = bool(fields) or heading == "defaults"
+            label.set_class(not order, "-first")
+            order += [f"heading-{heading}", *(field_row_id(field.key) for field in fields)] if label.display else []
+        places = {name: place for place, name in enumerate(order)}
+        if [child.id for child in self.children if child.id in places] != order:
+            self.sort_children(key=lambda child: places.get(child.id or "", -1))
+
+    @property
+    def _is_about_old_model(self) -> bool:
+        return self._read_model is not None and self.names_another_model
+
+    def _leave_old_model(self) -> None:
+        """Clear what was said of the model before; it is there again if the user types that model again."""
+        old = self._is_about_old_model
+        for row in self._rows:
+            key = row.field.key
+            if key in ABOUT_THE_MODEL and key not in self._edited:
+                row.show(ABOUT_THE_MODEL[key] if old else field_value(self._base, key))
+        self._show_evidence()
+
+    def _show_evidence(self) -> None:
+        """Show where the values were read, unless that was with another model."""
+        old = self._is_about_old_model
+        for row in self._rows:
+            row.show_remark("" if old else self._remark(row.field.key))
+        if self._origins is not None:
+            text, _ = self._sections()["found"]
+            self.query_one("#heading-found", Label).update(text)
+
     def _tables(self, fields: Sequence[JobField]) -> ComposeResult:
         table = ""
         for field in fields:
@@ -316,9 +286,12 @@ class JobForm(VerticalScroll):
 
     def _row(self, field: JobField) -> FieldRow:
         value = None if field.key in self._missing else field_value(self._base, field.key)
-        origin = self._origin(field.key)
-        models = self._models if field.key == _MODEL_KEY else ()
-        return FieldRow(field, value, remark=f"← {origin}" if origin else "", models=models)
+        models = self._models if field.key == MODEL else ()
+        return FieldRow(field, value, remark=self._remark(field.key), models=models)
+
+    def _remark(self, key: str) -> str:
+        origin = self._origin(key)
+        return f"← {origin}" if origin else ""
 
     def _origin(self, key: str) -> str | None:
         origins = self._origins or {}
@@ -334,8 +307,3 @@ class JobForm(VerticalScroll):
             row.display = row.field.key in shown
         for heading in self.query(f"#heading-{SERVING}"):
             heading.display = ENGINE in shown
-
-
-def field_row_id(key: str) -> str:
-    """Return the DOM id of a setting's row."""
-    return "row-" + key.replace(".", "-")

@@ -28,6 +28,8 @@ _JOB_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 _PROGRAM_SUFFIXES = (".py", ".ipynb")
 """Files that are read as if Python ran them without arguments."""
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
+_GIVEN = "you"
+"""Origin of a value that the user edited."""
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",
@@ -109,28 +111,48 @@ def _checked(loaded: LoadedJob) -> LoadedJob:
     return loaded
 
 
-def load_from_text(text: str) -> LoadedJob:
+def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJob:
     """Load the job that the user typed or pasted; required settings may be missing.
 
     Args:
         text: the path of a job file or of a tool's configuration, perhaps quoted; a launch line, perhaps of several
             lines; or the name of a model.
+        given: values that the user gives by dotted job key, in place of those there.
 
     Raises:
         InputError: it is none of these, or cannot be read.
     """
+    changes = dict(given or {})
     text = text.strip().removeprefix("$ ").strip()
     unquoted = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     path = expand_user(unquoted)
     if path.suffix in _JOB_SUFFIXES and (is_file(path) or len(text.split()) == 1):
-        return _from_file(path, {})
+        return _from_file(path, changes)
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
-        return _from_launch_line(["python", unquoted], {})
+        return _from_launch_line(["python", unquoted], changes)
     if len(text.split()) > 1 and not is_folder(path):
-        return _from_launch_line([text], {})
+        return _from_launch_line([text], changes)
     if not unquoted:
         raise InputError("nothing is given: a job file, a tool's configuration, a launch line, or a model")
-    return LoadedJob(job=_from_model(unquoted, {}), origins={"model.id": "as you gave it"})
+    job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
+    return LoadedJob(job=job, origins={"model.id": "as you gave it"})
+
+
+def load_again(text: str, first: LoadedJob, edits: Mapping[str, Any]) -> LoadedJob:
+    """Load a job again with the user's edits: what follows from a model then follows from that of the user.
+
+    Args:
+        text: what was loaded, see ``load_from_text``.
+        first: the job as it was loaded without edits.
+        edits: values by dotted job key.
+
+    Raises:
+        InputError: it can no longer be read, or not with these values.
+    """
+    is_same_model = "model.id" in edits and edits["model.id"] == first.job.model.id
+    given = {key: value for key, value in edits.items() if not (is_same_model and key == "model.id")}
+    loaded = load_from_text(text, given)
+    return replace(loaded, origins={**loaded.origins, **dict.fromkeys(given, _GIVEN)})
 
 
 def _changes_by_flags(options: argparse.Namespace) -> dict[str, Any]:
@@ -145,8 +167,9 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
         raise InputError(f"{path}: no such file")
     if path.suffix == ".toml" and not _is_torchtitan_file(path):
         written = load_job(path)
-        job = with_changes(written, with_old_model_removed(written, changes), where="the command line")
-        kept = (key for key in written_keys(path) if key not in changes)
+        replaced = with_old_model_removed(written, changes)
+        job = with_changes(written, replaced, where="the command line")
+        kept = (key for key in written_keys(path) if key not in replaced)
         return LoadedJob(job=job, file=path, origins=dict.fromkeys(kept, path.name))
     if _is_model_config(path):
         job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")

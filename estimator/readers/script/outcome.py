@@ -165,8 +165,9 @@ def _read_config(model: Model, found: Outcome) -> None:
     if config is None:
         return
     changed = config.changed()
-    few_labels = set(changed) == {"num_labels"} and changed["num_labels"].value in range(1, 65)
-    if config.source is not None and (not changed or (few_labels and "script_trainable" not in found.written)):
+    if config.source is not None and set(changed) <= {"num_labels"}:
+        for name, setting in changed.items():
+            found.written.setdefault(name, setting)
         return
     table = config.table()
     origin = "; ".join(setting.origin for setting in changed.values()) or f"{model.where}: {model.label}"

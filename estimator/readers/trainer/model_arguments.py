@@ -10,6 +10,7 @@ from ..source import (
     FindingCollector,
     LayeredSettings,
     Setting,
+    as_int,
     as_word,
     layer_from_table,
     table_of_setting,
@@ -31,6 +32,7 @@ _TASK_BY_PEFT_TYPE = {
     "question_ans": "question-answering",
 }
 _TASKS = get_args(Task)
+_TASKS_WITH_LABELS = ("sequence-classification", "token-classification")
 
 
 def model_init_layer(
@@ -62,6 +64,7 @@ def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
         )
         findings.record_from(model, "model.id", str(folder) if is_folder else model.value)
     _read_task(inputs, findings)
+    _read_num_labels(inputs, findings)
     _read_attention(find("attn_implementation", "attention_implementation"), findings)
 
 
@@ -75,6 +78,17 @@ def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
     elif inputs.trl is not None and inputs.trl.task is not None:
         origin = f"the model that TRL's {inputs.trl.name} trains"
         findings.record("model.task", inputs.trl.task, origin, written=False)
+
+
+def _read_num_labels(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    setting, task = inputs.settings.find("num_labels"), findings.get("model.task")
+    if task is None or task.value not in _TASKS_WITH_LABELS:
+        return
+    if setting is not None and (number := as_int(setting)) is not None and number > 0:
+        findings.record_from(setting, "model.num_labels", number)
+    elif inputs.trl is not None and inputs.trl.num_labels is not None:
+        origin = f"the head that TRL's {inputs.trl.name} gives the model"
+        findings.record("model.num_labels", inputs.trl.num_labels, origin, written=False)
 
 
 def _read_attention(setting: Setting | None, findings: FindingCollector) -> None:

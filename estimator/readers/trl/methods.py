@@ -34,6 +34,8 @@ class Method:
     generation: Generation = "none"
     task: str | None = None
     """The task of the model that it loads; None: that of the config, a language model."""
+    num_labels: int | None = None
+    """Outputs of the head of the model that it loads; None: the config's."""
     tiles_since: tuple[int, int] | None = None
     """TRL's version since which its trainer makes no logits (``add_fused_lm_head``); None: it makes them."""
     liger_since: tuple[int, int] | None = None
@@ -94,6 +96,7 @@ _ROWS = (
         upcasts_quantized_until=(0, 26),
         sequences=2,
         task="sequence-classification",
+        num_labels=1,
     ),
     Method(name="prm", classes="PRM", scores="scores", task="token-classification"),
     Method(

@@ -312,6 +312,12 @@ def test_no_line_takes_long(part: str) -> None:
     mask_arguments(["--token", line, line])
 
 
+@pytest.mark.parametrize("length", [255, 256, 257, 5000])
+def test_long_secrets_are_masked_to_their_end(length: int) -> None:
+    assert mask_line(f"train.py hub_token={'x1' * length} --epochs 3") == "train.py hub_token=*** --epochs 3"
+    assert mask_line(f"get https://h/?token={'x1' * length}&a=b") == "get https://h/?token=***&a=b"
+
+
 def test_secrets_are_shown_on_request_but_not_in_what_is_stored() -> None:
     arguments = ["python", "--hub_token", "abc123"]
     with pytest.raises(InputError) as error:

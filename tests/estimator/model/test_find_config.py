@@ -190,3 +190,9 @@ def test_an_unreadable_folder_is_reported_in_one_sentence(tmp_path: Path) -> Non
         if root:
             os.seteuid(0)
         model.parent.chmod(0o700)
+
+
+def test_number_of_labels_of_the_job_replaces_that_of_the_config() -> None:
+    config = {**CONFIG, "id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+
+    assert resolve_model(ModelSpec(config=config, num_labels=7), environ={}).config == {**CONFIG, "num_labels": 7}

@@ -125,9 +125,9 @@ class FollowedRun(Vertical):
         return self.query_one(RankTable).selected
 
     def show_problem(self, sentence: str | None) -> None:
-        """Say why the job is incomplete or invalid; None: it is not."""
+        """Say why the job is incomplete or invalid, or what is awaited; None: it is neither."""
         line = self.query_one("#problem", Static)
-        line.update(f"✗ {sentence}" if sentence else "")
+        line.update(sentence or "")
         line.set_class(sentence is not None, "-shown")
 
     async def replace_form(self, form: Widget) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,13 +14,13 @@ from textual.widgets import Input
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import VramtopError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach import Attachment, SavedAnswers, run_key
+from vramtop.monitor.attach import Attachment, SavedAnswers
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.board import Board, RunRow, Watchlist
 from vramtop.monitor.snapshot import ProcessKey, WatchedJob
 
-from ...background import AnswerWriter, AttachFunction, EstimateFunction, JobEstimates, RunReader
-from ...job import TUNING, JobForm, model_names
+from ...background import AttachFunction, EstimateFunction, JobEstimates, RunReader
+from ...job import JobForm, RunEdits, model_names
 from ...widgets import KeysLine, StaticLines, is_better_estimate
 from ..step import LiveStepScreen
 from .followed_run import FollowedRun, find_run, is_only_in_recording, with_start_times
@@ -29,12 +29,6 @@ from .pid_chooser import PidChooser
 from .rank_table import RankTable
 from .rank_view import RankView
 from .run_summary import run_tabs
-
-if TYPE_CHECKING:
-    from textual.timer import Timer
-
-_ESTIMATE_DELAY_SECONDS = 0.15
-"""Time after the last key until the edited job is estimated."""
 
 
 class AttachScreen(Screen[None]):
@@ -82,10 +76,7 @@ class AttachScreen(Screen[None]):
         self._attachment: Attachment | None = None
         self._budget: Budget | None = None
         self._edited_field = "model.id"
-        self._delayed: Timer | None = None
         answers = answers or SavedAnswers()
-        warn = partial(self.notify, severity="warning", markup=False)
-        self._answer_writer = AnswerWriter(answers, self.call_later, warn)
         self._reader = RunReader(
             attach,
             answers,
@@ -93,6 +84,14 @@ class AttachScreen(Screen[None]):
             self.call_later,
             on_read=self._show_attachment,
             on_error=self._show_unread,
+        )
+        self._edits = RunEdits(
+            self,
+            self._reader,
+            answers,
+            on_change=self._estimate_edited,
+            on_error=self._show_estimate_error,
+            on_problem=partial(self.notify, severity="warning", markup=False),
         )
         self._step = LiveStepScreen(self)
         self._estimates = JobEstimates(
@@ -120,8 +119,7 @@ class AttachScreen(Screen[None]):
 
     def on_unmount(self) -> None:
         """Cancel all background work."""
-        self._reader.cancel()
-        self._estimates.cancel()
+        self._cancel()
 
     def show_board(self, board: Board) -> None:
         """Show the run as it is on this board."""
@@ -138,19 +136,13 @@ class AttachScreen(Screen[None]):
 
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
-        """Estimate again once the typing pauses."""
+        """Estimate again once the typing pauses; with another model, the run is read again before."""
         if self._attachment is None:  # the form of a run that is no longer shown
             return
-        form = self.query_one(JobForm)
-        if answer := form.setting(event.key):
-            self._answer_writer.set_answer(*answer)
-        elif form.is_cleared(event.key):
-            self._answer_writer.remove_answer(TUNING if event.key.startswith(f"{TUNING}.") else event.key)
         self._edited_field = event.key
         self._estimates.cancel()
-        if self._delayed is not None:
-            self._delayed.stop()
-        self._delayed = self.set_timer(_ESTIMATE_DELAY_SECONDS, self._estimate_job)
+        if self._edits.edited(event.key, on_gpu=self._on_gpu):
+            self._show_problem(f"The run is being read again with {self.query_one(JobForm).model}.", mark="…")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Disable keys that would do nothing."""
@@ -201,7 +193,7 @@ class AttachScreen(Screen[None]):
         """Forget the settings that the user filled in for this command line, and read the process again."""
         attachment = self._attachment
         if attachment is not None:
-            self._answer_writer.remove_all()
+            self._edits.forget()
             self._watchlist.dismiss_runs(self._keys)
             self.notify("Forgotten: what you had filled in for this command line.")
             self._read(attachment.pid, attachment.start_time, recall=False)
@@ -217,8 +209,7 @@ class AttachScreen(Screen[None]):
 
     def action_choose(self, failure: str = "") -> None:
         """Ask for another process; ``failure`` says why the last one could not be read."""
-        self._reader.cancel()
-        self._estimates.cancel()
+        self._cancel()
         self._pid, self._keys, self._attachment = None, (), None
         chooser = self.query_one(PidChooser)
         self._show_run()
@@ -231,6 +222,10 @@ class AttachScreen(Screen[None]):
     @property
     def _runs(self) -> tuple[RunRow, ...]:
         return self._board.runs if self._board else ()
+
+    @property
+    def _on_gpu(self) -> set[int] | None:
+        return {row.process.pid for row in self._board.processes} or None if self._board else None
 
     @property
     def _shown_run(self) -> RunRow | None:
@@ -246,15 +241,13 @@ class AttachScreen(Screen[None]):
 
     def _read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
         self._pid = pid
-        self._estimates.cancel()
+        self._cancel()
         if is_only_in_recording(self._board, pid):
-            self._reader.cancel()
             is_known = self._shown_run is not None  # the recording says what it runs
             sentence = f"Process {pid} is in the recording that is played, not on this machine."
             self.call_later(lambda: self._show_unread("" if is_known else sentence) if self._pid == pid else None)
             return
-        on_gpu = {row.process.pid for row in self._board.processes} if self._board else None
-        self._reader.read(pid, start_time, on_gpu=on_gpu or None, recall=recall)
+        self._reader.read(pid, start_time, on_gpu=self._on_gpu, recall=recall)
 
     async def _show_attachment(self, attachment: Attachment) -> None:
         """Show the job of a process that was read, and estimate it."""
@@ -266,12 +259,12 @@ class AttachScreen(Screen[None]):
             self._show_unreadable(error.message)
             return
         self._keys, self._attachment, self._budget = keys, attachment, None
-        self._answer_writer.start_run(run_key(attachment))
         reading = attachment.reading
         missing = () if known else reading.missing
         origins = {**reading.evidence(), **reading.refused}
         form = JobForm(job, origins=origins, missing=missing, models=model_names())
         await self.query_one(FollowedRun).replace_form(form)
+        self._edits.start_run(form, attachment)
         self.remove_class("-unreadable")
         self._show_run()
         self._focus_on(form if missing else None)
@@ -294,6 +287,18 @@ class AttachScreen(Screen[None]):
         self._show_problem(sentence)
         self._focus_on(None)
 
+    def _cancel(self) -> None:
+        """Cancel all background work."""
+        self._edits.cancel()
+        self._reader.cancel()
+        self._estimates.cancel()
+
+    def _estimate_edited(self, attachment: Attachment) -> None:
+        """Show the run with the user's edits, and estimate its job."""
+        self._attachment = attachment
+        self._show_run()
+        self._estimate_job()
+
     def _estimate_job(self) -> None:
         attachment = self._attachment
         if attachment is None:  # the form of a run that is no longer shown
@@ -313,7 +318,7 @@ class AttachScreen(Screen[None]):
         self._budget = budget
         self.query_one(JobForm).clear_errors()
         self._show_problem(None)
-        self._answer_writer.save()
+        self._edits.save()
         self._step.update(budget, self._estimates)
         self._watchlist.set_budget(budget)
         self._watchlist.add_run(WatchedJob(job=budget.job, pids=self._keys))
@@ -324,9 +329,9 @@ class AttachScreen(Screen[None]):
         self.query_one(JobForm).show_error(self._edited_field, sentence)
         self._show_problem(sentence)
 
-    def _show_problem(self, sentence: str | None) -> None:
+    def _show_problem(self, sentence: str | None, *, mark: str = "✗") -> None:
         note = " Until then the last settings count." if self._budget and sentence else ""
-        self.query_one(FollowedRun).show_problem(f"{sentence}{note}" if sentence else None)
+        self.query_one(FollowedRun).show_problem(f"{mark} {sentence}{note}" if sentence else None)
 
     def _focus_on(self, form: JobForm | None) -> None:
         """Move the focus to the form, or to the run; narrow terminals show only one of them."""

@@ -14,7 +14,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 
-from ...job import CopiedTextScreen, JobForm, ModelInput, OpenedJob, OpenJobScreen, open_save_dialog
+from ...job import CopiedTextScreen, JobForm, LoadedJob, ModelInput, OpenedJob, OpenJobScreen, open_save_dialog
 from ...widgets import KeysLine
 from ..preflight import PreflightMark
 from ..step import LiveStepScreen
@@ -85,7 +85,7 @@ class FitCheckScreen(Screen[None]):
         initial = self._session.initial
         yield Label("Fit check: would this job fit?", id="title", markup=False)
         with Horizontal(id="halves"):
-            yield SettingsPane(initial, id="settings")
+            yield SettingsPane(initial, on_read=self._show_read_again, on_error=self._show_error, id="settings")
             yield VerdictView(id="verdict")
         with Horizontal(id="bar"):
             yield GpuPicker(chosen=initial.target.gpu, id="gpus")
@@ -117,18 +117,24 @@ class FitCheckScreen(Screen[None]):
 
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
-        """Estimate the edited job at once."""
+        """Estimate the edited job at once; with another model, what was opened is read again first."""
         self._pane.set_edited_field(event.key)
-        job, history = self._pane.form.job, self._session.history
-        if job is not None and history.record(job, event.key or None):
+        form, session = self._pane.form, self._session
+        job, history = form.job, session.history
+        if job is not None and history.record(job, event.key or None, edited=form.edited):
             self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
-        self._estimate()
+        if self._pane.read_again(session.read_again):
+            self._estimates.cancel()
+            self.query_one(VerdictView).show_problem(f"reading what you opened again, with {form.model}", mark="…")
+        else:
+            self._estimate()
 
     @on(GpuPicker.Changed)
     def gpus_changed(self) -> None:
         """Compare the budget with the new GPUs, and estimate again: the libraries depend on the GPU."""
         self._compare()
-        self._estimate()
+        if not self._pane.is_being_read:
+            self._estimate()
 
     @on(Suggestions.Applied)
     def suggestion_applied(self, event: Suggestions.Applied) -> None:
@@ -164,8 +170,9 @@ class FitCheckScreen(Screen[None]):
 
     def action_undo(self) -> None:
         """Undo the last change: a suggestion, an opened file, or the edits of one field."""
-        if (job := self._session.history.undo()) is not None:
-            self._pane.form.fill(job)
+        history = self._session.history
+        if (job := history.undo()) is not None:
+            self._pane.form.fill(job, history.edited)
 
     def action_open(self, text: str = "") -> None:
         """Ask for a job file, a configuration, a launch line or a model."""
@@ -289,6 +296,14 @@ class FitCheckScreen(Screen[None]):
             self._pane.focus_form()
         else:  # no field has the focus: a typed digit would overwrite a value that was read
             view.focus()
+        self._estimate()
+
+    def _show_read_again(self, loaded: LoadedJob) -> None:
+        """Show what was opened as it is with the model that the user has given."""
+        if (job := self._pane.form.job) is not None:
+            self._session.history.amend(job)
+        self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
+        self.query_one(VerdictView).set_notes(loaded.notes)
         self._estimate()
 
     def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:

@@ -1,15 +1,16 @@
 """The state of the fit check apart from its widgets: the edited job, where it was read, and its pinned version."""
 
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 from vramtop.monitor.board.fit import DeviceCapacity
 
-from ...job import OpenedJob, changed_settings_text
+from ...job import LoadedJob, OpenedJob, changed_settings_text, load_again
 from .advice import Advice
 from .capacity import Capacity, capacity_fingerprint
 from .undo_history import UndoHistory
@@ -55,6 +56,12 @@ class FitSession:
         """Replace the job by one that was read from a file, a launch line or a model."""
         self.opened, self.pinned = opened, None
         self.history.record(opened.loaded.job)
+
+    @property
+    def read_again(self) -> Callable[[Mapping[str, Any]], LoadedJob] | None:
+        """Reads what was opened again with the user's values by job key, not for the UI thread; None: nothing was."""
+        opened = self.opened
+        return None if opened is None else lambda edits: load_again(opened.text, opened.loaded, edits)
 
     def pin(self, job: Job, budget: Budget) -> None:
         """Make the job pending, in place of the version that was pinned before."""

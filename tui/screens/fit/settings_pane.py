@@ -1,5 +1,6 @@
 """The form of the fit check: the settings of the job, errors under their fields, and the job that was opened."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from textual.app import ComposeResult
@@ -9,7 +10,7 @@ from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, with_changes
 
 from ...background import LatestOnlyTask
-from ...job import JobForm, LoadedJob, cached_models, model_names
+from ...job import FormReading, JobForm, LoadedJob, cached_models, model_names
 
 _MODEL = "model.id"
 
@@ -19,11 +20,22 @@ class SettingsPane(Vertical):
 
     Args:
         initial: the job to start from.
+        on_read: receives the job that was read again with the user's model; the form shows it already.
+        on_error: receives the reason why it could not be read.
         id: the widget's id in the DOM.
     """
 
-    def __init__(self, initial: Job, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+    def __init__(
+        self,
+        initial: Job,
+        *,
+        on_read: Callable[[LoadedJob], object],
+        on_error: Callable[[str], object],
+        id: str | None = None,  # noqa: A002 - Textual's own name for it
+    ) -> None:
         super().__init__(id=id)
+        self._on_read = on_read
+        self._reading = FormReading[LoadedJob](self, on_read=self._show_read_again, on_error=on_error)
         self._initial = initial
         self._edited_field = _MODEL
         self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
@@ -37,13 +49,23 @@ class SettingsPane(Vertical):
         self._models_task.submit(cached_models)
 
     def on_unmount(self) -> None:
-        """Cancel the search for models."""
+        """Cancel all background work."""
         self._models_task.cancel()
+        self._reading.cancel()
 
     @property
     def form(self) -> JobForm:
         """The form that is shown."""
         return self.query_one(JobForm)
+
+    @property
+    def is_being_read(self) -> bool:
+        """True from the edit of the model until the form shows what follows from it."""
+        return self._reading.is_due
+
+    def read_again(self, read: Callable[[Mapping[str, Any]], LoadedJob] | None) -> bool:
+        """Read the job again if the last edit makes that necessary, and return whether it does."""
+        return self._reading.start(self.form, read)
 
     def set_edited_field(self, key: str) -> None:
         """Remember the field that was edited last; an empty key stands for all fields."""
@@ -70,10 +92,15 @@ class SettingsPane(Vertical):
 
     async def show_source(self, source: LoadedJob) -> None:
         """Show a job that was read from a file or a launch line, with the place where each value was read."""
+        self._reading.cancel()
         await self.remove_children()
         form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
         await self.mount(form)
         self._edited_field = source.missing[0] if source.missing else _MODEL
+
+    def _show_read_again(self, loaded: LoadedJob) -> None:
+        self.form.show_reading(loaded.job, loaded.origins, loaded.missing)
+        self._on_read(loaded)
 
     def _offer_models(self, names: tuple[str, ...]) -> None:
         self.form.add_models(names)

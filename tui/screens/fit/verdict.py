@@ -110,11 +110,11 @@ class VerdictView(VerticalScroll):
         """Show these warnings before the budget's own."""
         self._notes = tuple(notes)
 
-    def show_problem(self, sentence: str) -> None:
-        """Say why the settings are invalid, and dim the last verdict."""
+    def show_problem(self, sentence: str, *, mark: str = "✗") -> None:
+        """Say why the settings are invalid, or what is awaited, and dim the last verdict."""
         self.problem = sentence
-        mark = f"✗ {sentence}"
-        self.query_one("#problem", Static).update(f"{mark}\n{_STALE}" if self.budget else mark)
+        line = f"{mark} {sentence}"
+        self.query_one("#problem", Static).update(f"{line}\n{_STALE}" if self.budget else line)
         self.query_one(Suggestions).show_suggestions((), two_lines=False)
         self.add_class("-invalid")
 

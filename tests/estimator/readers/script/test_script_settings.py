@@ -231,3 +231,26 @@ def test_sharding_and_autocast_of_a_custom_training_loop(
 def test_autocast_beside_a_trainer_is_ignored(tmp_path: Path) -> None:
     script = "LlamaForCausalLM(LlamaConfig())\nTrainer(args=TrainingArguments()).train()\nwith autocast('cuda'): pass\n"
     assert read(tmp_path, script).value("training.precision") == "fp32"
+
+
+def test_number_of_labels(tmp_path: Path) -> None:
+    script = """\
+model = AutoModelForSequenceClassification.from_pretrained("google-bert/bert-base-uncased", num_labels=5)
+Trainer(model=model, args=TrainingArguments()).train()
+"""
+    job = read(tmp_path, script).job()
+    assert (job.model.id, job.model.task) == ("google-bert/bert-base-uncased", "sequence-classification")
+    assert job.model.num_labels == 5
+    assert job.model.config is None
+
+
+def test_arguments_of_the_accelerator_and_of_its_launcher(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        'accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)\n'
+        'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
+        "model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))\n"
+    )
+    line = "accelerate launch --mixed_precision fp16 --gradient_accumulation_steps 4 train.py"
+    job = read_launch(line.split(), environ={}, cwd=tmp_path).job()
+    assert job.training.precision == "bf16-mixed"
+    assert job.training.gradient_accumulation == 4

@@ -430,3 +430,8 @@ args = {method}Config(output_dir="out", per_device_train_batch_size=3)
     (tmp_path / "train.py").write_text(script)
     job = read("python train.py").job({"training.sequence_length": 64})
     assert job.unsure.weights == "either"
+
+
+def test_reward_models_have_one_output(read: Read) -> None:
+    assert read(line("reward")).value("model.num_labels") == 1
+    assert read(line("sft")).value("model.num_labels") is None

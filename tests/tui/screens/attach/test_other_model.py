@@ -1,0 +1,170 @@
+"""Another model, given on the attach screen of a real process: what follows from it is shown at once."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from screen_host import ScreenHost
+from textual.pilot import Pilot
+from textual.widgets import Input
+from waiting import until_shown
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.job.field_row import FieldRow
+from vramtop.tui.screens.attach.screen import AttachScreen
+
+OLD = "llama-3.1-8b"
+SCRIPT = f"""
+import time
+print("up", flush=True)
+time.sleep(60)
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
+from peft import LoraConfig, get_peft_model
+config = AutoConfig.from_pretrained("{OLD}")
+config.num_hidden_layers = 2
+model = AutoModelForCausalLM.from_pretrained("{OLD}", config=config)
+model = get_peft_model(model, LoraConfig(r=4))
+args = TrainingArguments(per_device_train_batch_size=4, output_dir="x", run_name="{OLD} run")
+Trainer(model=model, args=args, train_dataset=None).train()
+"""
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A real process of a training script with LoRA and a changed config."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, cwd=tmp_path) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child
+        child.kill()
+
+
+@pytest.fixture
+def estimate(make_budget) -> Callable[..., Budget]:
+    def estimate(job: Job, **_: object) -> Budget:
+        if job.model.id not in (OLD, "gpt2"):
+            raise InputError(f"model {job.model.id!r} is not known")
+        return make_budget(job, device=40)
+
+    return estimate
+
+
+def row(screen: AttachScreen, key: str) -> FieldRow:
+    return screen.query_one(f"#row-{key.replace('.', '-')}", FieldRow)
+
+
+def remarks(screen: AttachScreen) -> str:
+    return "\n".join(str(line.render()) for line in screen.query(".remark") if line.display)
+
+
+def problem(screen: AttachScreen) -> str:
+    return str(screen.query_one("#problem").render())
+
+
+async def retype(pilot: Pilot[None], screen: AttachScreen, key: str, text: str) -> None:
+    row(screen, key).query_one(Input).focus()
+    await pilot.press("end", "ctrl+u", *text)
+
+
+async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(training, estimate):
+    watchlist = Watchlist(estimate=estimate)
+    screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until_shown(pilot, lambda: [run.job.model.id for run in watchlist.runs()] == [OLD])
+        old = watchlist.runs()[0].job
+        assert old.model.config is not None
+        await retype(pilot, screen, "lora.rank", "16")
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, lambda: [run.job.model.id for run in watchlist.runs()] == ["gpt2"])
+        job = watchlist.runs()[0].job
+        assert job.lora is not None
+        assert (job.lora.targets, job.lora.rank, job.training.sequence_length) == (["c_attn"], 16, 512)
+        assert (job.model.config, job.name) == (None, None)
+        assert row(screen, "lora.targets").value == ["c_attn"]
+        said = [line for line in remarks(screen).splitlines() if OLD in line]
+        assert [line.partition(" (")[0].rpartition(", ")[2] for line in said] == [f"instead of {OLD}"]
+        assert screen.focused in row(screen, "model.id").query(Input)
+        assert problem(screen) == ""
+        await retype(pilot, screen, "model.id", OLD)
+        await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == OLD)
+        again = watchlist.runs()[0].job
+        assert again.model.config == old.model.config
+        assert again.lora is not None
+        assert again.lora.rank == 16
+
+
+async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_beside_the_new_one(training, estimate):
+    watchlist, free, started = Watchlist(estimate=estimate), threading.Event(), threading.Event()
+
+    def attach(pid, *, given=None, **options):
+        if given:
+            started.set()
+            free.wait(60)
+        return read_run(pid, given=given, **options)
+
+    screen = AttachScreen(watchlist, attach=attach, estimate=estimate, pid=training.pid)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, started.is_set)
+        assert remarks(screen) == ""
+        assert f"found for {OLD}" in str(screen.query_one("#heading-found").render())
+        assert "being read again with gpt2" in problem(screen)
+        assert "Until then the last settings count" in problem(screen)
+        assert watchlist.runs()[0].job.model.id == OLD
+        # A later edit wins over what is being read, and is kept.
+        await retype(pilot, screen, "training.micro_batch", "7")
+        assert row(screen, "training.micro_batch").value == 7
+        free.set()
+        await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == "gpt2")
+        job = watchlist.runs()[0].job
+        assert job.training.micro_batch == 7
+        assert job.lora is not None
+        assert job.lora.targets == ["c_attn"]
+
+
+async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, estimate):
+    watchlist = Watchlist(estimate=estimate)
+    screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
+        process = psutil.Process(training.pid)
+        training.kill()
+        training.wait()
+        assert not process.is_running()
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == "gpt2")
+        assert "was read for another one" in str(screen.query_one("#warnings").render())
+        assert remarks(screen) == ""
+        assert watchlist.runs()[0].job.model.config is None
+
+
+async def test_half_a_name_is_reported_and_its_reading_leaves_nothing_behind(training, estimate):
+    watchlist = Watchlist(estimate=estimate)
+    screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("FieldRow Input")))
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until_shown(pilot, lambda: len(watchlist.runs()) == 1)
+        await retype(pilot, screen, "model.id", "gpt")
+        await until_shown(pilot, lambda: "'gpt' is not known" in problem(screen))
+        await pilot.press("2")
+        await until_shown(pilot, lambda: watchlist.runs()[0].job.model.id == "gpt2")
+        assert problem(screen) == ""
+        assert "'gpt'" not in str(screen.query_one("#warnings").render())

@@ -1,0 +1,163 @@
+"""Another model, given in a form that came from a launch line or a file: what follows from it is shown at once."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from screen_host import ScreenHost
+from textual.pilot import Pilot
+from textual.widgets import Input
+from waiting import until_shown
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.job.field_row import FieldRow
+from vramtop.tui.job.load_job import LoadedJob
+from vramtop.tui.screens.fit import session
+from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.fit.verdict import VerdictView
+
+OLD = "llama-3.1-8b"
+SCRIPT = f"""
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
+from peft import LoraConfig, get_peft_model
+config = AutoConfig.from_pretrained("{OLD}")
+config.num_hidden_layers = 2
+model = AutoModelForCausalLM.from_pretrained("{OLD}", config=config)
+model = get_peft_model(model, LoraConfig(r=4))
+args = TrainingArguments(per_device_train_batch_size=4, output_dir="x", run_name="{OLD} run")
+Trainer(model=model, args=args, train_dataset=None).train()
+"""
+JOB_FILE = f"""
+name = "{OLD} run"
+[model]
+id = "{OLD}"
+[training]
+micro_batch = 2
+trainable = ["lm_head"]
+"""
+
+
+@pytest.fixture
+def estimate(make_budget) -> Callable[[Job], Budget]:
+    def estimate(job: Job) -> Budget:
+        if job.model.id not in (OLD, "gpt2"):
+            raise InputError(f"model {job.model.id!r} is not known")
+        return make_budget(job, device=10)
+
+    return estimate
+
+
+@pytest.fixture
+def screen(estimate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FitCheckScreen:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "job.toml").write_text(JOB_FILE)
+    return FitCheckScreen(Watchlist(estimate=estimate), estimate=estimate)
+
+
+def row(screen: FitCheckScreen, key: str) -> FieldRow:
+    return screen.query_one(f"#row-{key.replace('.', '-')}", FieldRow)
+
+
+def remarks(screen: FitCheckScreen) -> str:
+    return "\n".join(str(line.render()) for line in screen.query("FieldRow .remark") if line.display)
+
+
+def estimated(screen: FitCheckScreen, model: str) -> bool:
+    view = screen.query_one(VerdictView)
+    return not view.is_invalid and view.budget is not None and view.budget.job.model.id == model
+
+
+async def opened(pilot: Pilot[None], screen: FitCheckScreen, text: str) -> None:
+    screen.action_open(text)
+    await until_shown(pilot, lambda: bool(screen.query("#heading-found")) and bool(screen.query("FieldRow Input")))
+
+
+async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str) -> None:
+    row(screen, key).query_one(Input).focus()
+    await pilot.press("end", "ctrl+u", *text)
+
+
+async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(screen):
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        await opened(pilot, screen, "python train.py")
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await retype(pilot, screen, "lora.rank", "16")
+        await until_shown(pilot, lambda: estimated(screen, OLD))
+        old = screen.job
+        assert old is not None
+        assert old.model.config is not None
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, lambda: estimated(screen, "gpt2"))
+        job = screen.job
+        assert job is not None
+        assert job.lora is not None
+        assert (job.lora.targets, job.lora.rank, job.training.sequence_length) == (["c_attn"], 16, 512)
+        assert (job.model.config, job.name) == (None, None)
+        assert row(screen, "lora.targets").value == ["c_attn"]
+        assert "peft's default for gpt2" in remarks(screen)
+        assert OLD not in remarks(screen)
+        await pilot.press("f10")
+        await until_shown(pilot, lambda: estimated(screen, OLD))
+        assert screen.job == old
+        assert "peft's default for llama" in remarks(screen)
+
+
+async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_win(screen, monkeypatch):
+    free, started, load = threading.Event(), threading.Event(), session.load_again
+
+    def slow(text: str, first: LoadedJob, edits: dict[str, object]) -> LoadedJob:
+        started.set()
+        free.wait(60)
+        return load(text, first, edits)
+
+    monkeypatch.setattr(session, "load_again", slow)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        await opened(pilot, screen, "python train.py")
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until_shown(pilot, lambda: estimated(screen, OLD))
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, started.is_set)
+        assert remarks(screen) == ""
+        problem = str(screen.query_one("#problem").render())
+        assert "… reading what you opened again, with gpt2" in problem
+        assert "the last valid settings" in problem
+        await retype(pilot, screen, "training.micro_batch", "7")
+        free.set()
+        await until_shown(pilot, lambda: estimated(screen, "gpt2"))
+        job = screen.job
+        assert job is not None
+        assert job.lora is not None
+        assert (job.training.micro_batch, job.lora.targets) == (7, ["c_attn"])
+
+
+async def test_a_job_file_says_nothing_of_another_model(screen):
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        await opened(pilot, screen, "job.toml")
+        await until_shown(pilot, lambda: estimated(screen, OLD))
+        assert row(screen, "training.trainable").value == ["lm_head"]
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, lambda: estimated(screen, "gpt2"))
+        job = screen.job
+        assert job is not None
+        assert (job.name, job.training.trainable, job.training.micro_batch) == (None, None, 2)
+        assert job.unsure.optimizer == "less"
+        assert row(screen, "training.trainable").value is None
+
+
+async def test_a_source_that_is_gone_is_reported(screen, tmp_path):
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        await opened(pilot, screen, "job.toml")
+        await until_shown(pilot, lambda: estimated(screen, OLD))
+        (tmp_path / "job.toml").unlink()
+        await retype(pilot, screen, "model.id", "gpt2")
+        await until_shown(pilot, lambda: "job.toml: no such file" in str(screen.query_one("#problem").render()))
+        assert screen.query_one(VerdictView).is_invalid
