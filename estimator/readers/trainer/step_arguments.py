@@ -5,6 +5,7 @@ The settings have transformers' names, wherever they were read: flags, YAML or J
 
 from ...common import InputError
 from ..source import (
+    NULL_IS_WRONG,
     FilesystemView,
     FindingCollector,
     LayeredSettings,
@@ -57,8 +58,9 @@ def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None
     batch = _prefer_written(inputs.settings.find(*_BATCH_NAMES), inputs.deepspeed, "micro_batch")
     if (batch is None or not batch.written) and inputs.deepspeed is not None:
         batch = _share_of_train_batch(inputs, inputs.deepspeed) or batch
-    if (unset := inputs.settings.find_unset(_BATCH_NAMES[0])) is not None and unset.written:
-        findings.refuse("training.micro_batch", unset)
+    for name in NULL_IS_WRONG:
+        if (unset := inputs.settings.find_unset(name)) is not None and unset.written:
+            findings.refuse("training.micro_batch", unset)
     findings.record_count("training.micro_batch", batch)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...source import UNKNOWN_TABLE, Setting
+from ...source import NULL_IS_WRONG, UNKNOWN_TABLE, Setting
 from ...trl import TRAINER_NAMES
 from ..command_line import Parsed, class_defaults
 from ..python import PLAIN, UNKNOWN, Attribute, Call, Thing, as_number, plain, short_text
@@ -188,7 +188,7 @@ class Arguments(Thing):
         self.values[name] = value
         self.fields.pop(name, None)
         self.unresolved.pop(name, None)
-        if setting is not None and (setting.value is not None or name in _LIMITS):
+        if setting is not None and (setting.value is not None or name in (*_LIMITS, *NULL_IS_WRONG)):
             self.fields[name] = setting
         elif setting is None and name in DECISIVE_ARGUMENTS:
             counted = "." if name in SIZE_ARGUMENTS else "; its default is counted."

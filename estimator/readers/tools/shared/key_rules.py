@@ -30,6 +30,9 @@ class KeyRule:
     """The tool's default; None: the key stays open without the setting."""
 
 
+_MICRO_BATCH = "training.micro_batch"
+
+
 def int_rule(key: str, *names: str, default: int | None = None) -> KeyRule:
     """Return a rule for a whole number of at least 1."""
     return KeyRule(key, names, record_int, default)
@@ -59,6 +62,9 @@ def apply_rules(rules: Sequence[KeyRule], settings: LayeredSettings, findings: F
     """Record the job keys that the settings decide, by the tool's rules; ``tool`` is the name for its defaults."""
     for rule in rules:
         setting = settings.find(*rule.names)
+        unset = settings.find_unset(*rule.names) if rule.key == _MICRO_BATCH else None
+        if unset is not None and unset.written:
+            findings.refuse(rule.key, unset)  # no tool starts with a null batch
         if setting is None and rule.default is not None:
             setting = default_setting(rule.default, f"{tool}'s default {rule.names[0]}")
         if setting is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....common import InputError
 from ...program import Program, latest_file, table_in_file, table_in_log
-from ...source import LayeredSettings, Setting, SettingsLayer, parse_flags, read_table
+from ...source import NULL_IS_WRONG, LayeredSettings, Setting, SettingsLayer, parse_flags, read_table
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED_CONFIG_MARK = "config:"
@@ -99,7 +99,7 @@ def _flat_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
     for name, value in values.items():
         reference = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
         resolved = values.get(reference[1]) if reference else value
-        if resolved is not None:
+        if resolved is not None or name.rpartition(".")[2] in NULL_IS_WRONG:
             layer[name.replace("-", "_")] = Setting(value=resolved, origin=f"{source}: {name}")
     return layer
 
