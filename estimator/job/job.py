@@ -275,7 +275,7 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """By the components of a budget, what a range allows for: missing (``less``), twice as large (``more``), or both."""
+    """What a range allows for, by components of a budget: missing (``less``), twice as large (``more``), or both."""
 
     weights: UncertaintyDirection = "no"
     gradients: UncertaintyDirection = "no"
