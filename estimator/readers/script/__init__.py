@@ -10,14 +10,14 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .command_line import MEMORY_ARGUMENTS as MEMORY_ARGUMENTS, options_of_class as options_of_class
-    from .library import SIZE_ARGUMENTS as SIZE_ARGUMENTS
+    from .models import SIZE_ARGUMENTS as SIZE_ARGUMENTS
     from .script_settings import ScriptSettings as ScriptSettings, read_script as read_script
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "command_line": "MEMORY_ARGUMENTS options_of_class",
-            "library": "SIZE_ARGUMENTS",
+            "models": "SIZE_ARGUMENTS",
             "script_settings": "read_script ScriptSettings",
         },
     )
