@@ -8,6 +8,7 @@ from typing import Any
 
 from ...source import Setting, as_bool
 from ..python import UNKNOWN, Call, External, Function, ScriptClass, as_number, plain
+from .class_options import options_of_class
 
 _COUNTED_ACTIONS = ("store_true", "store_false", "BooleanOptionalAction")
 
@@ -98,6 +99,12 @@ class Options:
             short = flag.lstrip("-").replace("-", "_")
             if short != key and short in self.given and key not in self.given:
                 self.given = {**self.given, key: self.given[short]}
+
+    def take_class(self, name: str) -> None:
+        """Take the names of the options that a parser makes of a library's class."""
+        names = options_of_class(name)
+        self.names |= names
+        self.has_unknown_names |= not names
 
     def declare_class(self, kind: ScriptClass, run: Any) -> list[str]:
         """Declare the fields of a dataclass; return their names."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from ....job.rules import optimizer_class_names
 from ...source import Component, Setting
-from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed, options_of_class
+from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
 from ..models import (
     CONFIG_DEFAULTS,
     LENGTH_ARGUMENTS,
@@ -259,8 +259,7 @@ class ScriptLibrary:
         if isinstance(kind, ScriptClass):
             names = [path.rpartition(".")[2] for path in kind.external_bases()]
         for name in names:
-            self.options.names |= options_of_class(name)
-            self.options.has_unknown_names |= not options_of_class(name)
+            self.options.take_class(name)
             if TRAINING_CONFIG.fullmatch(name):
                 self.notes.called.add(name)
                 return ParsedArguments(parsed, Arguments(self.notes, name), self.notes)
