@@ -161,6 +161,41 @@ def root_buffers(stage: Stage, widths: Widths, *, keeps: bool, pools_root: bool)
     )
 
 
+def whole_model_buffers(stage: Stage, widths: Widths, *, flat: bool) -> Buffers:
+    """Return the buffers where the whole model is one unit: gathered all through the step, and reduced at its end.
+
+    FSDP2's flat buffer of gathered weights stays until the forward pass is over. Under FSDP1 the parameters are
+    views of one flat parameter, whose gradient is put together from theirs while these exist.
+
+    Args:
+        stage: what the rank holds.
+        widths: bytes per element.
+        flat: the unit has one flat parameter (FSDP1).
+    """
+    block = _unit(_largest_block(stage), widths)
+    model = _whole_unit(stage.parameters, widths)
+    around = (h for h in stage.parameters if not h.group.layered and h is not stage.token_embedding)
+    backward = model.whole + _whole_unit(around, widths).gradients
+    forward = model.whole if flat else 2 * model.whole
+    gathered = model.whole + model.gradients * (2 if flat else 1)
+    return Buffers(
+        forward=forward,
+        head_forward=forward,
+        loss_backward=model.whole,
+        head_backward=backward,
+        after_head=backward,
+        first_block=backward,
+        block=backward,
+        block_end=backward + block.gradients,
+        unreduced=block.gradients,
+        pending_blocks=stage.layers,
+        pending_bytes=block.gradients,
+        embedding=max(gathered, model.gradients + model.reduced),
+        pool=0 if flat else model.whole,
+        largest_reduction=model.reduced,
+    )
+
+
 def megatron_buffers(stage: Stage, widths: Widths, *, zero_stage: ZeroStage, double_buffer: bool) -> Buffers:
     """Return the buffers of Megatron-FSDP, whose units are the blocks (megatron_fsdp.py, param_and_grad_buffer.py).
 

@@ -226,6 +226,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Ranks over which the experts are split; they are data-parallel ranks too."""
     reshard_after_forward: bool = True
     """FSDP: parameters are freed after the forward pass and gathered again for the backward pass."""
+    fsdp_units: Literal["blocks", "model"] | None = None
+    """FSDP gathers each block at once (the rest with the root), or the whole model; absent: as the framework does."""
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """dtype in which gradients are reduced."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
@@ -273,16 +275,14 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Direction of the error that settings without a rule may cause, by the components of a budget.
-
-    An estimate's range allows for the component to be missing (``less``), to be twice as large (``more``), or both.
-    """
+    """What a range allows for, by components of a budget: missing (``less``), twice as large (``more``), or both."""
 
     weights: UncertaintyDirection = "no"
     gradients: UncertaintyDirection = "no"
     optimizer: UncertaintyDirection = "no"
     activations: UncertaintyDirection = "no"
     logits: UncertaintyDirection = "no"
+    communication: UncertaintyDirection = "no"
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

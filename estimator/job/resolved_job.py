@@ -176,7 +176,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         generated_sequences=_generated_sequences(job, sequences),
         prompt_length=_prompt_length(job, length),
         scored_tokens=sequences * min(length, training.loss_length or length),
-        units_around_blocks=_units_around_blocks(framework, strategy, versions),
+        units_around_blocks=_units_around_blocks(framework, parallel, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
         compiles_loss=training.compile and framework.compiles_loss and not versions.leaves_loss_to_eager,
@@ -204,10 +204,11 @@ def _trainable(job: Job, framework: Framework) -> TrainableRules | None:
     return trained_heads(job.model.task) if job.lora is not None and not framework.own_adapters else None
 
 
-def _units_around_blocks(framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
+def _units_around_blocks(framework: Framework, parallel: Parallel, strategy: Strategy, versions: VersionRules) -> bool:
     """Return True if embedding and head are FSDP units of their own: FSDP2 under accelerate, and under torchtitan."""
     return (
         strategy.fsdp2
+        and parallel.fsdp_units is None
         and framework.units_around_blocks
         and not ("torchtitan" in framework.libraries and versions.gathers_with_root)
     )

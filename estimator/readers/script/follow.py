@@ -9,7 +9,8 @@ from typing import Any
 
 from ..source import MODEL_STATES, Component, Setting
 from .command_line import Options, setting_of_name
-from .library import LENGTH_ARGUMENTS, Notes, ScriptLibrary
+from .library import ScriptLibrary
+from .models import LENGTH_ARGUMENTS, Notes
 from .named_constants import NAMES_BY_SETTING, read_named_constants
 from .outcome import Outcome, read_outcome
 from .python import (

@@ -2,7 +2,7 @@
 
 from ..source import Setting
 from .command_line import setting_of_name
-from .library import Notes
+from .models import Notes
 from .python import Scope
 
 NAMES_BY_SETTING = {

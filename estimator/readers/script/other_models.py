@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from ..source import Setting
-from .library import Doubt, Model, Notes, models_in
+from .models import Doubt, Model, Notes, models_in
 
 _ROLES = (
     ("ema", re.compile(r"(?i)(^|_)(ema|averaged|swa|shadow|momentum|target)($|_)")),

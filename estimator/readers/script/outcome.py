@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from ..source import MODEL_STATES, Component, Setting
-from .library import Doubt, Model, Notes, elements, models_in
+from .library import settle_sharding
+from .models import Doubt, Model, Notes, elements, models_in
 from .other_models import describe_others
 from .own_models import OwnModel, config_of, is_small
 from .patterns import trainable_patterns
@@ -38,6 +39,7 @@ class Outcome:
 def read_outcome(notes: Notes) -> Outcome:
     """Return what a reading comes to."""
     trained = find_trained(notes)
+    settle_sharding(notes, trained.model)
     found = Outcome(called=set(notes.called), assigned=dict(notes.assigned))
     found.hints = {name: setting for name, setting in notes.hints.items() if setting.value is not None}
     found.unresolved = dict(notes.unresolved)

@@ -13,7 +13,7 @@ from typing import Any
 from ...common import VramtopError
 from ...model.count_parameters import count_parameters
 from ...model.read_architecture import read_architecture
-from .library import Container, Layer, Notes, ParameterOwner, Shape, elements
+from .models import Container, Layer, Notes, ParameterOwner, Shape, elements
 from .python import Instance
 
 _MAX_DEPTH = 12

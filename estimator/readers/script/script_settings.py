@@ -10,7 +10,7 @@ from ...common import InputError, TooLargeError, read_file
 from ..source import Setting, SettingsLayer
 from ..trl import method_of_class
 from .follow import Script
-from .library import TRAINING_CONFIG, Doubt
+from .models import TRAINING_CONFIG, Doubt
 from .outcome import Outcome
 from .python import MAX_BYTES, parse
 from .worlds import read_worlds

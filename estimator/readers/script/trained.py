@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..source import Setting
-from .library import Model, Notes, ParameterOwner, models_in
+from .models import Model, Notes, ParameterOwner, models_in
 from .own_models import OwnModel, find_own_model
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ...job import UncertaintyDirection
 from ..source import MODEL_STATES, Component, Setting, as_bool, as_int
 from .follow import Script, follow
-from .library import Doubt
+from .models import Doubt
 from .outcome import Outcome
 from .python import (
     Decisions,
@@ -41,6 +41,12 @@ _EFFECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...], str | 
     **dict.fromkeys(("max_length", "max_seq_length"), ("less", ("activations", "logits"), "training.sequence_length")),
     **dict.fromkeys(("optim", "optim_args"), ("either", ("optimizer",), "training.optimizer")),
     **dict.fromkeys(("use_fsdp", "fsdp", "deepspeed"), ("less", MODEL_STATES, "parallel.strategy")),
+    "fsdp_auto_wrap_policy": ("less", ("communication",), "parallel.fsdp_units"),
+    **dict.fromkeys(("fsdp_sharding_strategy", "zero_stage"), ("less", MODEL_STATES, "parallel.strategy")),
+    **dict.fromkeys(
+        ("fsdp_offload_params", "offload_optimizer_device", "offload_param_device"),
+        ("less", MODEL_STATES, "parallel.cpu_offload"),
+    ),
     "attn_implementation": ("either", ("activations",), "model.attention"),
     "use_liger_kernel": ("less", ("logits",), "training.loss"),
     "gradient_accumulation_steps": ("either", ("gradients",), "training.gradient_accumulation"),
@@ -152,10 +158,14 @@ def _size(outcome: Outcome) -> tuple[float, ...]:
     length = max(as_int(layers.get(name)) or 0 for name in ("max_length", "max_seq_length"))
     quantized = "load_in_4bit" in found or "load_in_8bit" in found
     checkpointing = "activation_checkpointing" in found or "gradient_checkpointing" in found
-    sharded = "use_fsdp" in found or "fsdp" in found or "deepspeed" in found
+    sharded = not {"use_fsdp", "use_deepspeed", "fsdp", "deepspeed"}.isdisjoint(found)
+    whole = "fsdp_auto_wrap_policy" in found and found["fsdp_auto_wrap_policy"] != "blocks"
+    copied = found.get("fsdp_sharding_strategy") == "NO_SHARD"
+    offloaded = "fsdp_offload_params" in found or "offload_optimizer_device" in found
     has_model = "model_name_or_path" in found or "script_model_config" in found
     others = len(found.get("script_other_models", ()))
-    return (has_model, trained, not quantized, not is_half, not sharded, not checkpointing, batch, length, others)
+    states = (not quantized, not is_half, not sharded, copied, not offloaded, whole)
+    return (has_model, trained, *states, not checkpointing, batch, length, others)
 
 
 def _doubts(
@@ -189,6 +199,9 @@ _LABELS = {
     **dict.fromkeys(("activation_checkpointing", "gradient_checkpointing"), "activation checkpointing"),
     **dict.fromkeys(("dtype", "torch_dtype"), "the weights' type"),
     **dict.fromkeys(("use_fsdp", "fsdp"), "sharding"),
+    "fsdp_auto_wrap_policy": "what FSDP gathers at once",
+    "fsdp_sharding_strategy": "the sharding strategy",
+    **dict.fromkeys(("fsdp_offload_params", "offload_optimizer_device", "offload_param_device"), "offloading"),
 }
 
 

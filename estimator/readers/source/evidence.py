@@ -12,7 +12,7 @@ GIVEN = "you, in place of what was read"
 """Origin of what the user gives."""
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""
-Component = Literal["weights", "gradients", "optimizer", "activations", "logits"]
+Component = Literal["weights", "gradients", "optimizer", "activations", "logits", "communication"]
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
 _ACCUMULATION = "training.gradient_accumulation"
 _TABLES = (
@@ -41,6 +41,7 @@ _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "inference.cache_dtype": ("activations",),
     "parallel.strategy": MODEL_STATES,
     "parallel.sharding": MODEL_STATES,
+    "parallel.fsdp_units": ("communication",),
     "parallel.cpu_offload": MODEL_STATES,
     "parallel.reduce_dtype": ("gradients",),
     "other_models": ("weights",),

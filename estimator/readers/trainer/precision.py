@@ -25,6 +25,10 @@ def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None,
     weights = _weights(inputs, stored, findings)
     kind = _counted_kind(mixed, findings)
     fsdp, deepspeed = inputs.fsdp is not None, inputs.deepspeed is not None
+    own = inputs.accelerate.find_true("script_own_sharding") if fsdp else None
+    if own is not None:
+        _read_own_sharding(mixed, weights, inputs, own, findings)
+        return
     if mixed is not None and kind in _HALF and (deepspeed or (fsdp and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
         origin = f"{mixed.origin}; {library} keeps trained weights in fp32 besides"
@@ -37,6 +41,29 @@ def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None,
     if mixed is not None and kind in _HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
         findings.record("parallel.reduce_dtype", kind, origin, written=False)
+
+
+def _read_own_sharding(
+    mixed: Setting | None, weights: Setting | None, inputs: TrainerInputs, own: Setting, findings: FindingCollector
+) -> None:
+    """Record what a script's own FSDP does: sharded weights keep their dtype, gradients are reduced in its policy's."""
+    kept = str(weights.value) if weights is not None and weights.value in _HALF else "fp32"
+    kind = _counted_kind(mixed, findings)
+    precision = kept if kept in _HALF else f"{kind}-mixed" if kind in _HALF else "fp32"
+    written = any(part is not None and part.written for part in (mixed, weights))
+    findings.record("training.precision", precision, _origin(mixed, weights), written=written)
+    if kept in _HALF and kind in _HALF and kind != kept:
+        sentence = f"{own.origin}: {kept} weights are gathered in {kind}; they are counted as {kept}."
+        findings.mark_uncertain("training.precision", sentence, direction="more")
+    reduced = inputs.accelerate.find("script_reduce_dtype")
+    name = WEIGHT_DTYPES.get(str(reduced.value)) if reduced is not None else None
+    policy = inputs.accelerate.find("script_gathered_dtype")
+    by_policy = WEIGHT_DTYPES.get(str(policy.value)) if policy is not None else kept
+    findings.record("parallel.reduce_dtype", name or by_policy, (reduced or policy or own).origin, written=False)
+    if policy is None and kept == "fp32" and kind in _HALF:
+        sentence = f"{own.origin}: autocast leaves what FSDP gathers in fp32; it is counted in {kind}."
+        findings.warn(sentence, unless="training.precision")
+        findings.add_uncertainty("more", "communication", unless="training.precision")
 
 
 def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:

@@ -27,6 +27,8 @@ _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)"
 _FSDP1_NAMES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """FSDP's sharding strategies; accelerate also takes their positions, from 1."""
 _FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op", "hybrid_shard": "hybrid", "hybrid_shard_zero2": "hybrid"}
+_UNITS = {"no_wrap": "model", "blocks": "blocks"}
+"""The units that a policy of FSDP makes, as the job has them."""
 _DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}
 """Dimensions in ParallelismConfig by their short names, and in the job."""
 _MAX_ZERO_STAGE = 3
@@ -200,9 +202,13 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
     if load is not None and as_bool(load) is not None:
         findings.record("parallel.load_on_rank_zero", as_bool(load), load.origin)
     wrap = fsdp.find("fsdp_auto_wrap_policy")
-    if wrap is not None and as_word(wrap) in ("no_wrap", "size_based_wrap"):
-        findings.warn(f"{wrap.origin}: one FSDP unit per block is counted, as TRANSFORMER_BASED_WRAP makes them.")
-        findings.add_uncertainty("more", "weights")
+    units = _UNITS.get(as_word(wrap) or "") if wrap is not None else None
+    if wrap is not None and units is not None:
+        findings.record_from(wrap, "parallel.fsdp_units", units)
+    elif wrap is not None and as_word(wrap) in ("size_based_wrap", "other_wrap"):
+        sentence = f"{wrap.origin}: the whole model is counted as gathered at once; FSDP's units may be smaller."
+        findings.mark_uncertain("parallel.fsdp_units", sentence, direction="less")
+        findings.record_from(wrap, "parallel.fsdp_units", "model")
     if (offload := fsdp.find_true("fsdp_offload_params")) is not None:
         findings.record("parallel.cpu_offload", "all", offload.origin)
 
@@ -252,6 +258,9 @@ def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, f
     if shard is not None and (as_int(shard) or 1) > 1:
         findings.record("parallel.strategy", "fsdp2", shard.origin)
         findings.record("parallel.data_shard", as_int(shard), shard.origin)
+        replicate = accelerate.find("parallelism_config_dp_replicate_size")
+        if replicate is not None and (as_int(replicate) or 1) > 1:
+            findings.record("parallel.data_replicate", as_int(replicate), replicate.origin)
     elif data is not None and data > 1:
         findings.record("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
         _record_ranks("parallel.data_replicate", data, world, findings)

@@ -47,11 +47,17 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any) -
         "offload_policy": CPUOffloadPolicy(pin_memory=False) if parallel.cpu_offload == "all" else OffloadPolicy(),
     }
     block_options = {**options, "reshard_after_forward": parallel.reshard_after_forward}
+    if parallel.fsdp_units == "model":
+        fully_shard(model, **options)
+        return
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     with_embedding = _modules_sharing_parameters(model, embedding)
     for block in _blocks(model):
         if not any(module in with_embedding for module in block.modules()):
             fully_shard(block, **block_options)
+    if parallel.fsdp_units == "blocks":
+        fully_shard(model, **options)
+        return
     tied = head in with_embedding
     if not tied:
         fully_shard(with_embedding, **block_options)

@@ -62,6 +62,7 @@ class Parallel:
     context: int = 1
     expert: int = 1
     reshard_after_forward: bool = True
+    fsdp_units: str | None = None
     reduce_dtype: str = "fp32"
     cpu_offload: str = "none"
     sharding: str = "full"

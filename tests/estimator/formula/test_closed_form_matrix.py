@@ -116,6 +116,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mixed fsdp2 accumulated": {"training": _MIXED | {"gradient_accumulation": 4}, "parallel": _FSDP},
     "mixed fsdp2 offloaded": {"training": _MIXED, "parallel": _FSDP | {"cpu_offload": "all"}},
     "mixed fsdp2 adapters": {"training": _MIXED, "parallel": _FSDP, "lora": _ADAPTERS},
+    "bf16 fsdp2 one unit": {"training": _BF16, "parallel": _FSDP | {"fsdp_units": "model"}},
+    "mixed fsdp2 one unit": {"training": _MIXED, "parallel": _FSDP | {"fsdp_units": "model"}},
+    "mixed fsdp2 blocks": {"training": _MIXED, "parallel": _FSDP | {"fsdp_units": "blocks"}},
     "mixed hsdp": {"training": _MIXED, "parallel": _HSDP},
     "bf16 tensor": {"training": _BF16, "parallel": {"tensor": 4}},
     "mixed sequences": {"training": _MIXED, "model": {"task": "sequence-classification"}},
@@ -125,7 +128,7 @@ ONLY_EAGER = ("gemma2", "gpt_oss")
 """Families without sdpa in transformers."""
 
 PART = {
-    "llama": ("mixed fsdp2 kept", "bf16 tensor", "bf16 adafactor", "mixed 8 x 128"),
+    "llama": ("mixed fsdp2 kept", "mixed fsdp2 one unit", "bf16 tensor", "bf16 adafactor", "mixed 8 x 128"),
     "qwen2": ("mixed sequences", "bf16 fsdp2"),
     "qwen3": ("mixed fsdp2 checkpointed", "bf16 flash"),
     "mistral": ("mixed 1 x 8192",),

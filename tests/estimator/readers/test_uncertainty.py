@@ -139,9 +139,15 @@ def test_units_that_are_not_the_blocks(read: Read, tmp_path: Path) -> None:
     )
     text = (tmp_path / "a.yaml").read_text()
     line = TRAINER.replace("python", "accelerate launch --config_file a.yaml")
-    for policy, doubt in (("TRANSFORMER_BASED_WRAP", "no"), ("NO_WRAP", "more"), ("SIZE_BASED_WRAP", "more")):
+    for policy, units, doubt in (
+        ("TRANSFORMER_BASED_WRAP", None, "no"),
+        ("NO_WRAP", "model", "no"),
+        ("SIZE_BASED_WRAP", "model", "less"),
+    ):
         (tmp_path / "a.yaml").write_text(text.replace("POLICY", policy))
-        assert read(line).job().unsure == Uncertainties(weights=doubt)  # type: ignore[arg-type]
+        job = read(line).job()
+        assert job.parallel.fsdp_units == units
+        assert job.unsure == Uncertainties(communication=doubt)  # type: ignore[arg-type]
 
 
 def test_a_missing_deepspeed_file_may_offload(tmp_path: Path) -> None:

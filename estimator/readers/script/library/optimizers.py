@@ -5,11 +5,17 @@ from typing import Any
 
 from ....job.rules import NOT_KNOWN, optimizer_arguments, optimizer_by_class, optimizer_class_names
 from ...source import Setting
+from ..models import (
+    Adapter,
+    Container,
+    Model,
+    Notes,
+    Parameter,
+    ParameterList,
+    ParameterOwner,
+    parameters_of,
+)
 from ..python import UNKNOWN, Attribute, Call, External, Instance, ScriptClass, Thing, plain
-from .layers import Container, parameters_of
-from .model import Adapter, Model
-from .notes import Notes
-from .parameters import Parameter, ParameterList, ParameterOwner
 
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""

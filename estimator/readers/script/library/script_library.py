@@ -7,6 +7,36 @@ from typing import Any
 from ....job.rules import optimizer_class_names
 from ...source import Component, Setting
 from ..command_line import OPTION_FUNCTIONS, OPTION_PATHS, Options, Parsed
+from ..models import (
+    CONFIG_DEFAULTS,
+    LENGTH_ARGUMENTS,
+    TRAINING_CONFIG,
+    AdapterConfig,
+    Arguments,
+    Container,
+    Model,
+    Notes,
+    ParsedArguments,
+    QuantizationConfig,
+    assign_attribute,
+    config_class,
+    copy_of_class,
+    freeze_unknown,
+    from_class,
+    from_pretrained,
+    get_peft_model,
+    is_adapter_config,
+    is_model_class,
+    make_layer,
+    models_in,
+    module_method,
+    parameters_of,
+    peft_config,
+    quantization_config,
+    reachable_models,
+    sentence_model,
+    set_default_dtype,
+)
 from ..python import (
     BUILTINS,
     STANDARD_LIBRARY,
@@ -21,36 +51,6 @@ from ..python import (
     Thing,
     short_text,
 )
-from .adapters import (
-    AdapterConfig,
-    QuantizationConfig,
-    get_peft_model,
-    is_adapter_config,
-    peft_config,
-    quantization_config,
-)
-from .config_defaults import CONFIG_DEFAULTS
-from .configs import LENGTH_ARGUMENTS, TRAINING_CONFIG, Arguments, ParsedArguments
-from .layers import (
-    Container,
-    assign_attribute,
-    freeze_unknown,
-    make_layer,
-    module_method,
-    parameters_of,
-    reachable_models,
-)
-from .loading import (
-    config_class,
-    copy_of_class,
-    from_class,
-    from_pretrained,
-    is_model_class,
-    sentence_model,
-    set_default_dtype,
-)
-from .model import Model, models_in
-from .notes import Notes
 from .optimizers import UnknownParameters, is_average, is_parameters, make_average, make_optimizer, optimizer_path
 from .trainers import (
     MODEL_FUNCTIONS,

@@ -5,32 +5,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...source import Setting
-from ..python import UNKNOWN, Attribute, Call, External, Function, Instance, Thing, plain, short_text
-from .adapters import LIGER_FUNCTIONS, AdapterConfig, add_adapters, patch_with_liger, prepare_for_kbit
-from .configs import Arguments, take_trainer_settings
-from .loading import copy_value, reference_model
-from .model import Model, models_in
-from .notes import Notes
+from ..models import (
+    LIGER_FUNCTIONS,
+    AdapterConfig,
+    Arguments,
+    Model,
+    Notes,
+    add_adapters,
+    copy_value,
+    make_tensor,
+    models_in,
+    patch_with_liger,
+    prepare_for_kbit,
+    reference_model,
+    take_trainer_settings,
+)
+from ..python import UNKNOWN, Attribute, Call, Function, Instance, Thing, plain, short_text
+from .accelerators import ACCELERATE_FUNCTIONS
 from .optimizers import Optimizer
-from .parameters import make_tensor
+from .sharding import MIXED_PRECISION, SHARDING_FUNCTIONS
 
-FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 _ROLE_BY_ARGUMENT = {
     **dict.fromkeys(("ref_model", "reference_model"), "reference"),
     **dict.fromkeys(("teacher_model", "teacher"), "teacher"),
     **dict.fromkeys(("reward_model", "reward_funcs", "reward_models", "judge"), "reward"),
     **dict.fromkeys(("value_model", "critic", "critic_model"), "critic"),
 }
-_MIXED_PRECISION = {
-    **dict.fromkeys(("bfloat16", "bf16", "bf16-mixed"), "bf16"),
-    **dict.fromkeys(("float16", "half", "fp16", "16-mixed", "16"), "fp16"),
-}
-_PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config")
 _ACCUMULATION = "gradient_accumulation_steps"
-_SHARDING_NAMES = {
-    "reshard_after_forward": "fsdp_reshard_after_forward",
-    "sharding_strategy": "fsdp_sharding_strategy",
-}
 _FOLLOWED = (Model, Function, Instance, type(None))
 
 
@@ -153,52 +154,6 @@ def make_arguments(call: Call, notes: Notes) -> Any:
     return arguments
 
 
-class AcceleratorObject(Thing):
-    """``Accelerator(...)`` or lightning's ``Fabric``."""
-
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-
-    def attribute(self, name: str) -> Any:
-        """Return a property or method."""
-        if name in ("is_main_process", "is_local_main_process", "sync_gradients"):
-            return True
-        if name in ("process_index", "local_process_index"):
-            return 0
-        return UNKNOWN if name in ("device", "state", "num_processes") else Attribute(self, name)
-
-    def method(self, call: Call) -> Any:
-        """Follow ``prepare``, which returns what it is given, and ``backward``."""
-        if call.name in ("prepare", "setup", "prepare_model"):
-            for value in call.args:
-                for model in models_in(value):
-                    if isinstance(model, Model):
-                        model.on_gpu = True if model.on_gpu is None else model.on_gpu
-                self._notes.parameters_given.append(value)
-            return call.args[0] if len(call.args) == 1 else tuple(call.args)
-        if call.name == "backward":
-            call.run.library.train_step(call)
-        return call.value(0, default=UNKNOWN) if call.name in ("unwrap_model", "free_memory") else UNKNOWN
-
-
-def make_accelerator(call: Call, notes: Notes) -> Any:
-    """Follow ``Accelerator(mixed_precision="bf16")``."""
-    for name in call.kwargs:
-        setting = call.setting(name)
-        if name in _PLUGINS and call.kwargs[name] is not None:
-            sentence = f"{call.where}: Accelerator({name}=...) is not read; nothing is counted as sharded by it."
-            notes.doubt(sentence, "weights", "gradients", "optimizer", direction="less", key="parallel.strategy")
-        if setting is not None and setting.value is not None:
-            notes.accelerate.setdefault(name, setting)
-        elif setting is None and name in ("mixed_precision", "gradient_accumulation_steps"):
-            key = "training.precision" if name == "mixed_precision" else "training.gradient_accumulation"
-            shown = f"Accelerator({name}={short_text(call.nodes.get(name))})"
-            sentence = f"{call.where}: {shown} is only known when the script runs."
-            components = ("weights", "gradients", "activations") if name == "mixed_precision" else ("gradients",)
-            notes.doubt(sentence, *components, key=key)
-    return AcceleratorObject(notes)
-
-
 def make_loader(call: Call, notes: Notes) -> Any:
     """Follow ``DataLoader(data, batch_size=8)``; loaders of test data count only if there is no other."""
     if "batch_size" in call.kwargs or len(call.args) > 1:
@@ -215,51 +170,6 @@ def make_loader(call: Call, notes: Notes) -> Any:
         elif setting is None and not is_test and known is None:
             text = f"{call.where}: {call.name}(batch_size=...) is only known when the script runs."
             notes.unresolved.setdefault("per_device_train_batch_size", text)
-    return UNKNOWN
-
-
-def shard(call: Call, notes: Notes) -> Any:
-    """Follow ``FSDP(model)`` and ``fully_shard(model)``."""
-    setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
-    notes.own_loop.setdefault("use_fsdp", setting)
-    notes.own_loop.setdefault("fsdp_version", setting.with_value(FSDP_VERSION[call.name]))
-    for name, renamed in _SHARDING_NAMES.items():
-        found = call.setting(name) if name in call.kwargs else None
-        if found is not None and found.value is not None:
-            notes.own_loop.setdefault(renamed, found)
-    offload = call.value(None, "cpu_offload", "offload_policy")
-    if offload is not None:
-        notes.own_loop.setdefault("fsdp_offload_params", setting)
-    for each in models_in(call.value(0, "module")):
-        if isinstance(each, Model):
-            each.sharded = True
-    return replicate(call, notes)
-
-
-def replicate(call: Call, notes: Notes) -> Any:
-    """Follow ``DDP(model)``."""
-    model = call.value(0, "module", default=UNKNOWN)
-    for each in models_in(model):
-        if isinstance(each, Model):
-            each.on_gpu = True if each.on_gpu is None else each.on_gpu
-    return model
-
-
-def mixed_precision(call: Call, notes: Notes) -> Any:
-    """Follow ``autocast("cuda", torch.bfloat16)`` and FSDP's policies."""
-    if call.value(None, "enabled", default=True) is False:
-        return UNKNOWN
-    value = call.value(1, "dtype", "param_dtype")
-    if value is None and isinstance(call.value(0), External):
-        value = call.value(0)  # torch.cuda.amp.autocast(torch.bfloat16)
-    default = "float16" if call.name == "autocast" and value is None else ""
-    word = str(plain(value)) if value is not None else default
-    if word in _MIXED_PRECISION:
-        origin = f"{call.where}: {call.name}(...)"
-        notes.own_loop.setdefault("mixed_precision", Setting(value=_MIXED_PRECISION[word], origin=origin))
-    elif value is not None and plain(value) is UNKNOWN and call.name == "autocast":
-        sentence = f"{call.where}: {short_text(call.node)}: its dtype is only known when the script runs."
-        notes.doubt(sentence, "activations", key="training.precision")
     return UNKNOWN
 
 
@@ -306,7 +216,7 @@ class LightningTrainer(TrainerObject):
         for name, renamed in (("precision", "mixed_precision"), ("accumulate_grad_batches", _ACCUMULATION)):
             setting = call.setting(name) if name in call.kwargs else None
             if setting is not None and setting.value is not None:
-                word = _MIXED_PRECISION.get(str(setting.value), "no") if name == "precision" else setting.value
+                word = MIXED_PRECISION.get(str(setting.value), "no") if name == "precision" else setting.value
                 self._notes.accelerate.setdefault(renamed, setting.with_value(word))
         strategy = call.value(None, "strategy", default="auto")
         if not isinstance(strategy, str) or not strategy.startswith(("auto", "ddp", "single")):
@@ -334,16 +244,14 @@ def make_lightning_trainer(call: Call, notes: Notes) -> Any:
 
 
 MODEL_FUNCTIONS: Mapping[str, Any] = {
-    **dict.fromkeys(FSDP_VERSION, shard),
+    **SHARDING_FUNCTIONS,
+    **ACCELERATE_FUNCTIONS,
     **dict.fromkeys(LIGER_FUNCTIONS, patch_with_liger),
-    **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
-    **dict.fromkeys(("autocast", "MixedPrecisionPolicy", "MixedPrecision"), mixed_precision),
     **dict.fromkeys(("apply_activation_checkpointing", "checkpoint_wrapper"), checkpoint_layers),
     **dict.fromkeys(("deepcopy", "copy.copy"), copy_value),
     **dict.fromkeys(("prepare_model_for_kbit_training", "prepare_model_for_int8_training"), prepare_for_kbit),
     "create_reference_model": reference_model,
     **dict.fromkeys(("zeros", "ones", "empty", "rand", "randn", "full"), lambda call, notes: make_tensor(call)),
     "DataLoader": make_loader,
-    "Accelerator": make_accelerator,
 }
 """Functions and classes by the last part of their names."""

@@ -17,7 +17,7 @@ from vramtop.estimator.model.lora import adapter_elements
 from vramtop.estimator.model.parameters import Inventory
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 from vramtop.estimator.readers.launch_line import read_launch
-from vramtop.estimator.readers.script.library.parameters import elements, shapes_of
+from vramtop.estimator.readers.script.models.parameters import elements, shapes_of
 from vramtop.estimator.readers.source.evidence import JobReading
 
 TRUTH = truths()

@@ -42,6 +42,8 @@ class Notes:
     accelerate: dict[str, Setting] = field(default_factory=dict)
     own_loop: dict[str, Setting] = field(default_factory=dict)
     """Settings of the script's own training loop, by accelerate's names."""
+    sharded: list[Any] = field(default_factory=list)
+    """What FSDP wraps in the script's own training loop, in order."""
     assigned: dict[str, Setting] = field(default_factory=dict)
     """Settings that the script assigns after it has parsed its command line."""
     unresolved: dict[str, str] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Models of a script and their parts: which weights they hold, what was changed, frozen and wrapped."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -303,6 +304,8 @@ class Part(Thing):
             return own is not None and len(own) == 2 and is_embedding
         if kind.name in _LINEAR_CLASSES:
             return own is not None and len(own) == 2 and not is_embedding
+        if re.fullmatch(r"[A-Z]\w*(DecoderLayer|EncoderLayer|Block)", kind.name):
+            return re.fullmatch(r"(?:.*\.)?\d+", self.prefixes[0]) is not None
         return False if kind.name == "LoraLayer" else None
 
 

@@ -1,0 +1,185 @@
+"""FSDP, DeepSpeed and plugins of accelerate in scripts: what is gathered at once, what is sharded, and the dtypes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+HEAD = """import functools, torch
+from accelerate import *
+from transformers import AutoModelForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from torch.distributed.fsdp import *
+from torch.distributed.fsdp.wrap import *
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", dtype=torch.DTYPE)
+"""
+LOOP = "opt = torch.optim.AdamW(model.parameters())\nfor b in loader:\n    model(b).loss.backward()\n    opt.step()\n"
+BY_LAYER = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Qwen2DecoderLayer})"
+BLOCKS = "for layer in model.model.layers:\n    fully_shard(layer, **kw)\nfully_shard(model, **kw)\n"
+RANKS = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
+
+
+def read(folder: Path, lines: str, *, dtype: str = "bfloat16") -> JobReading:
+    (folder / "train.py").write_text(f"{HEAD.replace('DTYPE', dtype)}{lines}\n{LOOP}")
+    versions = {"transformers": "5.23.0", "torch": "2.13.0"}
+    return read_launch(["python", "train.py"], environ=RANKS, cwd=folder, versions=versions)
+
+
+def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
+    return tuple(reading.value(f"parallel.{key}") for key in keys)
+
+
+def unsure(reading: JobReading) -> set[tuple[str, str]]:
+    return {(each.component, each.direction) for each in reading.uncertainties}
+
+
+@pytest.mark.parametrize(
+    ("lines", "units"),
+    [
+        ("model = FSDP(model)", "model"),
+        (f"model = FSDP(model, auto_wrap_policy={BY_LAYER})", "blocks"),
+        ("model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Qwen2DecoderLayer}))", "blocks"),
+        ("fully_shard(model)", "model"),
+        (f"kw = {{}}\n{BLOCKS}", "blocks"),
+        (
+            "for m in model.modules():\n    if isinstance(m, Qwen2DecoderLayer):\n        fully_shard(m)\n"
+            "fully_shard(model)",
+            "blocks",
+        ),
+        ("acc = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())", "model"),
+        (
+            "acc = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin(auto_wrap_policy='transformer_based_wrap'))",
+            None,
+        ),
+    ],
+)
+def test_what_is_gathered_at_once(tmp_path: Path, lines: str, units: str | None) -> None:
+    reading = read(tmp_path, lines)
+    assert values(reading, "fsdp_units", "data_shard") == (units, 8)
+    assert (reading.warnings, reading.uncertainties) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "model = FSDP(model, auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=1e6))",
+        "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))",
+        "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({LlamaDecoderLayer}))",
+        "for layer in model.model.layers[choose():]:\n    fully_shard(layer)\nfully_shard(model)",
+        "for layer in model.model.layers[:4]:\n    fully_shard(layer)\nfully_shard(model)",
+    ],
+)
+def test_units_that_are_not_known_are_counted_as_the_whole_model(tmp_path: Path, lines: str) -> None:
+    reading = read(tmp_path, lines)
+    assert values(reading, "fsdp_units", "data_shard") == ("model", 8)
+    assert unsure(reading) == {("communication", "less")}
+    assert reading.warnings
+
+
+@pytest.mark.parametrize(
+    ("argument", "found"),
+    [
+        ("sharding_strategy=ShardingStrategy.SHARD_GRAD_OP", ("fsdp1", "grad_op", 8)),
+        ("sharding_strategy=ShardingStrategy.HYBRID_SHARD", ("fsdp1", "hybrid", 8)),
+        ("sharding_strategy=ShardingStrategy.NO_SHARD", ("ddp", None, None)),
+    ],
+)
+def test_sharding_strategies(tmp_path: Path, argument: str, found: tuple[Any, ...]) -> None:
+    reading = read(tmp_path, f"model = FSDP(model, {argument})")
+    assert values(reading, "strategy", "sharding", "data_shard") == found
+    assert reading.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "model = FSDP(model, sharding_strategy=choose())",
+        "model = FSDP(model, ignored_modules=[model.model.embed_tokens])",
+        "for layer in model.model.layers:\n    fully_shard(layer)",
+        "fully_shard(model, mesh=make())",
+    ],
+)
+def test_where_it_is_not_known_what_is_sharded_nothing_is_counted_so(tmp_path: Path, lines: str) -> None:
+    reading = read(tmp_path, lines)
+    assert values(reading, "strategy", "data_replicate") == ("ddp", 8)
+    assert unsure(reading) == {("weights", "less"), ("gradients", "less"), ("optimizer", "less")}
+    assert reading.warnings
+
+
+@pytest.mark.parametrize(
+    ("argument", "dtype", "found"),
+    [
+        ("", "bfloat16", ("bf16", "bf16")),
+        ("", "float32", ("fp32", "fp32")),
+        ("mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32)", "bfloat16", ("bf16", "fp32")),
+        ("mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)", "float32", ("bf16-mixed", "bf16")),
+    ],
+)
+def test_sharded_weights_keep_their_dtype(tmp_path: Path, argument: str, dtype: str, found: tuple[str, str]) -> None:
+    reading = read(tmp_path, f"fully_shard(model, {argument})", dtype=dtype)
+    assert (reading.value("training.precision"), reading.value("parallel.reduce_dtype")) == found
+    assert reading.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "offload"),
+    [
+        ("FSDP(model, cpu_offload=CPUOffload(offload_params=True))", "all"),
+        ("FSDP(model, cpu_offload=CPUOffload(offload_params=False))", None),
+        ("fully_shard(model, offload_policy=CPUOffloadPolicy())", "all"),
+        ("fully_shard(model, offload_policy=OffloadPolicy())", None),
+    ],
+)
+def test_offloading(tmp_path: Path, lines: str, offload: str | None) -> None:
+    assert values(read(tmp_path, lines), "cpu_offload") == (offload,)
+
+
+def test_a_mesh_of_two_dimensions_and_parallelism_config(tmp_path: Path) -> None:
+    mesh = "mesh = init_device_mesh('cuda', (2, 4), mesh_dim_names=('replicate', 'shard'))\nkw = dict(mesh=mesh)\n"
+    config = "acc = Accelerator(parallelism_config=ParallelismConfig(dp_replicate_size=2, dp_shard_size=4))"
+    for lines in (mesh + BLOCKS, config):
+        reading = read(tmp_path, lines)
+        assert values(reading, "strategy", "data_replicate", "data_shard") == ("fsdp2", 2, 4)
+
+
+def test_a_sharded_teacher_shards_no_student(tmp_path: Path) -> None:
+    lines = 'teacher = AutoModelForCausalLM.from_pretrained("gpt2")\nteacher = FSDP(teacher)\nmodel = DDP(model)'
+    assert values(read(tmp_path, lines), "strategy", "data_replicate") == ("ddp", 8)
+
+
+def test_plugins_of_accelerate(tmp_path: Path) -> None:
+    plugin = "DeepSpeedPlugin(zero_stage=3, offload_optimizer_device='cpu', gradient_accumulation_steps=4)"
+    reading = read(tmp_path, f"acc = Accelerator(deepspeed_plugin={plugin})")
+    assert values(reading, "strategy", "cpu_offload") == ("zero3", "optimizer")
+    assert reading.value("training.gradient_accumulation") == 4
+    plugin = "FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True, auto_wrap_policy=choose())"
+    reading = read(tmp_path, f"acc = Accelerator(fsdp_plugin={plugin})")
+    assert values(reading, "strategy", "cpu_offload", "fsdp_units") == ("fsdp2", "all", "model")
+    assert unsure(reading) == {("communication", "less")}
+    assert read(tmp_path, f"acc = Accelerator(fsdp_plugin={plugin.replace('=True', '=choose()')})").warnings
+
+
+def test_deepspeed_in_an_own_loop(tmp_path: Path) -> None:
+    config = "{'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}, 'bf16': {'enabled': True}}"
+    made = "deepspeed.initialize(model=model, model_parameters=model.parameters(), config=C)"
+    lines = f"import deepspeed\nmodel, _, _, _ = {made}"
+    reading = read(tmp_path, lines.replace("C)", f"{config})"))
+    assert values(reading, "strategy", "cpu_offload") == ("zero2", "optimizer")
+    assert reading.value("training.precision") == "bf16-mixed"
+    assert ("weights", "less") in unsure(read(tmp_path, lines.replace("C)", "choose())")))
+
+
+def test_the_range_of_other_units_covers_blocks_and_the_whole_model(tmp_path: Path) -> None:
+    rest = {"training.micro_batch": 1, "training.sequence_length": 1024}
+
+    def budget(lines: str) -> Budget:
+        return estimate(read(tmp_path, lines).job(rest))
+
+    other = budget("model = FSDP(model, auto_wrap_policy=choose())").peak
+    for lines in ("model = FSDP(model)", f"model = FSDP(model, auto_wrap_policy={BY_LAYER})"):
+        assert other.low_bytes <= budget(lines).peak.device_bytes <= other.high_bytes
