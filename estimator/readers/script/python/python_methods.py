@@ -182,3 +182,12 @@ def compile_pattern(call: Call) -> Any:
     """Return a compiled regular expression."""
     pattern = call.value(0)
     return _Pattern(pattern) if isinstance(pattern, str) and len(call.args) == 1 else UNKNOWN
+
+
+def set_item(owner: Any, key: Any, value: Any) -> None:
+    """Assign an item of a list or table, if it can be."""
+    if isinstance(owner, dict):
+        if isinstance(key, str | int | float | bool):
+            owner[key] = value
+    elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
+        owner[key] = value
