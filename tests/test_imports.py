@@ -90,7 +90,9 @@ def test_the_look_into_the_modules_would_see_them() -> None:
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
     """Without one, only how failures and sizes are said, files are opened, and secrets are masked."""
-    modules_of_common = ("errors", "lazy_exports", "paths", "process_limit", "secret_names", "secrets", "sizes")
+    modules_of_common = (
+        *("errors", "lazy_exports", "paths", "process_limit", "secret_names", "secret_programs", "secrets", "sizes"),
+    )
     common = ("common", "common.untrusted_files", *(f"common.{name}" for name in modules_of_common))
     known = {f"vramtop.estimator.{name}" for name in common}
     assert {name for name in modules(program) if name.startswith("vramtop.estimator.")} <= known

@@ -82,6 +82,8 @@ _PLAIN_VALUES = {
     "optional", "disabled", "enabled", "redacted", "undefined", "empty", "...",
 }  # fmt: skip
 _WORDS = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+|[A-Z]+\d*"
+_JUPYTER_OPTION = r"[\w\-.]*(?:App|Provider|Hub|Spawner)\.token"
+"""``ServerApp.token``: Jupyter's options, whose values are secrets even if they are numbers."""
 _LAST_PART = r"(?i)[./:]token$"
 _NUMBER = r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?"
 _REFERENCE = (
@@ -103,6 +105,8 @@ def is_secret(name: str, value: str) -> bool:
     is_number, is_path = compiled(_NUMBER).fullmatch(value), compiled(_PATH).fullmatch(value)
     if last in _PASSWORDS or (last == "pass" and (owner in _PASS_OWNERS or not owner)):
         return not (is_number and len(value) < 4) and not (last in ("pwd", "pass") and is_path)
+    if compiled(_JUPYTER_OPTION).fullmatch(name):
+        return True
     if is_path or (is_number and (len(value) < 12 or not value.isdecimal())):
         return False
     if last in _SECRETS:

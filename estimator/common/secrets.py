@@ -1,8 +1,9 @@
 """Secrets on command lines (tokens, keys, passwords), masked wherever a command line is displayed, printed or stored.
 
-A value is masked for the name of its option or variable (``--hub_token x``, ``API_KEY=x``, ``"password": "x"``), or for
-its own form (``hf_...``, a URL with a password). What only sounds like a secret stays: ``--pad_token "<pad>"``,
-``--max_tokens 512``, ``--use_auth_token True``, paths, references such as ``$HF_TOKEN``.
+A value is masked for the name of its option or variable (``--hub_token x``, ``API_KEY=x``, ``"password": "x"``), or
+for its own form (``hf_...``, a URL with a password), or for the program it is given to (``mysql -px``). What only
+sounds like a secret stays: ``--pad_token "<pad>"``, ``--max_tokens 512``, ``--use_auth_token True``, paths,
+references such as ``$HF_TOKEN``.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from .secret_names import MASK, NAME_HINTS, compiled, is_secret
+from .secret_programs import PROGRAM_HINTS, mask_of_programs, mask_programs_in_line
 
 _NAME = r"[A-Za-z_][\w.\-]*"
 _QUOTED = r"\"[^\"]*\"|'[^']*'"
@@ -111,7 +113,7 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
         elif not name.lower().endswith(_PLURALS):  # --api_keys takes several values
             name = ""
         before = argument
-    return masked
+    return mask_of_programs(masked)
 
 
 @lru_cache(maxsize=4096)
@@ -126,7 +128,7 @@ def mask_line(text: str) -> str:
     if any(hint in lower for hint in NAME_HINTS):
         for pattern in _NAMED:
             text = _mask_named(pattern, text)
-    return text
+    return mask_programs_in_line(text) if any(hint in lower for hint in PROGRAM_HINTS) else text
 
 
 def mask_strings(value: object) -> object:
@@ -223,5 +225,7 @@ _NAMED = (
 )
 """Options, entries of a table, and assignments; ``part``: what shows that a value ends before the next blank."""
 _ALL_HINTS = tuple(
-    dict.fromkeys([" -u " if hint == "-u" else hint for hints, _, _ in _RULES for hint in hints] + [*NAME_HINTS])
+    dict.fromkeys(
+        [" -u " if hint == "-u" else hint for hints, _, _ in _RULES for hint in hints] + [*NAME_HINTS, *PROGRAM_HINTS]
+    )
 )

@@ -11,8 +11,9 @@ from ..common import InputError
 from ..job import Software
 from .notebook import notebook_of_program, with_cells
 from .program import Program, accelerate_layers, read_world_size
-from .script import SIZE_ARGUMENTS, ScriptSettings, read_script
+from .script import MEMORY_ARGUMENTS, SIZE_ARGUMENTS, ScriptSettings, options_of_class, read_script
 from .source import (
+    MODEL_STATES,
     UNKNOWN_TABLE,
     FilesystemView,
     FindingCollector,
@@ -26,6 +27,7 @@ from .source import (
     layer_from_table,
     parse_flags,
     read_table,
+    spell_out,
     transformers_defaults,
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
@@ -35,6 +37,7 @@ from .trl import trl_defaults
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
+_MAX_NAMES = 3
 _DEFAULTS_OF_PLAIN_ARGUMENTS = ("activation_checkpointing", "bf16_unless_fp16", "per_device_train_batch_size")
 """TRL's defaults that do not hold for a script that gives its trainer transformers' own TrainingArguments."""
 
@@ -126,6 +129,9 @@ def _read_own_script(program: Program) -> JobReading:
     files = _config_layer(program, flags, words)
     given = {**files, **flags}
     script = _read_script(program, given, notebook)
+    if (spelled := _spell_out(program, flags, script)) != flags:
+        flags, given = spelled, {**files, **spelled}
+        script = _read_script(program, given, notebook)
     unresolved = {name: sentence for name, sentence in script.unresolved.items() if name not in given}
     method = program.launch.trl_command or script.trl_method
     defaults = [_without_unresolved_sizes(layer, unresolved) for layer in _defaults(program, script, method, given)]
@@ -140,6 +146,24 @@ def _read_own_script(program: Program) -> JobReading:
         program, layers, accelerate, method=method, unresolved=unresolved, understood=script.understood
     )
     return reading if notebook is None else with_cells(reading, notebook, PurePath(program.launch.script or "").name)
+
+
+def _spell_out(program: Program, flags: SettingsLayer, script: ScriptSettings) -> dict[str, Setting]:
+    """Return flags under the names that their abbreviations stand for; warn of those that cannot be told."""
+    known = options_of_class("ModelConfig") if program.launch.trl_command else script.option_names
+    found, ambiguous = spell_out(flags, known)
+    if not known:  # only that they may be abbreviations
+        ambiguous = {
+            name: meant
+            for name in flags
+            if "_" in name and (meant := [each for each in MEMORY_ARGUMENTS if each.startswith(name) and each != name])
+        }
+    for name, meant in ambiguous.items():
+        if not MEMORY_ARGUMENTS.isdisjoint(meant):
+            names = " or ".join(f"--{each}" for each in meant[:_MAX_NAMES])
+            program.findings.warn(f"{flags[name].origin} may stand for {names}; it is not counted.")
+            program.findings.add_uncertainty("either", *MODEL_STATES, "activations", "logits")
+    return found
 
 
 def _read_notebook(program: Program) -> NotebookCode | None:

@@ -245,7 +245,7 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
         raise InputError(f"{source} does not set {', '.join(loaded.missing)}; add it {example}")
     findings = loaded.reading.findings if loaded.reading else ()
-    guessed = [f"{f.key} = {f.value} ({f.origin})" for f in findings if not f.written]
+    guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     return replace(loaded, notes=(*loaded.notes, f"Not written anywhere: {'; '.join(guessed)}.")) if guessed else loaded
 
 

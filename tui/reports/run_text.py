@@ -1,9 +1,8 @@
 """A running job as text for a terminal, as ``attach`` prints it: ranks, settings, warnings, status and counters."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes import Divergence
@@ -53,7 +52,7 @@ def run_lines(run: RunReport, output: TextOutput) -> Iterator[str]:
     yield from (output.text(line) for line in _rank_table(run))
     yield ""
     findings = attachment.reading.findings
-    rows = [("SETTING", "VALUE", "FROM"), *((f.key, _setting_text(f.value), f.origin) for f in findings)]
+    rows = [("SETTING", "VALUE", "FROM"), *((f.key, _shortened(f.value_text), f.origin) for f in findings)]
     yield from (output.text(line) for line in format_table(rows, "<<<"))
     yield from _warning_lines(run, output)
     yield from _status_lines(run, output)
@@ -81,11 +80,8 @@ def _rank_table(run: RunReport) -> list[str]:
     return format_table(rows, ">>>><")
 
 
-def _setting_text(value: Any) -> str:
-    """Return a setting's value for a table; a model's config is named by its type."""
-    if isinstance(value, Mapping):
-        return f"config of a {value.get('model_type', 'model')}"
-    text = str(value)
+def _shortened(text: str) -> str:
+    """Return a setting's value for a table."""
     return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
 
 

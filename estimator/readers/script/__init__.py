@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .command_line import MEMORY_ARGUMENTS as MEMORY_ARGUMENTS, options_of_class as options_of_class
     from .models import SIZE_ARGUMENTS as SIZE_ARGUMENTS
     from .script_settings import ScriptSettings as ScriptSettings, read_script as read_script
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"models": "SIZE_ARGUMENTS", "script_settings": "read_script ScriptSettings"}
+        __name__,
+        {
+            "command_line": "MEMORY_ARGUMENTS options_of_class",
+            "models": "SIZE_ARGUMENTS",
+            "script_settings": "read_script ScriptSettings",
+        },
     )

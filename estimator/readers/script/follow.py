@@ -112,6 +112,7 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
     }
     outcome.understood = {f"no_{name}" for name in options.decisive}
     outcome.understood |= {*options.decisive, *used, *(name for name in options.declared if name not in script.options)}
+    outcome.option_names = set() if options.has_unknown_names else options.names
     return Reading(outcome=outcome, module=module, steps=_MAX_STEPS - run.steps_left)
 
 

@@ -32,6 +32,8 @@ class Outcome:
     """The script makes an optimizer or a trainer."""
     understood: set[str] = field(default_factory=set)
     """Options that the script was seen to use."""
+    option_names: set[str] = field(default_factory=set)
+    """Names that its command line may have, and may abbreviate."""
     unresolved: dict[str, str] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
 

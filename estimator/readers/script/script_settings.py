@@ -34,6 +34,8 @@ class ScriptSettings:
     """True if it loads the model itself rather than let the trainer do it."""
     understood: frozenset[str] = frozenset()
     """Options that it was seen to use."""
+    option_names: frozenset[str] = frozenset()
+    """Names that its command line may have, and may abbreviate as argparse allows."""
     unresolved: Mapping[str, str] = field(default_factory=dict)
     """Arguments whose values are known only when the script runs, each with a sentence."""
     unknown_trainer: str | None = None
@@ -170,6 +172,7 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) 
         called=frozenset(found.called | names),
         unknown_trainer=_unknown_trainer(tree),
         understood=frozenset(found.understood),
+        option_names=frozenset(found.option_names),
         doubts=tuple(found.doubts),
     )
 

@@ -122,6 +122,7 @@ def _merge(worlds: list[_World], *, left: list[Undecided], options: Mapping[str,
     for world in worlds:
         outcome.doubts += [doubt for doubt in world.outcome.doubts if doubt.sentence not in known]
         known |= {doubt.sentence for doubt in world.outcome.doubts}
+        outcome.option_names |= world.outcome.option_names
     outcome.doubts += doubts.values()
     if left:
         sentence = (

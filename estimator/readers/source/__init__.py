@@ -23,7 +23,12 @@ if TYPE_CHECKING:
         JobReading as JobReading,
     )
     from .filesystem_view import FilesystemView as FilesystemView, follow_links as follow_links
-    from .flags import flag_name as flag_name, is_flag as is_flag, parse_flags as parse_flags
+    from .flags import (
+        flag_name as flag_name,
+        is_flag as is_flag,
+        parse_flags as parse_flags,
+        spell_out as spell_out,
+    )
     from .layered_settings import (
         UNKNOWN_TABLE as UNKNOWN_TABLE,
         LayeredSettings as LayeredSettings,
@@ -51,7 +56,7 @@ else:
             "data_files": "layer_from_table NULL_IS_WRONG read_table table_of_setting",
             "evidence": "Component Finding FindingCollector JobReading MODEL_STATES",
             "filesystem_view": "FilesystemView follow_links",
-            "flags": "flag_name is_flag parse_flags",
+            "flags": "flag_name is_flag parse_flags spell_out",
             "layered_settings": (
                 "as_bool as_int as_word default_layer default_setting is_open LayeredSettings parse_digits refusal "
                 "Setting SettingsLayer UNKNOWN_TABLE"

@@ -71,6 +71,15 @@ class Finding:
     written: bool
     """False for a default or an inference, which the user did not write."""
 
+    @property
+    def value_text(self) -> str:
+        """The value for people; a model's config is named by its type, other models by their roles."""
+        if isinstance(self.value, Mapping):
+            return f"config of a {self.value.get('model_type', 'model')}"
+        if isinstance(self.value, list | tuple):
+            return ", ".join(_model_text(each) if isinstance(each, Mapping) else str(each) for each in self.value)
+        return str(self.value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
@@ -153,6 +162,11 @@ class JobReading:
                 same = directions.get(key, each.direction) == each.direction
                 directions[key] = each.direction if same else "either"
         return directions
+
+
+def _model_text(table: Mapping[str, Any]) -> str:
+    """Return an entry of ``other_models`` for people: ``reward model Qwen/Qwen2.5-0.5B``."""
+    return f"{table.get('role', 'other')} model {table.get('id') or ''}".rstrip()
 
 
 class FindingCollector:

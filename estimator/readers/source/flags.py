@@ -1,7 +1,8 @@
 """Command-line flags as argparse and transformers' HfArgumentParser understand them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from .layered_settings import Setting
 
@@ -44,3 +45,24 @@ def parse_flags(tokens: Sequence[str], *, where: str = "on the command line") ->
         if value is True and name.startswith("no_"):
             flags[name[3:]] = Setting(value=False, origin=f"{flag} {where}")
     return flags, words
+
+
+def spell_out(flags: Mapping[str, Setting], known: Collection[str]) -> tuple[dict[str, Setting], dict[str, list[str]]]:
+    """Return flags under the names that their abbreviations stand for, as argparse takes them, and the ambiguous ones.
+
+    Args:
+        flags: flags by name.
+        known: all names that the program takes; it abbreviates none if there are none.
+    """
+    found: dict[str, Setting] = {}
+    ambiguous: dict[str, list[str]] = {}
+    for name, setting in flags.items():
+        meant = [] if name in known else sorted(each for each in known if each.startswith(name))
+        if len(meant) == 1 and setting.origin.startswith("--"):
+            flag, _, where = setting.origin.partition(" ")
+            found[meant[0]] = replace(setting, origin=f"{flag} (--{meant[0]}) {where}")
+        else:
+            found[name] = setting
+        if len(meant) > 1:
+            ambiguous[name] = meant
+    return found, ambiguous

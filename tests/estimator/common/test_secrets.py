@@ -337,3 +337,59 @@ def test_secrets_are_shown_on_request_but_not_in_what_is_stored() -> None:
     assert error.value.message == "--hub_token abc123 is wrong"
     assert mask_line("--hub_token abc123") == "--hub_token ***"
     assert mask_strings(("token=abc1",)) == ["token=***"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jupyter lab --ServerApp.token={} --port 8888",
+        "jupyter-lab --ServerApp.token 123456 --IdentityProvider.token={} --NotebookApp.token={}",
+        "python -m jupyter notebook --c.ServerApp.password={}",
+        "mysql -uroot -p{} db",
+        "/usr/bin/mysqldump -u root -p{} --databases a",
+        "redis-cli -h host -a {} ping",
+        "redis-server --requirepass {}",
+        "curl -u ana:{} https://host/x",
+        "curl -sS -uana:{} https://host/x",
+        "sshpass -p {} ssh host",
+        "sshpass -p{} rsync a b",
+        "env PGPASSWORD={} psql",
+        "aws configure set aws_secret_access_key {} --profile p",
+        "aws configure set default.aws_session_token {}",
+        "mongosh -u ana -p {} host",
+        "docker login -u ana -p {} registry",
+        "true && mysql -p{} ; curl -uana:{} x",
+    ],
+)
+@pytest.mark.parametrize("secret", ["hunter2", "letmein", "Ab3+x/9=", "190211"])
+def test_what_a_program_makes_a_secret(line: str, secret: str) -> None:
+    filled = line.replace("{}", secret)
+    for arguments in (filled.split(), ["bash", "-c", filled], ["sh", "-c", f"cd /tmp && {filled}"]):
+        for masked in (mask_line(shlex.join(arguments)), " ".join(mask_arguments(arguments))):
+            assert secret not in masked, masked
+            assert "123456" not in masked, masked
+            assert mask_line(masked) == masked
+    quoted = filled.replace(secret, f"'{secret} z'")
+    assert secret not in mask_line(quoted) or "=" in line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mysql -u root -p database",
+        "mysql -P 3306 -h host",
+        "python curl.py -u ana:1000 -p 8080",
+        "ssh -p 2222 host",
+        "docker run -p 8080:80 -a stdout image",
+        "docker run image login.py",
+        "redis-cli -h host -p 6379",
+        "redis-cli -a $REDIS_PASSWORD ping",
+        "mongodump --out x",
+        "aws configure set region eu-west-1",
+        "git configure set x y",
+        "sshpass -e ssh -p 22 host",
+    ],
+)
+def test_the_same_options_of_others_stay(line: str) -> None:
+    assert mask_line(line) == line
+    assert mask_arguments(line.split()) == line.split()

@@ -10,6 +10,7 @@ from ....common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .class_defaults import class_defaults as class_defaults
+    from .class_options import MEMORY_ARGUMENTS as MEMORY_ARGUMENTS, options_of_class as options_of_class
     from .executed_files import setting_of_name as setting_of_name
     from .functions import OPTION_FUNCTIONS as OPTION_FUNCTIONS, OPTION_PATHS as OPTION_PATHS
     from .options import Options as Options
@@ -20,6 +21,7 @@ else:
         {
             "executed_files": "setting_of_name",
             "class_defaults": "class_defaults",
+            "class_options": "MEMORY_ARGUMENTS options_of_class",
             "functions": "OPTION_FUNCTIONS OPTION_PATHS",
             "options": "Options",
             "parsed": "Parsed",

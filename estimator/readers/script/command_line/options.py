@@ -8,6 +8,7 @@ from typing import Any
 
 from ...source import Setting, as_bool
 from ..python import UNKNOWN, Call, External, Function, ScriptClass, as_number, plain
+from .class_options import options_of_class
 
 _COUNTED_ACTIONS = ("store_true", "store_false", "BooleanOptionalAction")
 
@@ -35,6 +36,10 @@ class Options:
         self.given, self.arguments = given, arguments
         self._words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
         self.declared: dict[str, Declared] = {}
+        self.names: set[str] = set()
+        """Names that the command line may have, and may abbreviate as argparse allows; empty: none are abbreviated."""
+        self.has_unknown_names = False
+        """It has options besides, or argparse is told to allow no abbreviations."""
         self.looked_up: list[str] = []
         """Options that the script looked at in the condition that is being followed."""
         self.decisive: set[str] = set()
@@ -89,10 +94,17 @@ class Options:
         origin = f"{call.where}: default of {name}"
         is_list = call.value(None, "nargs") in ("+", "*") or isinstance(call.value(None, "nargs"), int)
         self.declared[key] = Declared(default=default, origin=origin, kind=word, is_list=is_list)
+        self.names.update(flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--"))
         for flag in flags:  # a short name on the command line
             short = flag.lstrip("-").replace("-", "_")
             if short != key and short in self.given and key not in self.given:
                 self.given = {**self.given, key: self.given[short]}
+
+    def take_class(self, name: str) -> None:
+        """Take the names of the options that a parser makes of a library's class."""
+        names = options_of_class(name)
+        self.names |= names
+        self.has_unknown_names |= not names
 
     def declare_class(self, kind: ScriptClass, run: Any) -> list[str]:
         """Declare the fields of a dataclass; return their names."""
@@ -107,6 +119,7 @@ class Options:
             if node.value is None:
                 value = UNKNOWN
             word = "flag" if word == "bool" else word
+            self.names.add(name)
             self.declared[name] = Declared(
                 default=value, origin=origin, kind=None if is_list else word, is_list=is_list
             )

@@ -259,6 +259,7 @@ class ScriptLibrary:
         if isinstance(kind, ScriptClass):
             names = [path.rpartition(".")[2] for path in kind.external_bases()]
         for name in names:
+            self.options.take_class(name)
             if TRAINING_CONFIG.fullmatch(name):
                 self.notes.called.add(name)
                 return ParsedArguments(parsed, Arguments(self.notes, name), self.notes)

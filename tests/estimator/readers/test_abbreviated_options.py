@@ -1,0 +1,105 @@
+"""Options that argparse accepts abbreviated: read where it is certain what they stand for, else a warning."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+_OWN = """\
+import argparse
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+parser = argparse.ArgumentParser({options})
+parser.add_argument("--micro-batch-size", dest="batch", type=int, default=2)
+parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--model")
+parser.add_argument("--model-length", type=int, default=64)
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+sizes = dict(per_device_train_batch_size=args.batch, gradient_accumulation_steps=args.accumulate)
+arguments = TrainingArguments("out", **sizes)
+Trainer(model, arguments).train()
+"""
+_WITH_CLASSES = """\
+from dataclasses import dataclass
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+@dataclass
+class Mine:
+    model_name_or_path: str = "gpt2"
+    block_size: int = 512
+mine, arguments = HfArgumentParser((Mine, TrainingArguments)).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained(mine.model_name_or_path)
+Trainer(model, arguments).train()
+"""
+_VERSIONS = {"transformers": "5.2.0", "trl": "1.16.0"}
+
+
+def _read(folder: Path, line: str, script: str = "") -> JobReading:
+    (folder / "train.py").write_text(script)
+    return read_launch(shlex.split(line), environ={}, cwd=folder, versions=_VERSIONS)
+
+
+def _warned(reading: JobReading, text: str) -> bool:
+    return any(text in warning for warning in reading.warnings)
+
+
+def test_an_abbreviation_of_a_script_s_own_option(tmp_path: Path) -> None:
+    reading = _read(tmp_path, "python train.py --micro-b 16 --acc=4", _OWN.format(options=""))
+    assert reading.value("training.micro_batch") == 16
+    assert reading.value("training.gradient_accumulation") == 4
+    assert "--micro-batch-size" in reading.evidence()["training.micro_batch"].replace("_", "-")
+
+
+def test_an_exact_name_is_no_abbreviation(tmp_path: Path) -> None:
+    reading = _read(tmp_path, "python train.py --model x --micro_batch_size 3", _OWN.format(options=""))
+    assert reading.value("training.micro_batch") == 3
+    assert not _warned(reading, "may stand for")
+
+
+def test_a_parser_that_allows_no_abbreviations(tmp_path: Path) -> None:
+    reading = _read(tmp_path, "python train.py --micro-b 16", _OWN.format(options="allow_abbrev=False"))
+    assert reading.value("training.micro_batch") == 2
+
+
+def test_abbreviations_of_training_arguments(tmp_path: Path) -> None:
+    line = "python train.py --per_device_train 4 --gradient_acc 8 --block 256 --model_name distilgpt2 --output out"
+    reading = _read(tmp_path, line, _WITH_CLASSES)
+    assert reading.value("training.micro_batch") == 4
+    assert reading.value("training.gradient_accumulation") == 8
+    assert reading.value("training.sequence_length") == 256
+    assert reading.value("model.id") == "distilgpt2"
+
+
+def test_an_ambiguous_abbreviation_is_not_counted(tmp_path: Path) -> None:
+    reading = _read(tmp_path, "python train.py --per_device 4 --output_dir out", _WITH_CLASSES)
+    assert reading.value("training.micro_batch") == 8
+    assert _warned(reading, "--per_device on the command line may stand for --per_device_eval_batch_size or")
+    assert reading.uncertainties
+
+
+def test_trl_s_commands(tmp_path: Path) -> None:
+    reading = _read(tmp_path, "trl sft --model_name gpt2 --per_device_train_b 3 --max_len 128 --use_p --lora_r 4")
+    assert reading.value("model.id") == "gpt2"
+    assert reading.value("training.micro_batch") == 3
+    assert reading.value("training.sequence_length") == 128
+    assert reading.value("lora.rank") == 4
+
+
+@pytest.mark.parametrize("name", ["missing.py", "train.py"])
+def test_options_of_a_script_that_is_not_known(tmp_path: Path, name: str) -> None:
+    script = "from elsewhere import Arguments\nfrom transformers import HfArgumentParser, TrainingArguments\n"
+    script += "a, b = HfArgumentParser((Arguments, TrainingArguments)).parse_args_into_dataclasses()\n"
+    reading = _read(tmp_path, f"python {name} --model_name_or_path gpt2 --gradient_acc 8 --output_dir out", script)
+    assert _warned(reading, "--gradient_acc on the command line may stand for --gradient_accumulation_steps")
+
+
+def test_argparse_does_what_is_assumed() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--per_device_train_batch_size", type=int)
+    parser.add_argument("--per_device_eval_batch_size", type=int)
+    assert parser.parse_args(["--per_device_t=4"]).per_device_train_batch_size == 4
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--per_device", "4"])
