@@ -6,8 +6,8 @@ from typing import Any
 
 from .call import Call
 from .evaluation import Evaluation
-from .open_containers import scope_value
 from .operators import MAX_LENGTH, as_number, binary, compare, truth
+from .python_methods import scope_value
 from .values import PLAIN, UNKNOWN, External, Function, Scope, Thing
 
 _MAX_DEPTH = 40

@@ -9,9 +9,8 @@ from .decisions import Decisions, ends, has_succeeded, is_interruption, is_perio
 from .definitions import Definitions
 from .evaluation import KnownFailureError, Library
 from .imports import Imports
-from .open_containers import forget_lengths
 from .operators import binary, truth
-from .python_methods import set_item
+from .python_methods import forget_lengths, set_item
 from .values import (
     UNKNOWN,
     External,
