@@ -1,5 +1,6 @@
 """Optimizers of a script: their class, arguments, and the parameters that they are given."""
 
+import ast
 import re
 from typing import Any
 
@@ -15,12 +16,13 @@ from ..models import (
     ParameterOwner,
     parameters_of,
 )
-from ..python import UNKNOWN, Attribute, Call, External, Instance, ScriptClass, Thing, plain
+from ..python import UNKNOWN, Attribute, Call, External, Instance, ScriptClass, Thing, as_number, plain, short_text
 
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
 
 
+_MAX_ACCUMULATION = 4096
 _BASES = ("Optimizer", "Optimizer1State", "Optimizer2State")
 """Bases of the optimizers of torch and bitsandbytes."""
 
@@ -96,6 +98,7 @@ class Optimizer(Thing):
         if call.name == "add_param_group":
             self.take(call.value(0, "param_group"))
         elif call.name == "step":
+            note_accumulation(call, self._notes)
             call.run.library.train_step(call)
         return UNKNOWN
 
@@ -176,3 +179,19 @@ def optimizer_path(kind: ScriptClass, base: str) -> str | None:
         return None
     file = kind.module.path
     return f"{file.parent.name}.{file.stem}.{kind.name}" if file is not None else f"script.{kind.name}"
+
+
+def note_accumulation(call: Call, notes: Notes) -> None:
+    """Note the accumulation in the conditions around an optimizer's step: ``(step + 1) % accumulation == 0``."""
+    for test, scope in call.run.guards:
+        for node in ast.walk(test):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                steps = as_number(call.run.evaluate(node.right, scope))
+                shown = f"{call.run.location(test)}: {short_text(test)}"
+                if isinstance(steps, int) and 1 < steps <= _MAX_ACCUMULATION:
+                    origin = call.run.origin(node.right, scope)
+                    origin = f"{origin.origin} ({shown})" if origin is not None else shown
+                    notes.hints.setdefault("gradient_accumulation_steps", Setting(value=steps, origin=origin))
+                elif not isinstance(steps, int):
+                    sentence = f"{shown}: how often the optimizer steps is only known when the script runs."
+                    notes.doubt(sentence, "gradients", direction="more", key="training.gradient_accumulation")

@@ -1,9 +1,11 @@
 """LoRA adapters and quantization in a script: peft, bitsandbytes, unsloth."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from ....common import InputError, read_file
 from ...source import Setting, default_setting
 from ..python import UNKNOWN, Call, Thing, plain, short_text, truth
 from .configs import DECISIVE_ARGUMENTS
@@ -32,6 +34,10 @@ _HEADS = ("classifier", "score", "qa_outputs")
 """Modules that peft trains besides for classification."""
 UNSLOTH_CLASSES = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 _UNSLOTH_OTHER_PRECISIONS = ("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")
+
+
+_SAVED_CONFIG = "adapter_config.json"
+_MAX_CONFIG_BYTES = 1_000_000
 
 
 class AdapterConfig(Thing):
@@ -159,15 +165,32 @@ def _hidden(table: Mapping[str, Any]) -> int | None:
 
 
 def load_adapters(model: Model, call: Call, *, trains: Any) -> None:
-    """Load adapters that were trained before, whose rank only their files tell."""
-    add_adapters(model, None, call)
+    """Load adapters that were trained before: what they are is in their ``adapter_config.json``, if it is here."""
+    config = _saved_config(call)
+    add_adapters(model, config, call)
     if trains is False:
         model.adapters_train = False
+    if config is not None:
+        return
     model.notes.doubt(
         f"{call.where}: {call.name}(...) loads adapters whose rank and layers are not read.",
         *("gradients", "optimizer"),
         key="lora.rank",
     )
+
+
+def _saved_config(call: Call) -> AdapterConfig | None:
+    """Return the configuration of LoRA adapters in a folder; None if it is not here, or of another kind."""
+    folder = call.value(1 if isinstance(call.value(0), Model) else 0, "model_id", "peft_model_id")
+    path = call.run.find_file(f"{folder}/{_SAVED_CONFIG}") if isinstance(folder, str) else None
+    try:
+        table = json.loads(read_file(path, _MAX_CONFIG_BYTES)) if path is not None else None
+    except (OSError, InputError, ValueError, RecursionError):
+        return None
+    if not isinstance(table, dict) or table.get("peft_type") != "LORA" or not isinstance(table.get("r"), int):
+        return None
+    given = {name: value for name, value in table.items() if value not in (None, False, [], {})}
+    return AdapterConfig(Call(call.run, call.node, "LoraConfig", None, kwargs=given))
 
 
 def get_peft_model(call: Call, notes: Notes) -> Any:

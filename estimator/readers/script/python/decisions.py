@@ -134,3 +134,15 @@ def _is_quiet_call(node: ast.Call) -> bool:
     function = node.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     return name in _QUIET_CALLS or name.endswith("_print") or name.startswith(("print_", "log_"))
+
+
+def is_interruption(handler: ast.ExceptHandler) -> bool:
+    """Return True for a handler of what no plain run meets."""
+    return handler.type is not None and any(
+        word in ast.unparse(handler.type) for word in ("KeyboardInterrupt", "SystemExit", "OutOfMemory", "Stop")
+    )
+
+
+def is_periodic(test: ast.expr) -> bool:
+    """Return True for a condition that holds every few rounds of a loop: ``step % 4 == 0``."""
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test))

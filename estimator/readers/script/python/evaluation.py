@@ -74,6 +74,10 @@ class Evaluation:
         self.library = library
         self.steps_left = max_steps
         self.environ: dict[str, Any] = {}
+        self.guards: list[tuple[ast.expr, Scope]] = []
+        """Conditions in the innermost loop around what is being followed, outermost first."""
+        self.open_containers: dict[int, Any] = {}
+        """Lists and tables of which only some items are known, by identity."""
         self.module = ScriptModule("", None)
         self.statement: ast.AST | None = None
         """The call that is a statement of its own, whose result nothing takes."""

@@ -7,6 +7,7 @@ from typing import Any
 from .call import Call
 from .evaluation import Evaluation
 from .operators import MAX_LENGTH, as_number, binary, compare, truth
+from .python_methods import scope_value
 from .values import PLAIN, UNKNOWN, External, Function, Scope, Thing
 
 _MAX_DEPTH = 40
@@ -195,6 +196,8 @@ class Expressions(Evaluation):
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, scope: Scope) -> Any:
         found: list[Any] = []
         complete = self._each(node.generators, Scope(scope), lambda inner: found.append(self.evaluate(node.elt, inner)))
+        if any(id(scope_value(each.iter, scope)) in self.open_containers for each in node.generators):
+            self.open_containers[id(found)] = found
         return found if complete else UNKNOWN
 
     def _dict_comprehension(self, node: ast.DictComp, scope: Scope) -> Any:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from .call import Call
-from .decisions import Decisions, ends, has_succeeded, is_quiet, raises
+from .decisions import Decisions, ends, has_succeeded, is_interruption, is_periodic, is_quiet, raises
 from .definitions import Definitions
 from .evaluation import KnownFailureError, Library
 from .imports import Imports
 from .operators import binary, truth
+from .python_methods import forget_lengths, set_item
 from .values import (
     UNKNOWN,
     External,
@@ -165,7 +166,7 @@ class Interpreter(Definitions):
                 call.path, call.receiver = f"{owner.path}.__setitem__", None
                 self.library.call(call)
             else:
-                _set_item(owner, key, value)
+                set_item(owner, key, value)
 
     def _unpack(self, targets: list[ast.expr], value: Any, scope: Scope) -> None:
         items = self.iterate(value)
@@ -214,28 +215,39 @@ class Interpreter(Definitions):
         if known is None:
             if is_quiet(node.body) and is_quiet(node.orelse):
                 return None
-            if raises(node.body) or raises(node.orelse):
-                known = not raises(node.body)
+            periodic = is_periodic(node.test) and not node.orelse
+            if periodic or raises(node.body) or raises(node.orelse):
+                known = not (ends(node.body) if periodic else raises(node.body))
             else:
                 self.steps_left -= _STEPS_OF_A_DECISION
-                branches = [*node.body, *node.orelse]
-                where = self.location(node.test)
+                where, branches = self.location(node.test), [*node.body, *node.orelse]
                 known = self.decisions.decide(node.test, where, usual=not ends(node.body), branches=branches)
-        return self.block(node.body if known else node.orelse, scope)
+        self.guards.append((node.test, scope))
+        end = self.block(node.body if known else node.orelse, scope)
+        if not isinstance(node.body[-1], ast.Continue):  # which guards the rest of the round
+            self.guards.pop()
+        return end
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> End:
         iterated = self.evaluate(node.iter, scope)
         items = self.iterate(iterated)
         if items is None or len(items) > (_MAX_ITEMS if items and isinstance(items[0], Thing | tuple) else _MAX_ROUNDS):
-            items = [UNKNOWN]
-        for item in items:
-            self.step()
-            self.assign(node.target, item, scope)
-            end = self.block(node.body, scope)
-            if end == "return":
-                return end
-            if end == "break":
-                return None
+            items, iterated = [UNKNOWN], UNKNOWN
+        before = self.guards
+        try:
+            for item in items:
+                self.step()
+                self.guards = []
+                self.assign(node.target, item, scope)
+                end = self.block(node.body, scope)
+                if end == "return":
+                    return end
+                if end == "break":
+                    return None
+        finally:
+            self.guards = before
+            if iterated is UNKNOWN or id(iterated) in self.open_containers:
+                forget_lengths(self, node.body, scope)
         return self.block(node.orelse, scope)
 
     def _while(self, node: ast.While, scope: Scope) -> End:
@@ -247,6 +259,7 @@ class Interpreter(Definitions):
             if end == "return":
                 return end
             if known is None or end == "break" or isinstance(node.test, ast.Constant):
+                forget_lengths(self, node.body, scope)
                 break
         return None
 
@@ -269,7 +282,7 @@ class Interpreter(Definitions):
             if isinstance(error, KnownFailureError):
                 return self.block(node.handlers[0].body, scope) or self.block(node.finalbody, scope)
         for handler in node.handlers if not has_succeeded(node.body, scope) else ():
-            if is_quiet(handler.body) or raises(handler.body) or _is_interruption(handler):
+            if is_quiet(handler.body) or raises(handler.body) or is_interruption(handler):
                 continue
             if self.decisions.fails(handler, self.location(handler)):
                 if handler.name:
@@ -306,20 +319,6 @@ class Interpreter(Definitions):
             if fits:
                 return self.block(case.body, scope)
         return None
-
-
-def _set_item(owner: Any, key: Any, value: Any) -> None:
-    if isinstance(owner, dict):
-        if isinstance(key, str | int | float | bool):
-            owner[key] = value
-    elif isinstance(owner, list) and isinstance(key, int) and -len(owner) <= key < len(owner):
-        owner[key] = value
-
-
-def _is_interruption(handler: ast.ExceptHandler) -> bool:
-    return handler.type is not None and any(
-        word in ast.unparse(handler.type) for word in ("KeyboardInterrupt", "SystemExit", "OutOfMemory", "Stop")
-    )
 
 
 _HANDLERS: Mapping[type[ast.stmt], Callable[[Interpreter, Any, Scope], End]] = {

@@ -51,6 +51,8 @@ def _path_text(call: Call) -> Any:
 
 def _length(call: Call) -> Any:
     value = call.value(0)
+    if id(value) in call.run.open_containers:
+        return UNKNOWN
     items = len(value) if isinstance(value, str | list | tuple | dict | set) else None
     if items is None and isinstance(value, Thing):
         known = value.elements()
@@ -72,6 +74,9 @@ def _items(call: Call) -> Any:
     items = call.run.iterate(call.args[0])
     if items is None:
         return call.args[0] if isinstance(call.args[0], Thing) else UNKNOWN
+    if id(call.args[0]) in call.run.open_containers:
+        call.run.open_containers[id(items)] = items
+        return items
     return tuple(items) if call.name == "tuple" else items
 
 

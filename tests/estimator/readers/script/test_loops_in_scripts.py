@@ -1,0 +1,97 @@
+"""Loops of scripts: accumulation, what loops over unknown data fill, and adapters that were saved before."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+HEAD = """import argparse, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoConfig
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+"""
+TRAIN = "opt = torch.optim.AdamW(model.parameters())\nfor step, b in enumerate(loader):\n    loss = model(b).loss\n"
+TRAIN += "    loss.backward()\n"
+ACCUMULATION = "training.gradient_accumulation"
+
+
+def read(folder: Path, script: str, *arguments: str) -> JobReading:
+    (folder / "train.py").write_text(HEAD + script)
+    versions = {"transformers": "5.23.0", "torch": "2.13.0", "peft": "0.21.2"}
+    return read_launch(["python", "train.py", *arguments], environ={}, cwd=folder, versions=versions)
+
+
+@pytest.mark.parametrize(
+    ("condition", "steps"),
+    [
+        ("(step + 1) % 4 == 0", 4),
+        ("step % every == every - 1 or step == len(loader) - 1", 8),
+        ("not (step + 1) % args.accumulate", 16),
+        ("(step + 1) % args.other == 0", 2),
+        ("True", None),
+        ("(step + 1) % 4 != 0:\n        continue\n    if True", 4),
+    ],
+)
+def test_accumulation_is_what_the_optimizer_waits_for(tmp_path: Path, condition: str, steps: int | None) -> None:
+    options = "parser = argparse.ArgumentParser()\nparser.add_argument('--accumulate', type=int, default=1)\n"
+    options += "parser.add_argument('--other', type=int, default=2)\nargs = parser.parse_args()\nevery = 8\n"
+    step = f"    if {condition}:\n        opt.step()\n        opt.zero_grad()\n"
+    reading = read(tmp_path, f"{options}{TRAIN}{step}", "--accumulate", "16")
+    assert reading.value(ACCUMULATION) == steps
+    assert reading.warnings == ()
+
+
+def test_an_accumulation_that_only_the_run_knows_is_a_doubt(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"{TRAIN}    if (step + 1) % choose() == 0:\n        opt.step()\n")
+    assert reading.value(ACCUMULATION) is None
+    assert [(each.component, each.direction) for each in reading.uncertainties] == [("gradients", "more")]
+    assert reading.warnings
+
+
+@pytest.mark.parametrize(
+    ("lines", "vocabulary"),
+    [
+        ("vocab = []\nfor w in words():\n    vocab.append(w)\n", None),
+        ("vocab = {'<pad>': 0}\nfor w in words():\n    vocab[w] = len(vocab)\n", None),
+        ("vocab = set()\nwhile more():\n    vocab.add(next(it))\nvocab = list(vocab)\n", None),
+        ("vocab = []\nfor w in words():\n    vocab.append(w)\nvocab = [w.lower() for w in vocab]\n", None),
+        ("vocab = []\nfor w in range(5):\n    vocab.append(w)\n", 5),
+        ("vocab = ['a'] * 7\n", 7),
+    ],
+)
+def test_a_container_filled_from_unknown_data_has_no_length(tmp_path: Path, lines: str, vocabulary: int | None) -> None:
+    made = "config = AutoConfig.from_pretrained('Qwen/Qwen2.5-0.5B')\nconfig.vocab_size = len(vocab)\n"
+    made += "model = AutoModelForCausalLM.from_config(config)\n"
+    reading = read(tmp_path, f"{lines}{made}{TRAIN}    opt.step()\n")
+    config: Any = reading.value("model.config")
+    if vocabulary is not None:
+        assert config["vocab_size"] == vocabulary
+    else:
+        assert config is None or config["vocab_size"] > 1000
+        assert reading.warnings
+
+
+def test_a_count_over_unknown_data_is_unknown(tmp_path: Path) -> None:
+    made = "n = 0\nfor w in words():\n    n += 1\nconfig = AutoConfig.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+    made += "config.vocab_size = n\nmodel = AutoModelForCausalLM.from_config(config)\n"
+    reading = read(tmp_path, f"{made}{TRAIN}    opt.step()\n")
+    assert reading.warnings
+
+
+def test_saved_adapters_tell_their_rank(tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    saved = {"peft_type": "LORA", "r": 32, "target_modules": ["q_proj", "v_proj"], "modules_to_save": None}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**saved, "lora_alpha": 16}))
+    load = "model = PeftModel.from_pretrained(model, 'adapter', is_trainable=True)\n"
+    reading = read(tmp_path, f"{load}{TRAIN}    opt.step()\n")
+    assert (reading.value("lora.rank"), reading.value("lora.targets")) == (32, ["q_proj", "v_proj"])
+    assert (reading.warnings, reading.uncertainties) == ((), ())
+    elsewhere = load.replace("adapter", "elsewhere/adapter")
+    reading = read(tmp_path, f"{elsewhere}{TRAIN}    opt.step()\n")
+    assert reading.warnings
+    (tmp_path / "adapter" / "adapter_config.json").write_text("[" * 100_000)
+    assert read(tmp_path, f"{load}{TRAIN}    opt.step()\n").warnings
