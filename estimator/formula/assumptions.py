@@ -10,6 +10,7 @@ from ..model import (
     TrainedParameters,
     adapter_groups,
     near_names,
+    unmatched_targets,
 )
 from ..model.families import FAMILIES
 from .activations import uses_eager_attention
@@ -192,6 +193,9 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
     training, parallel = job.training, job.parallel
     if arch:
         yield from _shape_warnings(job, arch, inventory)
+    if inventory is not None and (unmatched := unmatched_targets(inventory, job)):
+        names = ", ".join(unmatched)
+        yield f"lora.targets: no layer of this model is called {names}; peft passes over it and adapts the others."
     if training.compile:
         yield "torch.compile changes what is saved; the lower bound allows for 40 % less activation memory."
     if job.optimizer.high is not None and job.trains:

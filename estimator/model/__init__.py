@@ -19,7 +19,11 @@ if TYPE_CHECKING:
         read_config as read_config,
         resolve_model as resolve_model,
     )
-    from .lora import adapter_elements as adapter_elements, adapter_groups as adapter_groups
+    from .lora import (
+        adapter_elements as adapter_elements,
+        adapter_groups as adapter_groups,
+        unmatched_targets as unmatched_targets,
+    )
     from .parameter_roles import (
         NamedShape as NamedShape,
         ParameterKind as ParameterKind,
@@ -47,7 +51,7 @@ else:
             "architecture": "Architecture",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel",
-            "lora": "adapter_elements adapter_groups",
+            "lora": "adapter_elements adapter_groups unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",

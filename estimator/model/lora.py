@@ -82,6 +82,15 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
         yield from _matrix_pair(group, lora.rank * times * experts, rows // times if fused_qkv else rows, columns)
 
 
+def unmatched_targets(inventory: Inventory, job: ResolvedJob) -> tuple[str, ...]:
+    """Return the targets that name no module of the model, which peft passes over as long as others do."""
+    if job.lora is None or isinstance(job.lora.targets, str) or job.framework.own_adapters:
+        return ()
+    modules = [*inventory.groups, *_tied_head(inventory)]
+    known = {part for group in modules for part in _path(group).split(".")} | set(_old_names(inventory))
+    return tuple(name for name in job.lora.targets if name.rpartition(".")[2] not in known)
+
+
 def module_name(group: ParameterGroup) -> str:
     """Return the last part of the module's name, by which adapters are targeted: ``q_proj``."""
     return _path(group).rpartition(".")[2]

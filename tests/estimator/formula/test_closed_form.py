@@ -102,6 +102,14 @@ def test_quantized_weights_are_the_blocks_linear_layers(
     assert expected < components(budget, "loading").weights < 1.01 * expected  # tables and whole blocks besides
 
 
+def test_targets_of_which_some_match_nothing_are_a_warning(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    whole = budget_of(tiny_llama, {"lora.targets": ["q_proj", "v_proj"]})
+    partly = budget_of(tiny_llama, {"lora.targets": ["q_proj", "query_key_value", "v_proj", "c_attn"]})
+    assert partly.peak == whole.peak
+    assert len([warning for warning in partly.warnings if "query_key_value, c_attn" in warning]) == 1
+    assert not [warning for warning in whole.warnings if "lora.targets" in warning]
+
+
 def test_targets_that_match_nothing_are_an_error_that_lists_the_layers(
     budget_of: Estimate, tiny_llama: dict[str, Any]
 ) -> None:
