@@ -16,6 +16,8 @@ from .parameters import Inventory, ParameterGroup
 _QKV_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
 _FUSED_QKV = frozenset({"query_key_value", "qkv_proj", "c_attn"})
 """In LitGPT queries, keys and values are one layer whose parts are adapted; families that fuse them use these names."""
+_FUSED_GATE = "gate_up_proj"
+"""In LitGPT the MLP's gate and its other half are two layers with adapters of their own, also those of experts."""
 _Targets = tuple[str, ...] | Literal["all-linear"]
 
 
@@ -47,7 +49,7 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
     Args:
         inventory: the model's parameters.
         lora: rank and targets.
-        fused_qkv: queries, keys and values are one layer, whatever the family calls it (LitGPT).
+        fused_qkv: the layers are LitGPT's: queries, keys and values are one, the MLP's gate and its other half two.
 
     Raises:
         InputError: no layer of the model matches the targets, or peft refuses them.
@@ -68,11 +70,16 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool 
         known = ", ".join(sorted({module_name(g) for g in candidates if g.role != "head"}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
     for group in wanted:
-        columns, rows = group.shape if group.transposed else reversed(group.shape)
-        yield from _matrix_pair(group, lora.rank, rows, columns)
+        halved = fused_qkv and module_name(group) == _FUSED_GATE
+        layer = (
+            replace(group, shape=(group.shape[0] // 2, group.shape[1]), repeat=2 * group.repeat) if halved else group
+        )
+        columns, rows = layer.shape if layer.transposed else reversed(layer.shape)
+        yield from _matrix_pair(layer, lora.rank, rows, columns)
     for group, times in fused:
         experts = group.shape[0] if len(group.shape) == 3 else 1
-        yield from _matrix_pair(group, lora.rank * times * experts, *group.shape[-2:])
+        rows, columns = group.shape[-2:]
+        yield from _matrix_pair(group, lora.rank * times * experts, rows // times if fused_qkv else rows, columns)
 
 
 def module_name(group: ParameterGroup) -> str:

@@ -44,7 +44,8 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     norm_backward_tensors: int = 2
     """fp32 tensors of the hidden size that are alive while an RMSNorm runs backward."""
     fused_qkv: bool = False
-    """Queries, keys and values are one linear layer, of which LoRA adapts parts; attention copies its output."""
+    """Queries, keys and values are one linear layer, of which LoRA adapts parts (the halves of a gated MLP are two);
+    attention copies its output."""
     fused_eager_softmax: bool = False
     """Eager attention takes the softmax in one kernel that keeps its output in the compute type."""
     plain_softmax_families: bool = False

@@ -54,7 +54,7 @@ def _read_own_sharding(
     kind = _counted_kind(mixed, findings)
     precision = kept if kept in _HALF else f"{kind}-mixed" if kind in _HALF else "fp32"
     written = any(part is not None and part.written for part in (mixed, weights))
-    findings.record("training.precision", precision, _origin(mixed, weights), written=written)
+    findings.record("training.precision", precision, _origin(mixed, weights) or own.origin, written=written)
     if kept in _HALF and kind in _HALF and kind != kept:
         sentence = f"{own.origin}: {kept} weights are gathered in {kind}; they are counted as {kept}."
         findings.mark_uncertain("training.precision", sentence, direction="more")

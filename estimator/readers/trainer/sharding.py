@@ -209,6 +209,11 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
         sentence = f"{wrap.origin}: the whole model is counted as gathered at once; FSDP's units may be smaller."
         findings.mark_uncertain("parallel.fsdp_units", sentence, direction="less")
         findings.record_from(wrap, "parallel.fsdp_units", "model")
+    own, steps = fsdp.find_true("script_own_sharding"), findings.get("training.gradient_accumulation")
+    if own is not None and steps is not None and steps.value > 1:
+        sentence = f"{own.origin}: gradients are counted as accumulated before they are reduced, as under no_sync."
+        findings.warn(sentence, unless="training.gradient_accumulation")
+        findings.add_uncertainty("less", "gradients", unless="training.gradient_accumulation")
     if (offload := fsdp.find_true("fsdp_offload_params")) is not None:
         findings.record("parallel.cpu_offload", "all", offload.origin)
 

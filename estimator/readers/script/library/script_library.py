@@ -158,8 +158,9 @@ class ScriptLibrary:
         if TRAINING_CONFIG.fullmatch(name) or (path.startswith("trl.") and name.endswith("Config")):
             return make_arguments(call, self.notes)
         if name.endswith("Trainer"):
-            make = make_lightning_trainer if name == "Trainer" and "lightning" in path else make_trainer
-            return make(call, self.notes)
+            if name == "Trainer" and "lightning" in path:
+                return make_lightning_trainer(call, self.notes)
+            return make_trainer(call, self.notes, path)
         if name in optimizer_class_names():
             return make_optimizer(call, self.notes)
         if is_adapter_config(call):
@@ -231,10 +232,7 @@ class ScriptLibrary:
         for path in found.kind.external_bases():
             base = path.rpartition(".")[2]
             if base.endswith("Trainer"):
-                self.notes.called.add(base)
-                trainer = TrainerObject(self.notes, base, call.where)
-                trainer.read(call)
-                self.notes.trainers.append(trainer)
+                trainer = make_trainer(call, self.notes, path)
                 found.values["_trainer"] = trainer
                 found.values.setdefault("model", trainer.model if trainer.model is not None else UNKNOWN)
                 found.values.setdefault("args", trainer.arguments)

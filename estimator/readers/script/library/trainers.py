@@ -4,13 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...source import Setting
+from ...source import MODEL_STATES, Setting
 from ..models import (
     LIGER_FUNCTIONS,
     AdapterConfig,
     Arguments,
     Model,
     Notes,
+    ParsedArguments,
     add_adapters,
     copy_value,
     make_tensor,
@@ -33,6 +34,11 @@ _ROLE_BY_ARGUMENT = {
     **dict.fromkeys(("value_model", "critic", "critic_model"), "critic"),
 }
 _ACCUMULATION = "gradient_accumulation_steps"
+_LIBRARIES = (
+    *("transformers", "trl", "unsloth", "sentence_transformers", "setfit", "optimum", "adapters", "span_marker"),
+    *("pylate", "gliner", "llamafactory", "swift", "axolotl"),
+)
+"""Libraries whose trainers are transformers', or derived from it."""
 _FOLLOWED = (Model, Function, Instance, type(None))
 
 
@@ -147,11 +153,24 @@ class TrainerObject(Thing):
         yield self.model
 
 
-def make_trainer(call: Call, notes: Notes) -> Any:
-    """Follow the constructor of a trainer."""
-    trainer = TrainerObject(notes, call.name, call.where)
+def make_trainer(call: Call, notes: Notes, path: str) -> TrainerObject:
+    """Follow the constructor of a trainer, or of a class derived from it.
+
+    Args:
+        call: the call.
+        notes: where it is noted.
+        path: the trainer's dotted name.
+    """
+    name = path.rpartition(".")[2]
+    trainer = TrainerObject(notes, name, call.where)
     trainer.read(call)
     notes.trainers.append(trainer)
+    notes.called.add(name)
+    root, dot, _ = path.partition(".")
+    if dot and root not in _LIBRARIES and not isinstance(trainer.arguments, Arguments | ParsedArguments):
+        notes.called.discard(name)
+        sentence = f"{call.where}: {path} is no trainer that is known here; what it does is not followed."
+        notes.doubt(sentence, *MODEL_STATES, "activations", "logits")
     return trainer
 
 

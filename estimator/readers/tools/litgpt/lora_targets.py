@@ -34,9 +34,6 @@ def record_targets(program: Program, settings: LayeredSettings) -> None:
         is_on = as_bool(setting) if setting is not None else on_by_default
         if is_on and name == "lora_mlp" and experts and setting is not None:
             targets += experts
-            sentence = f"{setting.origin}: adapters of experts are counted as peft has them, which LitGPT's are below."
-            program.findings.warn(sentence)
-            program.findings.add_uncertainty("less", "gradients", "optimizer", unless="lora.targets")
         elif is_on:
             every = tuple(dict.fromkeys(layer for family in families for layer in family))
             targets += next((family for family in families if names.issuperset(family)), every)

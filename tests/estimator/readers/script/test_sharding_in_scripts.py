@@ -183,3 +183,16 @@ def test_the_range_of_other_units_covers_blocks_and_the_whole_model(tmp_path: Pa
     other = budget("model = FSDP(model, auto_wrap_policy=choose())").peak
     for lines in ("model = FSDP(model)", f"model = FSDP(model, auto_wrap_policy={BY_LAYER})"):
         assert other.low_bytes <= budget(lines).peak.device_bytes <= other.high_bytes
+
+
+def test_accumulation_in_an_own_loop_may_reduce_at_every_step(tmp_path: Path) -> None:
+    loop = (
+        "for i, b in enumerate(loader):\n    model(b).loss.backward()\n    if (i + 1) % 8 == 0:\n        opt.step()\n"
+    )
+    (tmp_path / "train.py").write_text(
+        f"{HEAD.replace('DTYPE', 'bfloat16')}fully_shard(model)\nopt = torch.optim.AdamW(model.parameters())\n{loop}"
+    )
+    reading = read_launch(["python", "train.py"], environ=RANKS, cwd=tmp_path)
+    assert reading.value("training.gradient_accumulation") == 8
+    assert unsure(reading) == {("gradients", "less")}
+    assert reading.warnings

@@ -104,6 +104,8 @@ PYTHIA_14M = (
         ("microsoft/phi-2", "lora_mlp", 4_587_520),
         ("microsoft/phi-2", "lora_projection", 1_966_080),
         (LLAMA, "lora_mlp", 2_392_064),
+        ("microsoft/Phi-3-mini-4k-instruct", "lora_mlp", 5_898_240),
+        ("mistralai/Mixtral-8x7B-v0.1", "lora_mlp", 58_852_352),
     ],
 )
 def test_switches_of_lora_mean_the_layers_of_the_model(
@@ -120,7 +122,6 @@ def test_lora_of_experts_and_of_unknown_models(read: Read) -> None:
     line = f"litgpt finetune_lora NAME {LENGTH} --lora_mlp true"
     experts = read(line.replace("NAME", "mistralai/Mixtral-8x7B-v0.1"))
     assert {"w1", "w2", "w3", "gate"} <= set(experts.value("lora.targets"))
-    assert experts.job().unsure.gradients == "less"
     assert {"gate_proj", "fc1", "dense_h_to_4h"} <= set(read(line.replace("NAME", "some/model")).value("lora.targets"))
 
 

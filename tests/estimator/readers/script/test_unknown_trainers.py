@@ -1,0 +1,63 @@
+"""Trainers that are not transformers': the defaults of its arguments are not theirs."""
+
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+_MODEL = "from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+_OWN_CLASS = """
+class Trainer:
+    def __init__(self, config, model):
+        self.config, self.model = config, model
+
+    def run(self):
+        for batch in self.batches:
+            self.model(batch).loss.backward()
+"""
+
+
+def _read(folder: Path, script: str) -> JobReading:
+    (folder / "train.py").write_text(script)
+    return read_launch(["python", "train.py"], environ={}, cwd=folder, versions={"transformers": "5.2.0"})
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"from mingpt.trainer import Trainer\n{_MODEL}trainer = Trainer(None, model, [])\ntrainer.run()",
+        f"import mingpt.trainer\n{_MODEL}mingpt.trainer.Trainer(None, model, []).run()",
+        f"from composer import Trainer\n{_MODEL}Trainer(model=model, max_duration='1ep').fit()",
+    ],
+)
+def test_a_trainer_of_an_unknown_module_has_no_defaults_of_transformers(tmp_path: Path, script: str) -> None:
+    reading = _read(tmp_path, script)
+    assert reading.value("training.micro_batch") is None
+    assert "training.micro_batch" in reading.missing
+    assert reading.value("model.id") == "gpt2"
+    assert any("Trainer" in warning and "not followed" in warning for warning in reading.warnings)
+    assert reading.uncertainties
+
+
+def test_a_script_s_own_class_is_no_trainer_of_transformers(tmp_path: Path) -> None:
+    reading = _read(tmp_path, f"{_MODEL}{_OWN_CLASS}\nTrainer(None, model).run()")
+    assert reading.value("training.micro_batch") is None
+    (tmp_path / "mingpt").mkdir()
+    (tmp_path / "mingpt" / "trainer.py").write_text(_OWN_CLASS)
+    reading = _read(tmp_path, f"from mingpt.trainer import Trainer\n{_MODEL}Trainer(None, model).run()")
+    assert reading.value("training.micro_batch") is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"from transformers import Trainer\n{_MODEL}Trainer(model).train()",
+        f"from transformers import *\n{_MODEL}Trainer(model).train()",
+        f"from mine import MyTrainer\nfrom transformers import TrainingArguments\n{_MODEL}"
+        "MyTrainer(model=model, args=TrainingArguments('out')).train()",
+    ],
+)
+def test_transformers_trainers_have_its_defaults(tmp_path: Path, script: str) -> None:
+    assert _read(tmp_path, script).value("training.micro_batch") == 8
