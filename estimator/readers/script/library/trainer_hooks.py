@@ -3,7 +3,7 @@
 import ast
 from typing import Any
 
-from ..models.notes import Notes
+from ..models import Notes
 from ..python import UNKNOWN, Call, Function, Instance
 
 _OPTIMIZER_METHODS = ("create_optimizer", "create_optimizer_and_scheduler")
