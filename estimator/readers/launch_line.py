@@ -276,7 +276,7 @@ def _defaults(
     has_batch_flags = any(name.startswith("per_device_") for name in given)
     if script.trains_with_trainer or has_trainer_flags or has_batch_flags:
         return [library]
-    loads_model = not script.called.isdisjoint(("from_pretrained", "from_config"))
+    loads_model = script.loads_model or not script.called.isdisjoint(("from_pretrained", "from_config"))
     return [{"dtype": library["dtype"]}] if loads_model or "model_name_or_path" in given else []
 
 

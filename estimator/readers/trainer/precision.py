@@ -38,6 +38,9 @@ def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None,
         precision = weights.value if weights is not None and in_half else f"{kind}-mixed" if kind in _HALF else "fp32"
         written = any(part is not None and part.written for part in (mixed, weights))
         findings.record("training.precision", precision, _origin(mixed, weights), written=written)
+    elif findings.get("training.precision") is None:
+        sentence = "Nothing states the type of the weights; fp32 weights under bf16 autocast are counted."
+        findings.mark_uncertain("training.precision", sentence)
     if mixed is not None and kind in _HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
         findings.record("parallel.reduce_dtype", kind, origin, written=False)

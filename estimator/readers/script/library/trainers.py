@@ -25,6 +25,7 @@ from ..python import UNKNOWN, Attribute, Call, Function, Instance, Thing, plain,
 from .accelerators import ACCELERATE_FUNCTIONS
 from .optimizers import Optimizer
 from .sharding import MIXED_PRECISION, SHARDING_FUNCTIONS
+from .trainer_hooks import follow_callbacks, follow_own_optimizer
 
 _ROLE_BY_ARGUMENT = {
     **dict.fromkeys(("ref_model", "reference_model"), "reference"),
@@ -60,6 +61,7 @@ class TrainerObject(Thing):
         self.unknown_model: str | None = None
         """The expression of a model of which nothing is known."""
         self.ran = False
+        self.callbacks: Any = None
         self.others: list[tuple[str, Setting]] = []
         """Roles and names of other models that it loads itself."""
 
@@ -80,6 +82,7 @@ class TrainerObject(Thing):
             self.unknown_model = short_text(node)
         self._take_adapters(call)
         take_trainer_settings(call, self._notes)
+        self.callbacks = call.value(None, "callbacks")
         for name, role in _ROLE_BY_ARGUMENT.items():
             self._take_other(call, name, role)
         given = call.value(None, "optimizers")
@@ -136,7 +139,13 @@ class TrainerObject(Thing):
             self.ran = True
             if call.name == "fit" and call.args:
                 self.model = call.args[0]
+            follow_callbacks(self.callbacks, self.model, call)
+            if isinstance(call.receiver, Instance):
+                follow_own_optimizer(call.receiver, call, self._notes)
             call.run.library.train_step(call)
+        elif call.name == "add_callback" and call.args:
+            known = self.callbacks if isinstance(self.callbacks, list | tuple) else ()
+            self.callbacks = [*known, call.args[0]]
         return UNKNOWN
 
     def parts(self) -> Any:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...source import Setting
 from ..python import UNKNOWN, Call, External, Thing, as_number, plain, short_text
 from .model import Model, Part
 from .parameters import Parameter, ParameterList
@@ -293,6 +294,17 @@ def _share(part: Part, call: Call) -> Any:
     return _itself(part)
 
 
+def _fit(part: Part, call: Call) -> Any:
+    """Follow ``fit(objectives, use_amp=True)``, which trains a model of sentence-transformers."""
+    if isinstance(part.owner, Model):
+        notes = part.owner.notes
+        notes.parameters_given.append(part.owner)
+        if plain(call.value(None, "use_amp", default=False)) is True:
+            setting = Setting(value="fp16", origin=f"{call.where}: fit(use_amp=True)")
+            notes.own_loop.setdefault("mixed_precision", setting)
+    return None
+
+
 MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     **dict.fromkeys(("parameters", "named_parameters"), _parameters),
     **dict.fromkeys(("modules", "named_modules"), _modules),
@@ -320,6 +332,7 @@ MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "load_adapter": _load_adapter,
     "apply": _apply,
     "compile": _compile,
+    "fit": _fit,
     **dict.fromkeys(("add_module", "register_module"), _add_module),
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
     **dict.fromkeys(("train", "eval", "get_base_model", "share_memory", "unwrap", "to_bettertransformer"), _share),

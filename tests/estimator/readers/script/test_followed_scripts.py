@@ -211,3 +211,45 @@ def test_long_running_scripts_are_followed_to_a_limit(tmp_path: Path) -> None:
 def test_patterns_that_could_take_forever_are_not_tried(tmp_path: Path, pattern: str) -> None:
     names = f"for n, p in model.named_parameters():\n    p.requires_grad = bool(re.match({pattern!r}, 'a' * 150 + n))\n"
     read(tmp_path, f'import re\n{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{names}{TRAIN}')
+
+
+def test_a_trainers_own_optimizer_and_callbacks_that_freeze(tmp_path: Path) -> None:
+    script = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+import torch
+
+class Freeze(TrainerCallback):
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("mlp" in name)
+
+class Mine(Trainer):
+    def create_optimizer(self):
+        self.optimizer = torch.optim.Adagrad(self.model.parameters())
+        return self.optimizer
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+Mine(model, TrainingArguments("out", optim="adamw_torch"), callbacks=[Freeze()]).train()
+"""
+    assert found(read(tmp_path, script), "training.optimizer", "training.trainable") == (
+        "adagrad",
+        ["model.layers.*.mlp.*"],
+    )
+
+
+def test_a_trainers_own_optimizer_that_is_not_followed_is_a_doubt(tmp_path: Path) -> None:
+    own = "class Mine(Trainer):\n    def create_optimizer(self):\n        self.optimizer = make_it(self)\n"
+    model = 'model = AutoModelForCausalLM.from_pretrained("gpt2")\n'
+    reading = read(tmp_path, f"from transformers import Trainer\n{LOAD}{own}{model}Mine(model).train()\n")
+    assert unsure(reading)["optimizer"] == "either"
+
+
+@pytest.mark.parametrize(("fit", "precision"), [("", "fp32"), (", use_amp=True", "fp16-mixed")])
+def test_models_of_sentence_transformers(tmp_path: Path, fit: str, precision: str) -> None:
+    script = 'model = SentenceTransformer("google-bert/bert-base-uncased")\nmodel.fit(data, epochs=1{})\n'
+    assert found(read(tmp_path, script.format(fit)), "training.precision") == (precision,)
+
+
+def test_without_any_word_about_dtypes_the_precision_is_a_doubt(tmp_path: Path) -> None:
+    reading = read(tmp_path, "model = build()\nopt = torch.optim.AdamW(model.parameters())\n")
+    assert "Nothing states the type of the weights" in " ".join(reading.warnings)
