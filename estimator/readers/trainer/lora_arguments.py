@@ -85,6 +85,10 @@ def _read_copied_modules(settings: LayeredSettings, findings: FindingCollector) 
     if known and findings.get("training.trainable") is None and settings.find("script_trainable") is None:
         findings.record_from(setting, "training.trainable", [f"*{name}.*" for name in names])
         if {*names} & {*_EMBEDDINGS} and {*names} & {*_HEADS}:  # peft copies both even where they share their weight
+            sentence = (
+                "if the head and the embedding share their weight, peft trains a copy of each; one is counted then."
+            )
+            findings.warn(f"{setting.origin}: {sentence}", unless="training.trainable")
             findings.add_uncertainty("more", *MODEL_STATES, unless="training.trainable")
     else:
         findings.warn(f"{setting.origin} may change the memory and is not counted.")

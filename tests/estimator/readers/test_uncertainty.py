@@ -173,3 +173,12 @@ def test_every_relevant_argument_may_be_unknown(read: Read, tmp_path: Path) -> N
         weights="either", gradients="either", optimizer="either", activations="either", logits="either"
     )
     assert len([warning for warning in reading.warnings if "only known when the script runs" in warning]) == len(names)
+
+
+def test_copies_of_head_and_embedding_are_a_warning(tmp_path: Path) -> None:
+    """With one weight for both, peft 0.21 trains two copies of it unless it is asked to tie them."""
+    line = "trl sft --model_name_or_path gpt2 --use_peft --lora_modules_to_save lm_head wte"
+    both = read_launch(line.split(), environ={}, cwd=tmp_path)
+    assert any("a copy of each" in warning for warning in both.warnings)
+    one = read_launch(line.removesuffix(" wte").split(), environ={}, cwd=tmp_path)
+    assert not any("a copy of each" in warning for warning in one.warnings)
