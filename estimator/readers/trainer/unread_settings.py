@@ -81,6 +81,10 @@ def warn_of_unresolved(
 def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Warn of written settings that may change the memory and were not understood, and mark what they concern."""
     for name, setting in settings.unread():
+        meant = [each for each in _KEY_BY_ARGUMENT if "_" in name and each.startswith(name)]
+        if meant and setting.origin.startswith("--"):  # argparse takes abbreviations
+            findings.mark_uncertain(_KEY_BY_ARGUMENT[meant[0]], f"{setting.origin} may stand for --{meant[0]}.")
+            continue
         effect = _possible_effect(name, setting)
         if effect is not None:
             direction, components = effect

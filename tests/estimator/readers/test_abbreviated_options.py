@@ -103,3 +103,8 @@ def test_argparse_does_what_is_assumed() -> None:
     assert parser.parse_args(["--per_device_t=4"]).per_device_train_batch_size == 4
     with pytest.raises(SystemExit):
         parser.parse_args(["--per_device", "4"])
+
+
+def test_options_of_a_tool(tmp_path: Path) -> None:
+    line = "llamafactory-cli train --model_name_or_path gpt2 --stage sft --cutoff_len 128 --per_device_train_b 4"
+    assert _warned(_read(tmp_path, line), "may stand for --per_device_train_batch_size")
