@@ -30,6 +30,8 @@ _PROGRAM_SUFFIXES = (".py", ".ipynb")
 _MODEL_CONFIG_KEYS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _GIVEN = "you"
 """Origin of a value that the user edited."""
+_UNREAD = " is not counted: "
+"""In a note on a script or a configuration that could not be read."""
 _EXAMPLE_VALUES = {
     "model.id": "meta-llama/Llama-3.1-8B",
     "training.micro_batch": "1",
@@ -243,7 +245,8 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         example = f"{where} --set {first}={_EXAMPLE_VALUES.get(first, 1)}"
         if wrong:
             raise InputError(f"{refused[first]}; correct it, or give it {example}")
-        raise InputError(f"{source} does not set {', '.join(loaded.missing)}; add it {example}")
+        unread = next((f" ({each.rstrip('.')})" for each in loaded.notes if _UNREAD in each), "")
+        raise InputError(f"{source} does not set {', '.join(loaded.missing)}{unread}; add it {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     return replace(loaded, notes=(*loaded.notes, f"Not written anywhere: {'; '.join(guessed)}.")) if guessed else loaded

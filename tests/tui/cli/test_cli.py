@@ -168,6 +168,7 @@ def test_fit_without_a_driver_suggests_the_gpu_type_flag(vramtop: Vramtop) -> No
         (("estimate", "no-such/model"), 2, "no-such/model"),
         (("estimate", "zero3.json"), 2, "zero3.json does not set model.id"),
         (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
+        (("estimate", "--", "python", "nosuch.py"), 2, "nosuch.py: cannot be read: No such file or directory"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
         (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),

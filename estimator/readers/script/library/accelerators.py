@@ -5,7 +5,7 @@ from typing import Any
 
 from ...source import MODEL_STATES, Setting, default_setting
 from ..models import Model, Notes, models_in
-from ..python import UNKNOWN, Attribute, Call, Thing, short_text
+from ..python import UNKNOWN, Attribute, Call, Function, Thing, short_text
 from .sharding import DtypePolicy
 
 _FSDP_ARGUMENTS = {
@@ -33,6 +33,8 @@ _WITHOUT_EFFECT = {
     *("enable_msamp", "msamp_opt_level", "transformer_moe_cls_names", "is_train_batch_min"),
 }
 _PLUGINS = ("fsdp_plugin", "deepspeed_plugin", "parallelism_config", "gradient_accumulation_plugin")
+_STARTING_BATCH = 128
+"""accelerate's default (``utils/memory.py``)."""
 _UNREAD = ("deepspeed_plugins", "megatron_lm_plugin", "torch_tp_plugin")
 
 
@@ -145,11 +147,22 @@ def _take_plugin(call: Call, name: str, notes: Notes) -> None:
     notes.doubt(sentence, *MODEL_STATES, direction="less", key="parallel.strategy")
 
 
+def search_batch(call: Call, notes: Notes) -> Any:
+    """Follow ``@find_executable_batch_size(starting_batch_size=256)``, which halves the batch after each failure."""
+    function = call.value(0)
+    if isinstance(function, Function):
+        function.given = (call.value(1, "starting_batch_size", default=_STARTING_BATCH),)
+        sentence = f"{call.where}: {call.name} halves the batch when it does not fit; the first one is counted."
+        notes.doubt(sentence, "activations", "logits", direction="less", key="training.micro_batch")
+    return UNKNOWN
+
+
 ACCELERATE_FUNCTIONS: Mapping[str, Any] = {
     "Accelerator": make_accelerator,
     "FullyShardedDataParallelPlugin": make_fsdp_plugin,
     "DeepSpeedPlugin": _plugin("use_deepspeed", _DEEPSPEED_ARGUMENTS),
     "ParallelismConfig": _plugin(None, {name: f"parallelism_config_{name}" for name in _SIZES}),
+    "@find_executable_batch_size": search_batch,
     "GradientAccumulationPlugin": _plugin(None, {"num_steps": "gradient_accumulation_steps"}),
 }
 """Functions and classes by the last part of their names."""

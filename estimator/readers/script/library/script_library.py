@@ -124,8 +124,8 @@ class ScriptLibrary:
         """Return the result of a library's function, and note what it does to models, optimizers and settings."""
         self.notes.called.add(call.name)
         if call.path.startswith("@"):
-            declared = OPTION_PATHS.get(call.path)
-            return declared(self.options, call) if declared is not None else UNKNOWN
+            declared, followed = OPTION_PATHS.get(call.path), MODEL_FUNCTIONS.get(call.path)
+            return declared(self.options, call) if declared else followed(call, self.notes) if followed else UNKNOWN
         found = _NO_FUNCTION if call.receiver is not None else self._by_path(call)
         return self._by_name(call) if found is _NO_FUNCTION else found
 

@@ -12,7 +12,7 @@ from .configs import DECISIVE_ARGUMENTS
 from .model import Model
 from .notes import Notes
 
-_LORA_NAMES = {"r": "lora_r", "target_modules": "lora_target_modules"}
+_LORA_NAMES = {"r": "lora_r", "init_r": "lora_r", "target_modules": "lora_target_modules"}
 _WITHOUT_EFFECT = {
     *("lora_alpha", "lora_dropout", "bias", "task_type", "inference_mode", "fan_in_fan_out", "use_rslora", "revision"),
     *("init_lora_weights", "base_model_name_or_path", "peft_type", "auto_mapping", "alpha_pattern", "layers_pattern"),
@@ -21,6 +21,8 @@ _WITHOUT_EFFECT = {
     *("token_dim", "num_layers", "encoder_hidden_size", "adapter_name", "autocast_adapter_dtype", "mixed"),
 }
 """Arguments of ``LoraConfig`` and ``get_peft_model`` on which no bytes depend; any other is named as not counted."""
+_SCHEDULE_OF_RANKS = {"r", "target_r", "tinit", "tfinal", "deltaT", "beta1", "beta2", "orth_reg_weight", "total_step"}
+"""Arguments of AdaLoRA, which begins with ``init_r`` ranks and ends with fewer."""
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 _KNOWN = re.compile(
     r"(?i)lora|prompt|prefix|ia3|lntuning|fourierft|vera|trainabletokens|loha|lokr|oft|hira|road|bone|miss|poly|shira"
@@ -83,8 +85,10 @@ class QuantizationConfig(Thing):
 
 def read_lora(call: Call, into: dict[str, Setting], unresolved: dict[str, str]) -> None:
     """Read the arguments of ``LoraConfig`` under the names of our settings."""
+    if call.name == "AdaLoraConfig" and "init_r" not in call.kwargs:
+        into["lora_r"] = default_setting(12, "AdaLoRA's initial rank by default")
     for name in call.kwargs:
-        if name in _WITHOUT_EFFECT:
+        if name in _WITHOUT_EFFECT or (call.name == "AdaLoraConfig" and name in _SCHEDULE_OF_RANKS):
             continue
         setting = call.setting(name)
         if setting is None and name in DECISIVE_ARGUMENTS:

@@ -23,6 +23,7 @@ class Definitions(Expressions):
         """Give a function's parameters their values: the call's, options', defaults, or unknown."""
         arguments = function.node.args
         named = [parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args)]
+        args = [*function.given, *args]
         values = dict(zip(named, args, strict=False))
         for name in (*named, *(parameter.arg for parameter in arguments.kwonlyargs)):
             if name in values:

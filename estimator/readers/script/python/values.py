@@ -153,8 +153,8 @@ class Function:
     is_property: bool = False
     is_static: bool = False
     is_class_method: bool = False
-    config: Any = None
-    """What a decorator passes as its first argument (hydra)."""
+    given: tuple[Any, ...] = ()
+    """Arguments that a decorator passes before those of a call (``find_executable_batch_size``)."""
 
 
 @dataclass(eq=False, slots=True)

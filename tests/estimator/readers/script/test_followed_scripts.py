@@ -253,3 +253,26 @@ def test_models_of_sentence_transformers(tmp_path: Path, fit: str, precision: st
 def test_without_any_word_about_dtypes_the_precision_is_a_doubt(tmp_path: Path) -> None:
     reading = read(tmp_path, "model = build()\nopt = torch.optim.AdamW(model.parameters())\n")
     assert "Nothing states the type of the weights" in " ".join(reading.warnings)
+
+
+def test_a_batch_that_is_searched_for_starts_with_the_first(tmp_path: Path) -> None:
+    script = f"""\
+from accelerate.utils import find_executable_batch_size
+{LOAD}
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+@find_executable_batch_size(starting_batch_size=256)
+def loop(batch_size, data):
+    loader = DataLoader(data, batch_size=batch_size)
+    {TRAIN.replace(chr(10), chr(10) + "    ")}
+loop([1, 2])
+"""
+    reading = read(tmp_path, script)
+    assert found(reading, "training.micro_batch") == (256,)
+    assert unsure(reading)["activations"] == "less"
+
+
+@pytest.mark.parametrize(("argument", "rank"), [("init_r=24, target_r=4", 24), ("", 12)])
+def test_adalora_begins_with_its_initial_rank(tmp_path: Path, argument: str, rank: int) -> None:
+    adapters = f"model = get_peft_model(model, AdaLoraConfig({argument}))\n"
+    script = f'from peft import *\n{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{adapters}{TRAIN}'
+    assert found(read(tmp_path, script), "lora.rank") == (rank,)
