@@ -82,7 +82,7 @@ def estimate(
                 python=python,
                 environ=environ,
             )
-            _check_trained_count(job, traced)
+            traced = _with_reported_count(job, traced)
             traced = with_other_models(
                 replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
             )
@@ -189,14 +189,21 @@ def _with_known_trained(job: Job, arch: Architecture | None) -> Job:
     )
 
 
-def _check_trained_count(job: Job, traced: Budget) -> None:
-    """Raise CannotTellError if the running program trains another number of parameters than the trace does."""
+def _with_reported_count(job: Job, traced: Budget) -> Budget:
+    """Return the budget with the number of trained parameters that the running program reports.
+
+    Raises:
+        CannotTellError: it trains another number than the trace does.
+    """
     reported = job.training.trainable_parameters
-    if reported is not None and abs(reported - traced.model.trainable_parameters) > _COUNT_TOLERANCE * reported:
+    if reported is None:
+        return traced
+    if abs(reported - traced.model.trainable_parameters) > _COUNT_TOLERANCE * reported:
         raise CannotTellError(
             f"the running program trains {reported:,} parameters, and the model as it was read "
             f"{traced.model.trainable_parameters:,}"
         )
+    return replace(traced, model=replace(traced.model, trainable_parameters=reported))
 
 
 def _held_models(

@@ -73,3 +73,12 @@ def test_a_trace_refuses_patterns_that_match_nothing_and_counts_that_differ() ->
         estimate(job(llama, {"trainable": ["scores"]}), method="traced")
     with pytest.raises(CannotTellError, match="not known which parameters"):
         estimate(job(llama, {"trainable": ["lm_head"], "trainable_parameters": 12345}), method="traced")
+
+
+@pytest.mark.slow
+def test_the_count_of_the_running_program_is_the_one_that_a_trace_states() -> None:
+    llama = CASES[0][0]
+    asked = {"trainable": ["lm_head"]}
+    counted = estimate(job(llama, asked), method="formula").model.trainable_parameters
+    reported = estimate(job(llama, {**asked, "trainable_parameters": counted + 1}), method="traced")
+    assert reported.model.trainable_parameters == counted + 1
