@@ -22,8 +22,8 @@ from .too_small import MIN_SIZE, TooSmallScreen
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-_RESIZE_SETTLED_SECONDS = 0.25
-"""Time without a resize after which the last size is repeated."""
+_RESIZE_SETTLED_SECONDS = (0.25, 1.0, 5.0)
+"""Times without a resize after which the last size is repeated: on a busy machine an older one may arrive late."""
 
 
 class TerminalApp(ChangedCellsApp):
@@ -42,8 +42,8 @@ class TerminalApp(ChangedCellsApp):
         """The unexpected error that ended the app."""
         self._was_sized = False
         """True once the terminal's first size is known."""
-        self._settled: Timer | None = None
-        """Runs out when no resize follows the last one."""
+        self._settled: list[Timer] = []
+        """Run out when no resize follows the last one."""
 
     @property
     def ascii_only(self) -> bool:
@@ -88,10 +88,10 @@ class TerminalApp(ChangedCellsApp):
     @on(Resize)
     def _check_new_size(self, event: Resize) -> None:
         self._show_if_too_small(event.size)
-        if self._settled is not None:
-            self._settled.stop()
+        for timer in self._settled:
+            timer.stop()
         if self._was_sized:
-            self._settled = self.set_timer(_RESIZE_SETTLED_SECONDS, self._resize_screen)
+            self._settled = [self.set_timer(seconds, self._resize_screen) for seconds in _RESIZE_SETTLED_SECONDS]
         self._was_sized = True
 
     def _resize_screen(self) -> None:
