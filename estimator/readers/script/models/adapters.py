@@ -23,6 +23,14 @@ _WITHOUT_EFFECT = {
 """Arguments of ``LoraConfig`` and ``get_peft_model`` on which no bytes depend; any other is named as not counted."""
 _SCHEDULE_OF_RANKS = {"r", "target_r", "tinit", "tfinal", "deltaT", "beta1", "beta2", "orth_reg_weight", "total_step"}
 """Arguments of AdaLoRA, which begins with ``init_r`` ranks and ends with fewer."""
+_ADALORA_TARGETS = {
+    "t5": "q k v o wi wo",
+    "mt5": "q k v o wi_0 wi_1 wo",
+    **dict.fromkeys(("bart", "opt"), "q_proj k_proj v_proj out_proj fc1 fc2"),
+    "roberta": "query key value dense",
+    "deberta-v2": "query_proj key_proj value_proj dense",
+}
+"""AdaLoRA's default targets by model type, where they differ from LoRA's (peft 0.18, ``utils/constants.py``)."""
 _QUANTIZATION_ARGUMENTS = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 _KNOWN = re.compile(
     r"(?i)lora|prompt|prefix|ia3|lntuning|fourierft|vera|trainabletokens|loha|lokr|oft|hira|road|bone|miss|poly|shira"
@@ -113,6 +121,7 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
             _other_method(model, config, call)
             return
         model.settings.update(config.settings)
+        _read_adalora_targets(model, config)
         if kind != "LoraConfig":
             model.notes.doubt(
                 f"{config.where}: {kind} is counted as LoRA adapters, of which it differs.",
@@ -122,6 +131,15 @@ def add_adapters(model: Model, config: Any, call: Call, *, text: str = "") -> No
     if isinstance(config, AdapterConfig):
         _train_head(model, config, call)
     model.put("use_peft", True, call.where, text or f"{call.name}(...)")
+
+
+def _read_adalora_targets(model: Model, config: AdapterConfig) -> None:
+    """Take the layers that AdaLoRA adapts by default."""
+    table = model.config.table() if model.config is not None else None
+    kind = str((table or {}).get("model_type"))
+    if config.kind == "AdaLoraConfig" and "target_modules" not in config.arguments and kind in _ADALORA_TARGETS:
+        targets = default_setting(_ADALORA_TARGETS[kind].split(), f"AdaLoRA's default for {kind}")
+        model.settings["lora_target_modules"] = targets
 
 
 def _train_head(model: Model, config: AdapterConfig, call: Call) -> None:

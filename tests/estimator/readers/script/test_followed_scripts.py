@@ -276,3 +276,11 @@ def test_adalora_begins_with_its_initial_rank(tmp_path: Path, argument: str, ran
     adapters = f"model = get_peft_model(model, AdaLoraConfig({argument}))\n"
     script = f'from peft import *\n{LOAD}model = AutoModelForCausalLM.from_pretrained("gpt2")\n{adapters}{TRAIN}'
     assert found(read(tmp_path, script), "lora.rank") == (rank,)
+
+
+def test_adalora_has_default_targets_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "bart").mkdir()
+    (tmp_path / "bart" / "config.json").write_text('{"model_type": "bart", "d_model": 64, "vocab_size": 1000}')
+    adapters = "model = get_peft_model(model, AdaLoraConfig(init_r=12))\n"
+    script = f'from peft import *\n{LOAD}model = AutoModelForCausalLM.from_pretrained("./bart")\n{adapters}{TRAIN}'
+    assert found(read(tmp_path, script), "lora.targets") == (["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],)
