@@ -5,13 +5,14 @@ worker holds some 350 MB of host memory, so only one is kept, for at most a minu
 has a worker of its own.
 """
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from ..common import CannotTellError, ProcessLimitError, current_folder, current_token, start_thread
 from .interpreters import Interpreter
-from .worker_process import Worker
+from .worker_process import Worker, WorkerEndedError
 
 MAX_IDLE_SECONDS = 60
 
@@ -43,7 +44,24 @@ class WorkerPool:
         shared = self._is_shared(message)
         if message.get("code"):
             message = {**message, "code": {**message["code"], "current": current_folder()}}
-        worker = (self._take(interpreter) if shared else None) or Worker(interpreter.path)
+        kept = self._take(interpreter) if shared else None
+        if kept is not None:
+            with contextlib.suppress(WorkerEndedError):  # torch may crash over what an earlier request left
+                return self._ask(kept, interpreter, message, timeout, shared=shared)
+        return self._ask(Worker(interpreter.path), interpreter, message, timeout, shared=shared)
+
+    def close(self) -> None:
+        """End the idle worker."""
+        with self._lock:
+            idle, self._idle = self._idle, None
+        if idle is not None:
+            idle[2].cancel()
+            idle[1].end()
+
+    def _ask(
+        self, worker: Worker, interpreter: Interpreter, message: Mapping[str, Any], timeout: float, *, shared: bool
+    ) -> dict[str, Any]:
+        """Return a worker's answer; keep the worker if it may answer others."""
         answered = False
         try:
             answer = worker.request(message, timeout)
@@ -57,14 +75,6 @@ class WorkerPool:
             else:
                 worker.end()
         return answer
-
-    def close(self) -> None:
-        """End the idle worker."""
-        with self._lock:
-            idle, self._idle = self._idle, None
-        if idle is not None:
-            idle[2].cancel()
-            idle[1].end()
 
     def _is_shared(self, message: Mapping[str, Any]) -> bool:
         return self.max_idle_seconds > 0 and not message.get("code")

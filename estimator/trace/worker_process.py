@@ -27,6 +27,10 @@ _ALIVE: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
 """Workers that may still run; they are killed when vramtop ends, whichever thread waits for them."""
 
 
+class WorkerEndedError(CannotTellError):
+    """The worker ended without an answer."""
+
+
 class UnsupportedRequestError(CannotTellError):
     """The worker does not support a setting of the request."""
 
@@ -107,7 +111,7 @@ class Worker:
             self.close()
             written = self._stderr_tail()
             last = f": {written[-1]}" if written else ""
-            failure = CannotTellError(f"the worker under {self._python} ended{last}")
+            failure = WorkerEndedError(f"the worker under {self._python} ended{last}")
             raise process_limit_error("\n".join(written)) or failure from None
         if answer.get("error"):
             text = str(answer["error"])

@@ -44,12 +44,12 @@ JOB = '[model]\nid = "tiny"\n[model.config]\nmodel_type = "llama"\nhidden_size =
     "num_hidden_layers = 2\nnum_attention_heads = 4\nnum_key_value_heads = 2\nvocab_size = 1000\n"
 )
 ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "attach": (str(os.getpid()),),
+    "attach": ("PID",),
     "record": ("r.jsonl.gz", "--seconds", "0.1"),
     "run": ("--", "true"),
     "doctor": (),
 }
-"""Arguments by command; every other command gets a job."""
+"""Arguments by command; every other command gets a job. PID is that of the tests."""
 LINES = [(name, *ARGUMENTS.get(name, ("job.toml",))) for name in COMMANDS]
 LINES += [("--once",), ("--once", "--json"), ("fit", "job.toml", "--method", "exact", "--gpu-type", "h100-80gb")]
 
@@ -59,7 +59,7 @@ def run(folder: Path, line: Sequence[str], allowed: int) -> tuple[int, str, str]
     (folder / "main.py").write_text(REFUSING)
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "XDG_DATA_HOME": str(folder / "data")}
     done = subprocess.run(
-        [sys.executable, "main.py", str(allowed), *line],
+        [sys.executable, "main.py", str(allowed), *(str(os.getpid()) if each == "PID" else each for each in line)],
         cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
