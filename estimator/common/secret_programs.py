@@ -1,4 +1,4 @@
-"""Secrets that only the program they are given to makes secrets: ``mysql -pSECRET``, ``redis-cli -a SECRET``."""
+"""Arguments that are secrets because of the program they are given to: ``mysql -pSECRET``, ``redis-cli -a SECRET``."""
 
 import re
 from collections.abc import Sequence

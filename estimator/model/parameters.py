@@ -46,11 +46,6 @@ class ParameterGroup:
         """Elements of all repeats."""
         return prod(self.shape) * self.repeat
 
-    @property
-    def is_block_matrix(self) -> bool:
-        """True if it is a matrix, or a stack of matrices, in one of the repeated blocks."""
-        return self.layered and len(self.shape) > 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:

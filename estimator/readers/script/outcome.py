@@ -1,4 +1,4 @@
-"""What one reading of a script comes to: the trained model, the others, and the settings of the job."""
+"""The result of one reading of a script: the trained model, other models, and the settings of the job."""
 
 from dataclasses import dataclass, field
 

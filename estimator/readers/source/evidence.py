@@ -9,7 +9,7 @@ from ...job.rules import OptimizerChoice
 from .layered_settings import Setting, as_int, refusal
 
 GIVEN = "you, in place of what was read"
-"""Origin of what the user gives."""
+"""The origin of settings that the user gives."""
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits", "communication"]

@@ -52,7 +52,7 @@ class _Cell:
     number: int
     lines: list[str]
     count: int | None
-    """Execution count; None: it has not run, or is running."""
+    """Number of its last execution; None: it has not run, or it is running."""
     is_parameters: bool
 
 

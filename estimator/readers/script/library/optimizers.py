@@ -16,7 +16,7 @@ from ..models import (
     ParameterOwner,
     parameters_of,
 )
-from ..python import UNKNOWN, Attribute, Call, External, Instance, ScriptClass, Thing, as_number, plain, short_text
+from ..python import UNKNOWN, Attribute, Call, Instance, ScriptClass, Thing, as_number, plain, short_text
 
 _AVERAGES = re.compile(r"(?i)ema|ema.?(model|v\d|params)?|.*exponentialmovingaverage|averagedmodel|modelema\w*|.*_ema")
 """Classes that keep an average of a model's weights."""
@@ -159,11 +159,6 @@ def make_average(call: Call, notes: Notes) -> Any:
 def is_average(name: str) -> bool:
     """Return True for the name of a class that keeps an average of weights."""
     return _AVERAGES.fullmatch(name) is not None
-
-
-def is_class(value: Any) -> bool:
-    """Return True for a name of a library that is a class by its spelling."""
-    return isinstance(value, External) and value.name[:1].isupper()
 
 
 def optimizer_path(kind: ScriptClass, base: str) -> str | None:

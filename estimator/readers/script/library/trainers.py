@@ -237,7 +237,7 @@ def checkpoint_layers(call: Call, notes: Notes) -> Any:
 
 
 class LightningTrainer(TrainerObject):
-    """A trainer of lightning, which asks its module for the optimizers."""
+    """Lightning's ``Trainer``; the optimizers come from its module's ``configure_optimizers``."""
 
     def read(self, call: Call) -> None:
         """Take the arguments of its constructor."""
