@@ -1,4 +1,4 @@
-"""The limit of processes and threads (``ulimit -u``, a container's ``pids.max``), recognised from the errors it causes."""
+"""The limit of processes and threads (``ulimit -u``, ``pids.max`` of a container), recognised by the errors it causes."""
 
 import errno
 import threading
