@@ -1,4 +1,4 @@
-"""The limit of processes and threads (``ulimit -u``, ``pids.max`` of a container), recognised by the errors it causes."""
+"""The limit of processes and threads (``ulimit -u``, a container's ``pids.max``), recognised by its errors."""
 
 import errno
 import threading
