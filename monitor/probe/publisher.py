@@ -40,7 +40,7 @@ _READ_AND_WRITE, _SHARED = 3, 1
 
 _lock = threading.RLock()
 """Held during start and writes; reentrant because a signal handler may interrupt them."""
-_state: dict[str, Any] = {"pid": 0, "file": -1, "identity": None, "address": None, "sequence": 0, "wake": None}
+_state: dict[str, Any] = {"pid": 0, "file": -1, "identity": None, "address": None, "sequence": 0, "wake": None, "begun": 0, "published": 0}
 _hooked: list[bool] = []
 _facts: dict[str, Any] = {}
 _encoded = [b"{}"]
@@ -143,10 +143,15 @@ def _quietly(function: Callable[..., None], *args: Any) -> None:
 
 
 def _publish(**more: Any) -> None:
+    with _lock:
+        _state["begun"] += 1
+        number = _state["begun"]
     figures = encode_json({**_sample(), **more}).encode("ascii")
     with _lock:
-        if _state["pid"] == os.getpid():
+        # Sampling is outside the lock, so that a thread that hangs in it holds up nobody: a sample may be overtaken.
+        if _state["pid"] == os.getpid() and number > _state["published"]:
             _write(figures, _encoded[0])
+            _state["published"] = number
 
 
 def _write(figures: bytes, facts: bytes) -> None:

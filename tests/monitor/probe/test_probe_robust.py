@@ -355,6 +355,30 @@ def test_a_failing_gpu_does_not_affect_other_figures(run):
     assert (done.stdout, done.stderr) == ("[] 2.99\n", "")
 
 
+def test_a_sample_that_was_overtaken_does_not_replace_the_newer_one(run):
+    done = run("""
+        import threading, torch
+        from looking import next_sample, publisher, sample
+        publisher()._state["wake"].set()  # ends the thread: this test publishes by itself
+        for each in threading.enumerate():
+            if each.name == "vramtop-probe":
+                each.join()
+        read = torch.cuda.memory_stats_as_nested_dict
+        def newer(index):
+            return {**read(index), "allocated_bytes": {"all": {"current": 8, "peak": 9}}}
+        def overtaken(index):
+            torch.cuda.memory_stats_as_nested_dict = newer
+            next_sample()
+            return read(index)
+        torch.cuda.memory_stats_as_nested_dict = overtaken
+        next_sample()
+        print(sample()["devices"][0]["allocated_bytes"])
+        torch.cuda.memory_stats_as_nested_dict = read
+        print(next_sample()["devices"][0]["allocated_bytes"])
+    """)
+    assert (done.stdout, done.stderr) == ("8\n7\n", "")
+
+
 def test_counts_continue_when_the_program_resets_them(run):
     done = run("""
         import torch
