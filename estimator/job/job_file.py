@@ -12,8 +12,9 @@ import msgspec
 
 from ..common import InputError, is_file, note_job_folder, parse_toml, read_file
 from .config_fields import format_value
-from .job import Job, Run, Software, Uncertainties
+from .job import Job
 from .rules import LISTED_LIBRARIES
+from .settings import Run, Software, Uncertainties, choices_of
 
 _TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
 ABOUT_THE_MODEL: Mapping[str, Any] = {
@@ -327,16 +328,6 @@ def _choices(steps: Sequence[str | int]) -> tuple[str, ...]:
         if f.encode_name == names[1]:
             return choices_of(f.type)
     return ()
-
-
-def choices_of(kind: Any) -> tuple[str, ...]:
-    """Return the words that a field may have; empty if it is no choice of words."""
-    for meta in getattr(kind, "__metadata__", ()):
-        if meta.extra and "choices" in meta.extra:
-            return tuple(meta.extra["choices"])
-    options = [kind, *getattr(kind, "__args__", ())]
-    words = [word for option in options for word in getattr(option, "__args__", ())]
-    return tuple(str(choice) for choice in words if isinstance(choice, str))
 
 
 def _lookup(data: Any, steps: Sequence[str | int]) -> Any:
