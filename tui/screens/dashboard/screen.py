@@ -20,8 +20,7 @@ from .gpus import GpuArea, GpuRows
 from .header_text import header_line, notices, summary_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
-from .process_table import ProcessTable
-from .terminate_screen import Terminations
+from .processes import ProcessTable, Terminations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
