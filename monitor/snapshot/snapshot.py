@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # see field_types
     from vramtop.estimator.job import Job
 
     from .field_types import Count, Degrees, DriverFigure, Seconds, Watts
+    from .process_figures import ProcessFigures
 
 MAX_UNIX_SECONDS = 253_402_300_799
 """Unix seconds at the end of the year 9999, the last moment that ``datetime`` can express."""
@@ -110,6 +111,8 @@ class GpuProcess:
     """GPU instance that it runs in (MIG); None: the GPU is not in MIG mode, or the instance is unknown."""
     compute_instance: Count | None = None
     """Compute instance of that GPU instance that it runs in; None: no MIG mode, or unknown."""
+    figures: ProcessFigures | None = None
+    """Utilisation, RAM and threads; None: no screen asked for them."""
 
     @property
     def key(self) -> ProcessKey:
