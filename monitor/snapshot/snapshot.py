@@ -277,6 +277,8 @@ class WatchedJob:
     job: Job
     pids: tuple[ProcessKey, ...]
     """Its ranks on this machine."""
+    missing: tuple[str, ...] = ()
+    """Job keys that could not be read: the job has guesses in their place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
