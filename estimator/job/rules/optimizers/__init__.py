@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from .libraries import LISTED_LIBRARIES as LISTED_LIBRARIES
     from .optimizer import Optimizer as Optimizer
+    from .options import check_options as check_options
     from .states import PerShape as PerShape
     from .table import OPTIMIZERS as OPTIMIZERS, UNKNOWN as UNKNOWN, option_defaults as option_defaults
 else:
@@ -31,6 +32,7 @@ else:
             ),
             "libraries": "LISTED_LIBRARIES",
             "optimizer": "Optimizer",
+            "options": "check_options",
             "states": "PerShape",
             "table": "option_defaults OPTIMIZERS UNKNOWN",
         },
