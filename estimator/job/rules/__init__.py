@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         optimizer_by_class as optimizer_by_class,
         optimizer_by_trainer_name as optimizer_by_trainer_name,
         optimizer_class_names as optimizer_class_names,
-        option_defaults as option_defaults,
     )
     from .strategies import (
         PRECISIONS as PRECISIONS,
@@ -50,7 +49,7 @@ else:
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS",
             "optimizers": (
-                "check_options LISTED_LIBRARIES NOT_KNOWN option_defaults Optimizer optimizer_arguments "
+                "check_options LISTED_LIBRARIES NOT_KNOWN Optimizer optimizer_arguments "
                 "optimizer_by_class optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS "
                 "PerShape UNKNOWN"
             ),
