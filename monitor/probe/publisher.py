@@ -40,7 +40,16 @@ _READ_AND_WRITE, _SHARED = 3, 1
 
 _lock = threading.RLock()
 """Held during start and writes; reentrant because a signal handler may interrupt them."""
-_state: dict[str, Any] = {"pid": 0, "file": -1, "identity": None, "address": None, "sequence": 0, "wake": None, "begun": 0, "published": 0}
+_state: dict[str, Any] = {
+    "pid": 0,
+    "file": -1,
+    "identity": None,
+    "address": None,
+    "sequence": 0,
+    "wake": None,
+    "begun": 0,
+    "published": 0,
+}
 _hooked: list[bool] = []
 _facts: dict[str, Any] = {}
 _encoded = [b"{}"]
