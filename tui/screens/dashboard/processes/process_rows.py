@@ -11,7 +11,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuKey, GpuReading, MigDevice
 
-from ...draw import (
+from ....draw import (
     STATUSES,
     WORST_FIRST,
     CellText,
