@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Job
 
     from ..anomalies import Anomaly
+    from ..host.kinds import ProcessKind
     from ..snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence import Comparison, PhaseStart
     from .fit import FitResult
@@ -27,6 +28,10 @@ class ProcessRow:
     """GPU or MIG device whose memory the process holds."""
     process: GpuProcess
     elapsed_seconds: float | None
+    kind: ProcessKind = "unknown"
+    """What the process is, by its command line."""
+    program_name: str | None = None
+    """Name of its program if that is known, such as ``vLLM``; ``kind_label`` puts both in words."""
     job: Job | None = None
     budget: Budget | None = None
     comparison: Comparison | None = None
