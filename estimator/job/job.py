@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from .optimizer_options import check_options
-from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
+from .rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES, check_options
 from .task import Task
 from .trainable import check_patterns
 

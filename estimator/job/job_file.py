@@ -126,7 +126,9 @@ def job_keys() -> tuple[str, ...]:
     """Return every key that a job file may set, dotted: ``training.micro_batch``."""
     tables = [table.encode_name for table in msgspec.structs.fields(Job)]
     return tuple(
-        f"{table}.{key}".rstrip(".") for table in tables for key in (_table_keys(table) if _struct_of(table) else ("",))
+        f"{table}.{key}".rstrip(".")
+        for table in tables
+        for key in (_table_keys(table) if table_struct(table) else ("",))
     )
 
 
@@ -204,7 +206,7 @@ def job_differences(before: Job, after: Job) -> dict[str, Any]:
 @lru_cache
 def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
     """Return the job's tables by name, each with the types of its keys."""
-    kinds = {f.encode_name: _struct_of(f.encode_name) for f in msgspec.structs.fields(Job)}
+    kinds = {f.encode_name: table_struct(f.encode_name) for f in msgspec.structs.fields(Job)}
     return {
         name: (kind, {f.encode_name: f.type for f in msgspec.structs.fields(kind)})
         for name, kind in kinds.items()
@@ -296,11 +298,12 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _table_keys(table: str | None) -> tuple[str, ...]:
-    kind = Job if table is None else _struct_of(table) or _entry_struct(table)
+    kind = Job if table is None else table_struct(table) or _entry_struct(table)
     return tuple(f.encode_name for f in msgspec.structs.fields(kind)) if kind else ()
 
 
-def _struct_of(table: str) -> type[msgspec.Struct] | None:
+def table_struct(table: str) -> type[msgspec.Struct] | None:
+    """Return the kind of a table of the job file; None: the key is no table, or a list of them."""
     kind = _kind_of(table)
     return None if get_origin(kind) is list else _first_struct(kind)
 
@@ -322,11 +325,9 @@ def _first_struct(kind: Any) -> type[msgspec.Struct] | None:
 
 def _choices(steps: Sequence[str | int]) -> tuple[str, ...]:
     names = [step for step in steps if isinstance(step, str)]
-    struct = (_struct_of(names[0]) or _entry_struct(names[0])) if len(names) == 2 else None
-    for f in msgspec.structs.fields(struct) if struct else ():
-        if f.encode_name == names[1]:
-            return choices_of(f.type)
-    return ()
+    struct = (table_struct(names[0]) or _entry_struct(names[0])) if len(names) == 2 else None
+    fields = msgspec.structs.fields(struct) if struct else ()
+    return next((choices_of(f.type) for f in fields if f.encode_name == names[1]), ())
 
 
 def choices_of(kind: Any) -> tuple[str, ...]:

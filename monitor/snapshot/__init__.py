@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         MigReading as MigReading,
         ProcessCounters as ProcessCounters,
         ProcessKey as ProcessKey,
-        ProcessKind as ProcessKind,
+        ProcessType as ProcessType,
         Snapshot as Snapshot,
         Source as Source,
         WatchedJob as WatchedJob,
@@ -60,7 +60,7 @@ else:
             "snapshot": (
                 "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "
                 "HistoryKey HOST_MEMORY MAX_UNIX_SECONDS MigReading NO_ANSWER NO_DRIVER ProcessCounters "
-                "ProcessKey ProcessKind Snapshot Source WatchedJob"
+                "ProcessKey ProcessType Snapshot Source WatchedJob"
             ),
         },
     )
