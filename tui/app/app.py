@@ -176,8 +176,8 @@ class VramtopApp(BoardApp):
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now."""
         front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
-        demand = front.demand if isinstance(front, DemandsFigures) and front.is_mounted else Demand()
-        self._options.demand.value = demand
+        mounted = front is not None and front.is_mounted
+        self._options.demand.value = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
 
     def on_source_failed(self, message: SourceFailed) -> None:
         """Show the reason on the dashboard; the rest of the app continues."""
