@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .job import Job as Job
     from .job_file import (
         ABOUT_THE_MODEL as ABOUT_THE_MODEL,
+        choices_of as choices_of,
         job_differences as job_differences,
         job_from_mapping as job_from_mapping,
         job_keys as job_keys,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
     from .settings import (
         MAX_GPUS as MAX_GPUS,
-        FieldHelp as FieldHelp,
         Inference as Inference,
         Lora as Lora,
         ModelSpec as ModelSpec,
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
         Training as Training,
         Uncertainties as Uncertainties,
         UncertaintyDirection as UncertaintyDirection,
-        choices_of as choices_of,
-        field_help as field_help,
     )
     from .task import Task as Task
     from .trainable import (
@@ -73,7 +71,7 @@ else:
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": "Job",
             "job_file": (
-                "job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
+                "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
                 "parse_assignment with_changes written_keys ABOUT_THE_MODEL replaces_model with_old_model_removed"
             ),
             "job_file_edit": "edit_job_file toml_value unified_diff",
@@ -81,7 +79,7 @@ else:
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
             "settings": (
-                "choices_of field_help FieldHelp Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
+                "Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
                 "Software StrategyName Target Training Uncertainties UncertaintyDirection"
             ),
             "task": "Task",

@@ -14,7 +14,7 @@ from ..common import InputError, is_file, note_job_folder, parse_toml, read_file
 from .config_fields import format_value
 from .job import Job
 from .rules import LISTED_LIBRARIES
-from .settings import Run, Software, Uncertainties, choices_of
+from .settings import Run, Software, Uncertainties
 
 _TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
 ABOUT_THE_MODEL: Mapping[str, Any] = {
@@ -127,7 +127,9 @@ def job_keys() -> tuple[str, ...]:
     """Return every key that a job file may set, dotted: ``training.micro_batch``."""
     tables = [table.encode_name for table in msgspec.structs.fields(Job)]
     return tuple(
-        f"{table}.{key}".rstrip(".") for table in tables for key in (_table_keys(table) if _struct_of(table) else ("",))
+        f"{table}.{key}".rstrip(".")
+        for table in tables
+        for key in (_table_keys(table) if table_struct(table) else ("",))
     )
 
 
@@ -205,7 +207,7 @@ def job_differences(before: Job, after: Job) -> dict[str, Any]:
 @lru_cache
 def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
     """Return the job's tables by name, each with the types of its keys."""
-    kinds = {f.encode_name: _struct_of(f.encode_name) for f in msgspec.structs.fields(Job)}
+    kinds = {f.encode_name: table_struct(f.encode_name) for f in msgspec.structs.fields(Job)}
     return {
         name: (kind, {f.encode_name: f.type for f in msgspec.structs.fields(kind)})
         for name, kind in kinds.items()
@@ -297,11 +299,12 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _table_keys(table: str | None) -> tuple[str, ...]:
-    kind = Job if table is None else _struct_of(table) or _entry_struct(table)
+    kind = Job if table is None else table_struct(table) or _entry_struct(table)
     return tuple(f.encode_name for f in msgspec.structs.fields(kind)) if kind else ()
 
 
-def _struct_of(table: str) -> type[msgspec.Struct] | None:
+def table_struct(table: str) -> type[msgspec.Struct] | None:
+    """Return the kind of a table of the job file; None: the key is no table, or a list of them."""
     kind = _kind_of(table)
     return None if get_origin(kind) is list else _first_struct(kind)
 
@@ -323,11 +326,19 @@ def _first_struct(kind: Any) -> type[msgspec.Struct] | None:
 
 def _choices(steps: Sequence[str | int]) -> tuple[str, ...]:
     names = [step for step in steps if isinstance(step, str)]
-    struct = (_struct_of(names[0]) or _entry_struct(names[0])) if len(names) == 2 else None
-    for f in msgspec.structs.fields(struct) if struct else ():
-        if f.encode_name == names[1]:
-            return choices_of(f.type)
-    return ()
+    struct = (table_struct(names[0]) or _entry_struct(names[0])) if len(names) == 2 else None
+    fields = msgspec.structs.fields(struct) if struct else ()
+    return next((choices_of(f.type) for f in fields if f.encode_name == names[1]), ())
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that a field may have; empty if it is no choice of words."""
+    for meta in getattr(kind, "__metadata__", ()):
+        if meta.extra and "choices" in meta.extra:
+            return tuple(meta.extra["choices"])
+    options = [kind, *getattr(kind, "__args__", ())]
+    words = [word for option in options for word in getattr(option, "__args__", ())]
+    return tuple(str(choice) for choice in words if isinstance(choice, str))
 
 
 def _lookup(data: Any, steps: Sequence[str | int]) -> Any:

@@ -11,8 +11,8 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
-from vramtop.tui.screens.dashboard.gpu_row_text import gpu_row_line
-from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
+from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line
+from vramtop.tui.screens.dashboard.processes.process_rows import in_order, matching, table_rows
 
 GPU_COUNTS = (1, 2, 4, 8, 16)
 PROCESSES_PER_GPU = 32

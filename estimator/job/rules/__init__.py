@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         Optimizer as Optimizer,
         OptimizerChoice as OptimizerChoice,
         PerShape as PerShape,
+        check_options as check_options,
         optimizer_arguments as optimizer_arguments,
         optimizer_by_class as optimizer_by_class,
         optimizer_by_trainer_name as optimizer_by_trainer_name,
         optimizer_class_names as optimizer_class_names,
-        option_defaults as option_defaults,
     )
     from .strategies import (
         PRECISIONS as PRECISIONS,
@@ -49,8 +49,9 @@ else:
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS",
             "optimizers": (
-                "LISTED_LIBRARIES NOT_KNOWN option_defaults Optimizer optimizer_arguments optimizer_by_class "
-                "optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS PerShape UNKNOWN"
+                "check_options LISTED_LIBRARIES NOT_KNOWN Optimizer optimizer_arguments "
+                "optimizer_by_class optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS "
+                "PerShape UNKNOWN"
             ),
             "strategies": "Precision PRECISIONS Shards STRATEGIES Strategy ZeroStage",
             "version_rules": "older steps_take_same_memory VersionRules",

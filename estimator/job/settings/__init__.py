@@ -1,7 +1,7 @@
 """The settings of a job: its tables as records, with one sentence on each field.
 
-Lives here: one module per subject; ``help`` turns a field into its sentence, choices and default, for command-line
-help and forms.
+Lives here: one module per subject. The first paragraph of a field's docstring is its help, on the command line and in
+forms (``job.field_help``).
 Callers: ``job`` itself; other rooms take these names from there.
 """
 
@@ -11,7 +11,6 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .generation import Inference as Inference, Rollout as Rollout
-    from .help import FieldHelp as FieldHelp, choices_of as choices_of, field_help as field_help
     from .model import Lora as Lora, ModelSpec as ModelSpec, OtherModel as OtherModel
     from .parallel import MAX_GPUS as MAX_GPUS, Parallel as Parallel
     from .surroundings import (
@@ -28,7 +27,6 @@ else:
         __name__,
         {
             "generation": "Inference Rollout",
-            "help": "choices_of field_help FieldHelp",
             "model": "Lora ModelSpec OtherModel",
             "parallel": "MAX_GPUS Parallel",
             "surroundings": "Run Software Target Uncertainties UncertaintyDirection",

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ..optimizer_options import check_options
+from ..rules import check_options
 from ..trainable import check_patterns
 from .value_types import FrameworkName, OptimizerName, Positive, PrecisionName
 

@@ -6,7 +6,7 @@ from textual.binding import Binding, BindingType
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.help import help_content, key_rows
 from vramtop.tui.screens.attach.keys import ATTACH_KEYS
-from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.fit.keys import FIT_KEYS
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from .gpu_panel_text import FRAME_LINES
+from .gpus import FRAME_LINES
 
 _MIN_PANEL_WIDTH = 78
 _MIN_PANEL_WITH_GRAPH = FRAME_LINES + 2

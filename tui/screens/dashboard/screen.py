@@ -16,13 +16,11 @@ from textual.widgets import Input
 from ...draw import MUTED
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
-from .gpu_area import GpuArea
-from .gpu_rows import GpuRows
+from .gpus import GpuArea, GpuRows
 from .header_text import header_line, notices, summary_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
-from .process_table import ProcessTable
-from .terminate_screen import Terminations
+from .processes import ProcessTable, Terminations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     )
     from .libraries import LISTED_LIBRARIES as LISTED_LIBRARIES
     from .optimizer import Optimizer as Optimizer
+    from .options import check_options as check_options
     from .states import PerShape as PerShape
-    from .table import OPTIMIZERS as OPTIMIZERS, UNKNOWN as UNKNOWN, option_defaults as option_defaults
+    from .table import OPTIMIZERS as OPTIMIZERS, UNKNOWN as UNKNOWN
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -31,7 +32,8 @@ else:
             ),
             "libraries": "LISTED_LIBRARIES",
             "optimizer": "Optimizer",
+            "options": "check_options",
             "states": "PerShape",
-            "table": "option_defaults OPTIMIZERS UNKNOWN",
+            "table": "OPTIMIZERS UNKNOWN",
         },
     )

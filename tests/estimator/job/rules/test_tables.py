@@ -8,11 +8,10 @@ import pytest
 
 from vramtop import estimator
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.job_file import choices_of, job_from_mapping
 from vramtop.estimator.job.rules.frameworks import FRAMEWORKS
 from vramtop.estimator.job.rules.optimizers import OPTIMIZERS
 from vramtop.estimator.job.rules.strategies import PRECISIONS, STRATEGIES
-from vramtop.estimator.job.settings import choices_of
 from vramtop.estimator.job.settings.value_types import FrameworkName, OptimizerName, PrecisionName, StrategyName
 
 

@@ -22,9 +22,9 @@ from vramtop.monitor.sources.early_sampler import EarlySampler
 from vramtop.tui.app.app import SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
-from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
-from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.gpus.gpu_area import GpuPanel
+from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 
 NEEDS = {"llama-8b-sft": 62.0, "qwen-7b-dpo": 52.0, "big": 70.0, "small": 5.0}
 

@@ -2,7 +2,7 @@ from math import ceil
 
 import pytest
 
-from vramtop.tui.screens.dashboard.gpu_panel_text import panel_height
+from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_height
 from vramtop.tui.screens.dashboard.layout import plan_layout
 
 

@@ -25,12 +25,12 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
-from vramtop.tui.screens.dashboard.gpu_area import GpuPanel
-from vramtop.tui.screens.dashboard.gpu_row_text import gpu_name_width, gpu_row_line, gpu_row_titles
-from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
-from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
-from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.terminate_text import termination_details
+from vramtop.tui.screens.dashboard.gpus.gpu_area import GpuPanel
+from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_name_width, gpu_row_line, gpu_row_titles
+from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.processes.process_rows import in_order, matching, table_rows
+from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.processes.terminate_text import termination_details
 
 Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))

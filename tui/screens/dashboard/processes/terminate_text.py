@@ -11,7 +11,7 @@ from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.host import GRACE_SECONDS, ProcessTermination
 from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
-from ...draw import MUTED, SEPARATOR, format_duration, printable, process_name
+from ....draw import MUTED, SEPARATOR, format_duration, printable, process_name
 
 _LABEL_WIDTH = 9
 _MAX_COMMAND_LINES = 4

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .rules import option_defaults
+from .table import option_defaults
 
 _KINDS = {bool: "true or false", int: "a whole number of at least 1", list: "a word or a list of words"}
 

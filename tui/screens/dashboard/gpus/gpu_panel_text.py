@@ -9,7 +9,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuReading, MigDevice
 
-from ...draw import (
+from ....draw import (
     ALARM,
     BUDGET_LINE,
     FAINT,

@@ -13,7 +13,7 @@ from textual.widgets import Button
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.host import NotTerminatedError, ProcessTermination
 
-from ...widgets import StaticLines
+from ....widgets import StaticLines
 from .terminate_text import still_running_text, termination_details, termination_status
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.snapshot import ProcessKey
 
-    from ..base import BoardApp
+    from ...base import BoardApp
 
 ARMING_SECONDS = 1.0
 """A choice works only this long after it appeared: keys typed ahead are meant for something else. Browsers delay the

@@ -16,8 +16,8 @@ from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
 
-from ...draw import CellText
-from ...widgets.table_cell import table_cell
+from ....draw import CellText
+from ....widgets.table_cell import table_cell
 from .process_rows import (
     SORT_KEYS,
     Column,

@@ -13,8 +13,8 @@ from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, Gp
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.draw.palette import unattributed_label
 from vramtop.tui.screens.base import FeedStatus
-from vramtop.tui.screens.dashboard.gpu_panel_text import PanelShape, panel_lines
-from vramtop.tui.screens.dashboard.gpu_row_text import gpu_row_line, gpu_row_titles
+from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import PanelShape, panel_lines
+from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
 
 SHAPE = PanelShape(width=120, graph_height=3)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Container
 
-from ...draw import severity_rank
-from ...widgets import ContentLines, StaticLines
+from ....draw import severity_rank
+from ....widgets import ContentLines, StaticLines
+from ..header_text import STALE_INTERVALS
 from .gpu_panel_text import PanelShape, panel_height, panel_lines
 from .gpu_row_text import gpu_name_width, gpu_row_titles
 from .gpu_rows import GpuRows
-from .header_text import STALE_INTERVALS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from vramtop.monitor.board import Board, GpuRow
     from vramtop.monitor.snapshot import GpuKey, History
 
-    from ...draw import Readings
-    from ..base import FeedStatus
-    from .layout import DashboardLayout
+    from ....draw import Readings
+    from ...base import FeedStatus
+    from ..layout import DashboardLayout
 
 
 class GpuArea:

@@ -9,7 +9,7 @@ from vramtop.estimator.common import GIB, format_gib
 from vramtop.monitor.board import GpuRow
 from vramtop.monitor.snapshot import GpuReading, MigDevice
 
-from ...draw import (
+from ....draw import (
     ALARM,
     FAINT,
     MUTED,

@@ -10,7 +10,7 @@ from textual.style import Style
 
 from vramtop.monitor.board import GpuRow
 
-from ...widgets import ContentLines
+from ....widgets import ContentLines
 from .gpu_row_text import gpu_row_line
 
 

@@ -1,0 +1,21 @@
+"""The dashboard's process table, and ending processes.
+
+Lives here: the table's rows as plain data, the table, and the question before a signal is sent.
+Callers: the dashboard.
+"""
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .process_table import ProcessTable as ProcessTable
+    from .terminate_screen import Terminations as Terminations
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "process_table": "ProcessTable",
+            "terminate_screen": "Terminations",
+        },
+    )
