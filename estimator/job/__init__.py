@@ -22,22 +22,7 @@ if TYPE_CHECKING:
         generation_of as generation_of,
         match_nvml_name as match_nvml_name,
     )
-    from .job import (
-        MAX_GPUS as MAX_GPUS,
-        Inference as Inference,
-        Job as Job,
-        Lora as Lora,
-        ModelSpec as ModelSpec,
-        OptimizerName as OptimizerName,
-        OtherModel as OtherModel,
-        Parallel as Parallel,
-        Software as Software,
-        StrategyName as StrategyName,
-        Target as Target,
-        Training as Training,
-        Uncertainties as Uncertainties,
-        UncertaintyDirection as UncertaintyDirection,
-    )
+    from .job import Job as Job
     from .job_file import (
         ABOUT_THE_MODEL as ABOUT_THE_MODEL,
         choices_of as choices_of,
@@ -57,6 +42,21 @@ if TYPE_CHECKING:
     from .job_file_writer import save_job as save_job
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
+    from .settings import (
+        MAX_GPUS as MAX_GPUS,
+        Inference as Inference,
+        Lora as Lora,
+        ModelSpec as ModelSpec,
+        OptimizerName as OptimizerName,
+        OtherModel as OtherModel,
+        Parallel as Parallel,
+        Software as Software,
+        StrategyName as StrategyName,
+        Target as Target,
+        Training as Training,
+        Uncertainties as Uncertainties,
+        UncertaintyDirection as UncertaintyDirection,
+    )
     from .task import Task as Task
     from .trainable import (
         TrainableRules as TrainableRules,
@@ -69,10 +69,7 @@ else:
         {
             "config_fields": "ConfigFields format_value MissingFieldError",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
-            "job": (
-                "Inference Job Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel Software StrategyName Target "
-                "Training Uncertainties UncertaintyDirection"
-            ),
+            "job": "Job",
             "job_file": (
                 "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
                 "parse_assignment with_changes written_keys ABOUT_THE_MODEL replaces_model with_old_model_removed"
@@ -81,6 +78,10 @@ else:
             "job_file_writer": "save_job",
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob",
+            "settings": (
+                "Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
+                "Software StrategyName Target Training Uncertainties UncertaintyDirection"
+            ),
             "task": "Task",
             "trainable": "describe_trained trainable_rules TrainableRules",
         },

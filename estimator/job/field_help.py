@@ -7,15 +7,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
-from . import job
 from .job import Job
 from .job_file import choices_of, table_struct
 
 _ABSENT = re.compile(r"[;:]? ?\babsent: (?P<words>.+?)(?=;|\.( |$)|$)", re.IGNORECASE)
+
+_PLACEHOLDERS = {
+    "model.id": "MODEL",
+    "model.code_folder": "FOLDER",
+    "model.config": "TABLE",
+    "training.optimizer_options": "KEY=VALUE",
+    "parallel.tensor_plan": "MODULE:NAME",
+    "target.gpu": "GPU",
+    "software.cublas_workspace": "SIZES",
+    "run.output_dir": "FOLDER",
+    "run.logging_dir": "FOLDER",
+    "run.inference_endpoint": "URL",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +44,10 @@ class FieldHelp:
     """None: the key is absent by default."""
     when_absent: str | None = None
     """What applies while the key is absent, in words; None: the docstring does not say."""
+    is_flag: bool = False
+    """It is true or false."""
+    placeholder: str = "NAME"
+    """What stands for its value in a usage line: ``N``, ``NAME``, ``FOLDER``."""
 
     @property
     def default_text(self) -> str | None:
@@ -54,7 +70,7 @@ def field_help(key: str) -> FieldHelp:
     kind = table_struct(table) if name else Job
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)} if kind else {}
     field = fields[name or table]
-    doc = _docstrings().get((kind.__name__ if kind else "", field.name), "")
+    doc = _docstrings(kind or Job).get(field.name, "")
     absent = _ABSENT.search(doc)
     sentence = _ABSENT.sub("", doc).strip()
     return FieldHelp(
@@ -63,6 +79,8 @@ def field_help(key: str) -> FieldHelp:
         choices=choices_of(field.type),
         default=_default(field),
         when_absent=absent["words"].strip() if absent else None,
+        is_flag=bool in (field.type, *get_args(field.type)),
+        placeholder=_PLACEHOLDERS.get(key) or _placeholder(field.type),
     )
 
 
@@ -73,22 +91,31 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return None if field.default is msgspec.NODEFAULT else field.default
 
 
-@lru_cache(maxsize=1)
-def _docstrings() -> Mapping[tuple[str, str], str]:
-    """Return the first paragraph of the docstring of every field, by class and field."""
+@lru_cache
+def _docstrings(kind: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the first paragraph of the docstring of every field; Python itself does not keep them."""
     try:
-        tree = ast.parse(inspect.getsource(job))
+        (found,) = ast.parse(inspect.getsource(kind)).body
     except (OSError, SyntaxError):  # only compiled modules are installed
         return {}
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    return {(kind.name, name): text for kind in classes for name, text in _fields_with_docstring(kind)}
+    return dict(_below_fields(found.body)) if isinstance(found, ast.ClassDef) else {}
 
 
-def _fields_with_docstring(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, after in pairwise(kind.body):
+def _below_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, after in pairwise(body):
         text = after.value if isinstance(after, ast.Expr) else None
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
         if isinstance(text, ast.Constant) and isinstance(text.value, str):
             paragraph = inspect.cleandoc(text.value).partition("\n\n")[0]
             yield field.target.id, " ".join(paragraph.replace("``", "").split())
+
+
+def _placeholder(kind: Any) -> str:
+    options = [kind, *get_args(kind)]
+    options += [part for option in options for part in get_args(option)]
+    if int in options:
+        return "N"
+    if float in options:
+        return "SHARE"
+    return "NAMES" if any(get_origin(option) is list for option in options) else "NAME"

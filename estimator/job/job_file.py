@@ -12,8 +12,9 @@ import msgspec
 
 from ..common import InputError, is_file, note_job_folder, parse_toml, read_file
 from .config_fields import format_value
-from .job import Job, Run, Software, Uncertainties
+from .job import Job
 from .rules import LISTED_LIBRARIES
+from .settings import Run, Software, Uncertainties
 
 _TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
 ABOUT_THE_MODEL: Mapping[str, Any] = {

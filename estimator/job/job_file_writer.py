@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from ..common import InputError, expand_user, is_file, read_file
-from .job import Job, Parallel, Target
+from .job import Job
 from .job_file import job_differences, job_to_mapping, load_job, names_user_code, uses_user_code
 from .job_file_edit import edit_job_file
+from .settings import Parallel, Target
 
 
 def job_to_toml(job: Job) -> str:

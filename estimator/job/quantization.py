@@ -6,7 +6,7 @@ torch's allocator.
 
 from math import prod
 
-from .job import Lora
+from .settings import Lora
 
 _BLOCK_ELEMENTS = 64
 """Elements per 4-bit block, each with a constant in fp32."""

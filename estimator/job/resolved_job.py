@@ -5,7 +5,7 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 
 from msgspec import Struct
 
-from .job import Inference, Job, Lora, ModelSpec, Parallel, Rollout, Software, Training
+from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
 from .rules import (
     FRAMEWORKS,
@@ -26,6 +26,7 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
+from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Job
 
     from ..anomalies import Anomaly
+    from ..host.kinds import ProcessKind
     from ..snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence import Comparison, PhaseStart
     from .fit import FitResult
@@ -27,11 +28,19 @@ class ProcessRow:
     """GPU or MIG device whose memory the process holds."""
     process: GpuProcess
     elapsed_seconds: float | None
+    kind: ProcessKind = "unknown"
+    """What the process is, by its command line."""
+    program_name: str | None = None
+    """Name of its program if that is known, such as ``vLLM``; ``kind_label`` puts both in words."""
     job: Job | None = None
     budget: Budget | None = None
     comparison: Comparison | None = None
     problem: str | None = None
     """Why the known job of this process has no budget."""
+    missing: tuple[str, ...] = ()
+    """Job keys that its budget guesses, because they could not be read (``training.micro_batch``)."""
+    no_budget_reason: str | None = None
+    """Why a process without a budget has none, in a word or two: ``server``, ``reading…``, ``left alone``."""
     phase_starts: tuple[PhaseStart, ...] = ()
     """Phases of its run whose starts were seen."""
     ended_at: float | None = None
@@ -41,6 +50,11 @@ class ProcessRow:
     def key(self) -> HistoryKey:
         """Key of its history."""
         return (self.gpu.key, *self.process.key)
+
+    @property
+    def has_guessed_budget(self) -> bool:
+        """True if settings that its budget depends on are missing: the budget is drawn as uncertain."""
+        return self.budget is not None and bool(self.missing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +85,11 @@ class GpuRow:
     def rows_with_budget(self) -> tuple[ProcessRow, ...]:
         """The processes whose job has a budget."""
         return tuple(row for row in self.rows if row.budget)
+
+    @property
+    def has_guessed_budget(self) -> bool:
+        """True if one of its budgets is a guess: their sum is drawn as uncertain."""
+        return any(row.has_guessed_budget for row in self.rows)
 
     @property
     def expected_bytes(self) -> int | None:
@@ -115,6 +134,8 @@ class RunRow:
     budget: Budget | None = None
     problem: str | None = None
     """Why there is no budget."""
+    missing: tuple[str, ...] = ()
+    """Job keys that could not be read, and that the budget guesses; the user is asked for them."""
     ended_at: float | None = None
     """Unix seconds of the first reading after all of its processes had ended."""
 
@@ -161,6 +182,10 @@ class Board:
     def processes(self) -> tuple[ProcessRow, ...]:
         """Every process that is on a GPU now."""
         return tuple(row for gpu in self.gpus for row in gpu.rows)
+
+    def run_of(self, process: ProcessKey) -> RunRow | None:
+        """Return the run that a process belongs to; None if it belongs to none that is known."""
+        return next((run for run in self.runs if process in run.pids), None)
 
 
 def _without_jobs(gpu: GpuRow) -> GpuRow:

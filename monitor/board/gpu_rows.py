@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..host.kinds import program_of
 from ..snapshot import processes_by_device
 from ..snapshot.mig_devices import mig_devices
 from .board import GpuRow, ProcessRow
@@ -45,7 +46,8 @@ def _gpu_row(now: float, gpu: GpuReading, with_job: Callable[[ProcessRow], Proce
 
 def _process_row(now: float, gpu: GpuReading, process: GpuProcess) -> ProcessRow:
     elapsed = None if process.start_time is None else max(0.0, now - process.start_time)
-    return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed)
+    program = program_of(process)
+    return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, kind=program.kind, program_name=program.name)
 
 
 def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:

@@ -150,6 +150,7 @@ class RunTracker:
             rows=tuple(rows),
             budget=None if isinstance(budget, str) else budget,
             problem=budget if isinstance(budget, str) else None,
+            missing=run.missing,
             ended_at=self._run_end(run, rows, reading),
         )
 

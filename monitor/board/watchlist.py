@@ -146,7 +146,7 @@ class Watchlist:
         if row.process.key not in rank_of:
             return row
         run, rank = rank_of[row.process.key]
-        row = replace(row, job=run.job)
+        row = replace(row, job=run.job, missing=run.missing)
         budget = self._budgets.budget_of_rank(run, rank)
         return replace(row, problem=budget) if isinstance(budget, str) else self._tracker.compare_process(row, budget)
 

@@ -36,6 +36,9 @@ class ProcessStat:
     """The kernel's flags (``PF_*`` of include/linux/sched.h)."""
     cpu_ticks: int
     """Clock ticks in user and in kernel mode."""
+    threads: int
+    rss_pages: int
+    """Its pages in RAM."""
 
     @property
     def is_zombie(self) -> bool:
@@ -101,7 +104,7 @@ def load_stat(pid: int) -> ProcessStat:
     finally:
         os.close(descriptor)
     name, _, others = line.rpartition(b")")  # the name may itself contain blanks and parentheses
-    fields = others.split(None, 20)
+    fields = others.split(None, 22)
     return ProcessStat(
         start_ticks=int(fields[19]),
         thread_name=name,
@@ -110,6 +113,8 @@ def load_stat(pid: int) -> ProcessStat:
         terminal=int(fields[4]),
         flags=int(fields[6]),
         cpu_ticks=int(fields[11]) + int(fields[12]),
+        threads=int(fields[17]),
+        rss_pages=int(fields[21]),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .demand import CurrentDemand as CurrentDemand, Demand as Demand
     from .field_types import ANNOTATION_NAMES as ANNOTATION_NAMES
     from .gpu_list import gpu_list as gpu_list
     from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         MigReading as MigReading,
         ProcessCounters as ProcessCounters,
         ProcessKey as ProcessKey,
-        ProcessKind as ProcessKind,
+        ProcessType as ProcessType,
         Snapshot as Snapshot,
         Source as Source,
         WatchedJob as WatchedJob,
@@ -44,6 +45,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "demand": "CurrentDemand Demand",
             "field_types": "ANNOTATION_NAMES",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
@@ -51,7 +53,7 @@ else:
             "snapshot": (
                 "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "
                 "HistoryKey HOST_MEMORY MAX_UNIX_SECONDS MigReading NO_ANSWER NO_DRIVER ProcessCounters "
-                "ProcessKey ProcessKind Snapshot Source WatchedJob"
+                "ProcessKey ProcessType Snapshot Source WatchedJob"
             ),
         },
     )

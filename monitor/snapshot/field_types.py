@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from vramtop.estimator.job import Job
 
-from .snapshot import MAX_UNIX_SECONDS
+from .process_figures import ProcessFigures
+from .snapshot import MAX_UNIX_SECONDS, Fault
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 DriverFigure = Annotated[int, Meta(ge=0)]
@@ -18,6 +19,8 @@ DriverFigure = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_UNIX_SECONDS)]
 Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
+Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
+"""Of one core: a process with many threads uses thousands."""
 
 ANNOTATION_NAMES: dict[str, Any] = {
     "Meta": Meta,
@@ -27,4 +30,7 @@ ANNOTATION_NAMES: dict[str, Any] = {
     "Seconds": Seconds,
     "Degrees": Degrees,
     "Watts": Watts,
+    "Percent": Percent,
+    "Fault": Fault,
+    "ProcessFigures": ProcessFigures,
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # see field_types
     from vramtop.estimator.job import Job
 
     from .field_types import Count, Degrees, DriverFigure, Seconds, Watts
+    from .process_figures import ProcessFigures
 
 MAX_UNIX_SECONDS = 253_402_300_799
 """Unix seconds at the end of the year 9999, the last moment that ``datetime`` can express."""
@@ -23,7 +24,7 @@ ProcessKey = tuple[int, float | None]
 """A pid and its start time in Unix seconds, as pids are reused; None: the start time is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 """Which processes may start CUDA programs on a GPU: any, one at a time, none."""
-ProcessKind = Literal["compute", "graphics", "mps"]
+ProcessType = Literal["compute", "graphics", "mps"]
 DeviceIndex = int | tuple[int, int]
 """A GPU by its index, or one of its GPU instances (MIG) by the indices of both."""
 
@@ -90,7 +91,7 @@ class GpuProcess:
     """Unix seconds; with the pid it identifies the process. None: not visible from here (ended, other container)."""
     used_bytes: DriverFigure | None
     """Memory of the process on this GPU according to NVML, including CUDA context and allocator cache."""
-    kinds: tuple[ProcessKind, ...]
+    kinds: tuple[ProcessType, ...]
     user: str | None = None
     name: str | None = None
     """Short name, such as ``python``."""
@@ -102,6 +103,8 @@ class GpuProcess:
     """Its highest memory on this GPU by the driver's accounting; None: accounting mode is off."""
     parent: Count | None = None
     """Pid of its parent."""
+    parent_name: str | None = None
+    """Short name of its parent when that was first seen, such as ``torchrun`` or ``bash``."""
     cpu_seconds: Seconds | None = None
     """Processor time used so far; an idle process uses none."""
     counters: ProcessCounters | None = None
@@ -110,6 +113,8 @@ class GpuProcess:
     """GPU instance that it runs in (MIG); None: the GPU is not in MIG mode, or the instance is unknown."""
     compute_instance: Count | None = None
     """Compute instance of that GPU instance that it runs in; None: no MIG mode, or unknown."""
+    figures: ProcessFigures | None = None
+    """Utilisation, RAM and threads; None: no screen asked for them."""
 
     @property
     def key(self) -> ProcessKey:
@@ -277,6 +282,8 @@ class WatchedJob:
     job: Job
     pids: tuple[ProcessKey, ...]
     """Its ranks on this machine."""
+    missing: tuple[str, ...] = ()
+    """Job keys that could not be read: the job has guesses in their place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

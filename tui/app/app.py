@@ -14,9 +14,10 @@ from textual.message import Message
 
 from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
+from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
 
-from ..screens import SCREENS, BoardApp, FeedStatus, ShowsBoard
+from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
@@ -170,6 +171,13 @@ class VramtopApp(BoardApp):
                 screen.show_board(message.board)
             if not screen.is_modal:
                 break
+        self.update_demand()
+
+    def update_demand(self) -> None:
+        """Have the next reading contain what the screen in front shows now."""
+        front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
+        mounted = front is not None and front.is_mounted
+        self._options.demand.value = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
 
     def on_source_failed(self, message: SourceFailed) -> None:
         """Show the reason on the dashboard; the rest of the app continues."""

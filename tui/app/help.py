@@ -43,6 +43,7 @@ _STATUS_HELP = {
     "over": "holds more than the upper bound: settings differ, or a leak",
     "under": "holds less than the lower bound, and does not grow",
     "growing": "should be steady, and is not",
+    "incomplete": "settings of its job are missing, so its budget is a guess: Enter asks for them",
     "ended": "is no longer on its GPU; stays until it is dismissed",
     "out_of_memory": "ended because it ran out of memory, by its last message or reading",
     "unknown": "its memory cannot be read",

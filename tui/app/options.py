@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vramtop.monitor.snapshot import CurrentDemand
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,5 +48,7 @@ class AppOptions:
     """Name of the initial theme; Textual's default if it is None or unknown."""
     save_theme: Callable[[str], None] = lambda _: None
     """Called with the name of each theme that the user chooses."""
+    demand: CurrentDemand = field(default_factory=CurrentDemand)
+    """What the screen in front shows beyond memory; the source reads only that."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""

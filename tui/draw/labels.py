@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import GpuProcess
 
 WORST_FIRST: tuple[Status, ...] = (
-    *("out_of_memory", "over", "growing", "under", "unknown", "loading", "warming_up", "on_budget", "ended"),
+    *("out_of_memory", "over", "growing", "under", "unknown", "incomplete"),
+    *("loading", "warming_up", "on_budget", "ended"),
 )
 SEPARATOR = " · "
 MUTED = "$foreground 65%"

@@ -56,6 +56,7 @@ STATUSES: dict[Status, Mark] = {
     "over": Mark("▲", "OVER", "#ef4444"),
     "under": Mark("▼", "UNDER", "#c96c04"),
     "growing": Mark("↗", "GROWING", "#ef4444"),
+    "incomplete": Mark("?", "incomplete", "#788497"),
     "ended": Mark("■", "ended", "#788497"),
     "out_of_memory": Mark("✗", "OUT OF MEMORY", "#ef4444"),
     "unknown": Mark("?", "unknown", "#788497"),

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .base import BoardApp as BoardApp, FeedStatus as FeedStatus, ShowsBoard as ShowsBoard
+    from .base import (
+        BoardApp as BoardApp,
+        DemandsFigures as DemandsFigures,
+        FeedStatus as FeedStatus,
+        ShowsBoard as ShowsBoard,
+    )
     from .registry import SCREENS as SCREENS, ScreenSpec as ScreenSpec
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "base": "BoardApp FeedStatus ShowsBoard",
+            "base": "BoardApp DemandsFigures FeedStatus ShowsBoard",
             "registry": "SCREENS ScreenSpec",
         },
     )

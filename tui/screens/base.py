@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import Attachment
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import ProcessKey
+    from vramtop.monitor.snapshot import Demand, ProcessKey
 
     from ..background import EstimateFunction
 
@@ -48,6 +48,15 @@ class ShowsBoard(Protocol):
 
     def show_board(self, board: Board) -> None:
         """Show this board; called on the UI thread, about once an interval."""
+
+
+@runtime_checkable
+class DemandsFigures(Protocol):
+    """A screen that shows figures which are read only on demand."""
+
+    @property
+    def demand(self) -> Demand:
+        """The figures that it shows now; asked for with every board, and by ``BoardApp.update_demand``."""
 
 
 class BoardApp(TerminalApp):
@@ -89,6 +98,10 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def push_once(self, screen: Screen[None]) -> None:
         """Open a screen, unless another one is being opened: a repeated key opens one screen."""
+
+    @abstractmethod
+    def update_demand(self) -> None:
+        """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
 
     @abstractmethod
     def rebuild_board(self) -> None:

@@ -8,8 +8,9 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..job import Job, Software
+from ..job import Job
 from ..quantization import is_four_bit
+from ..settings import Software
 
 
 class VersionRules(Struct, frozen=True, kw_only=True, eq=False):

@@ -13,7 +13,10 @@ from .memory_growth import MIN_DEVIATIONS, GrowthTrend, find_growth
 from .peak_usage import PeakUsage, peak_usage
 from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase
 
-Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "ended", "out_of_memory", "unknown"]
+Status = Literal[
+    "loading", "warming_up", "on_budget", "over", "under", "growing", "incomplete", "ended", "out_of_memory", "unknown"
+]
+"""``incomplete``: settings of the job are guessed, so what the process holds says nothing about its budget."""
 
 _MIN_DEVIATIONS_STILL_GROWING = 2.3
 """Threshold for a job that was growing at the reading before, so that the status does not flicker: one in a hundred."""
@@ -145,6 +148,8 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
             return "has ended"
         case "out_of_memory":
             return "has run out of memory"
+        case "incomplete":
+            return "cannot be judged: settings of its job are not known"
         case "unknown":
             return "its memory cannot be read"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...host import ProcessFacts, sanitize_line
-from ...snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
+from ...snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessType
 from .device_calls import DeviceCalls, DeviceLostError, RefusedError
 from .error_messages import UNSUPPORTED_CODES, device_fault, field_fault
 from .gpu_sleep import can_suspend, is_suspended
@@ -24,7 +24,7 @@ _COMPUTE_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 
 """By NVML's number; 1 means one thread at a time, which CUDA treats as one process since version 8."""
 MODE_INTERVAL_SECONDS = 30.0
 """Interval of reading what rarely changes: compute mode, power limit, whether the GPU may be suspended."""
-_PROCESS_LISTS: tuple[tuple[ProcessKind, str], ...] = (
+_PROCESS_LISTS: tuple[tuple[ProcessType, str], ...] = (
     ("compute", "Compute"),
     ("graphics", "Graphics"),
     ("mps", "MPSCompute"),
@@ -221,7 +221,7 @@ class NvmlDevice:
         instances: Mapping[int | None, int | None],
     ) -> tuple[GpuProcess, ...] | None:
         """Return the processes, largest first; None if the list of compute processes cannot be read."""
-        lists: dict[ProcessKind, list[Any]] = {}
+        lists: dict[ProcessType, list[Any]] = {}
         for kind, name in _PROCESS_LISTS:
             calls = tuple(f"nvmlDeviceGet{name}RunningProcesses{version}" for version in ("_v3", "_v2"))
             try:

@@ -9,7 +9,7 @@ from typing import Any
 from vramtop.estimator.common import ProcessLimitError
 
 from ...probe.probe_directory import ProbeDirectory
-from ...snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
+from ...snapshot import NO_ANSWER, CurrentDemand, Fault, GpuReading, Snapshot, Source
 from .call_threads import CallThread, shut_down
 from .device import NvmlDevice
 from .device_threads import FIRST_READ_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, DeviceThreads
@@ -30,6 +30,7 @@ class NvmlSource:
         now: Unix seconds.
         timeout: seconds after which a driver call that has worked before counts as hanging.
         first_timeout: seconds after which a driver that is starting counts as hanging.
+        demand: what readings are to contain beyond memory.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class NvmlSource:
         now: Callable[[], float] = time.time,
         timeout: float = READ_TIMEOUT_SECONDS,
         first_timeout: float = FIRST_READ_TIMEOUT_SECONDS,
+        demand: CurrentDemand | None = None,
     ) -> None:
+        self._demand = demand or CurrentDemand()
         self._clock = clock
         self._now = now
         self._timeout = timeout

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...host import ProcessFacts
-from ...snapshot import GpuProcess, ProcessKind
+from ...snapshot import GpuProcess, ProcessType
 
 UNREPORTED_NOTE = "memory not reported by the driver"
 TOO_LARGE_NOTE = "reported memory exceeds the GPU's"
@@ -22,11 +22,11 @@ _MPS_SERVER_NAME = "nvidia-cuda-mps"
 class _MergedEntry:
     """The entries of all lists for one process on a GPU, or in one of its GPU instances."""
 
-    kinds: tuple[ProcessKind, ...] = ()
+    kinds: tuple[ProcessType, ...] = ()
     size: int | None = None
     compute_instance: int | None = None
 
-    def add(self, kind: ProcessKind, size: int | None) -> None:
+    def add(self, kind: ProcessType, size: int | None) -> None:
         """Add an entry; a size of 0 counts as unknown, as some drivers report it for all processes in a container."""
         if kind not in self.kinds:
             self.kinds = (*self.kinds, kind)
@@ -35,7 +35,7 @@ class _MergedEntry:
 
 
 def process_rows(
-    lists: Mapping[ProcessKind, Sequence[Any]],
+    lists: Mapping[ProcessType, Sequence[Any]],
     *,
     total_bytes: int | None,
     describe: Callable[[int], ProcessFacts],
@@ -103,6 +103,7 @@ def _process(
         command=facts.command,
         note=note,
         parent=facts.parent,
+        parent_name=facts.parent_name,
         cpu_seconds=facts.cpu_seconds,
         gpu_instance=instance,
         compute_instance=entry.compute_instance,

@@ -10,7 +10,7 @@ from msgspec import inspect
 from vramtop.estimator.common import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula import closed_form
-from vramtop.estimator.job.job import MAX_GPUS, Job
+from vramtop.estimator.job import MAX_GPUS, Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 
 CONFIG = {

@@ -24,7 +24,7 @@ def test_choices_and_defaults_are_those_of_the_job():
 
 def test_what_applies_while_a_key_is_absent_is_apart_from_the_sentence():
     labels = field_help("model.num_labels")
-    assert labels.sentence == "Outputs of a classification head."
+    assert labels.sentence == "Number of outputs of a classification head."
     assert labels.default_text == "as many as the config says, else 2"
     assert field_help("rollout.prompt_length").default_text == "what training.loss_length leaves of a sequence"
     assert field_help("run.output_dir").default_text is None
@@ -34,3 +34,19 @@ def test_what_applies_while_a_key_is_absent_is_apart_from_the_sentence():
 def test_an_unknown_key_is_an_error():
     with pytest.raises(KeyError):
         field_help("training.microbatch")
+
+
+@pytest.mark.parametrize("key", [key for key in job_keys() if "." in key])
+def test_each_setting_is_explained_in_one_line_of_plain_text(key):
+    sentence = field_help(key).sentence
+    assert sentence.endswith((".", "..."))
+    assert 10 < len(sentence) <= 115
+
+
+def test_a_value_has_a_word_that_stands_for_it():
+    assert field_help("training.micro_batch").placeholder == "N"
+    assert field_help("inference.gpu_memory_utilization").placeholder == "SHARE"
+    assert field_help("lora.targets").placeholder == "NAMES"
+    assert field_help("run.output_dir").placeholder == "FOLDER"
+    assert field_help("training.compile").is_flag
+    assert not field_help("training.micro_batch").is_flag

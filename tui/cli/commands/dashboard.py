@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.board import Watchlist
 from vramtop.monitor.host import HostRam, available_host_memory
+from vramtop.monitor.snapshot import CurrentDemand
 from vramtop.monitor.sources import EarlySampler, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import PendingJobs, Reservations, Settings
@@ -34,7 +35,8 @@ _THREADS_OF_TEXTUAL = 3
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
     jobs = _jobs(options)
-    source, banner = _source(options)
+    demand = CurrentDemand()
+    source, banner = _source(options, demand)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
     if is_dumb_terminal():
@@ -71,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         read_only=options.read_only,
         theme=None if os.environ.get("TEXTUAL_THEME") else settings.theme(),
         save_theme=settings.save_theme,
+        demand=demand,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
     app = VramtopApp(sampler, watchlist, app_options)
@@ -146,7 +149,7 @@ def _host_memory(snapshot: Snapshot) -> HostRam | None:
     return available_host_memory() if snapshot.source.kind == "nvml" else None
 
 
-def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
+def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[SnapshotSource, str | None]:
     """Return the source of snapshots, and a banner if that is not this machine."""
     if options.replay:
         from vramtop.monitor.sources import ReplaySource
@@ -159,4 +162,4 @@ def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
         from vramtop.monitor.sources import demo_source
 
         return demo_source(), "the demo recording, not this machine"
-    return OptionalGpuSource(NvmlSource()), None
+    return OptionalGpuSource(NvmlSource(demand=demand)), None

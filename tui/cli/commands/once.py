@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.common import displayed, displayed_data, format_gib
 from vramtop.monitor.anomalies import AnomalyDetector
 from vramtop.monitor.board import Board, GpuRow, PendingRow, ProcessRow, Watchlist
-from vramtop.monitor.snapshot import GpuProcess, MigDevice, Snapshot, WatchedJob
+from vramtop.monitor.host.kinds import kind_label
+from vramtop.monitor.snapshot import MigDevice, Snapshot, WatchedJob
 from vramtop.monitor.snapshot.mig_devices import mig_devices
 from vramtop.monitor.sources.nvml import NvmlSource
 
@@ -153,6 +154,8 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
         "used_bytes": process.used_bytes,
         "user": process.user,
         "command": process.command,
+        "kind": row.kind,
+        "program": kind_label(row.kind, row.program_name),
         "elapsed_seconds": row.elapsed_seconds,
         "note": process.note,
         "job": displayed(row.job.label) if row.job else None,
@@ -206,10 +209,12 @@ def _aligned(rows: Sequence[tuple[str, ...]], align: str, output: TextOutput) ->
     return format_table([[output.text(row[at]) for at in used] for row in rows], "".join(align[at] for at in used))
 
 
-def _command(process: GpuProcess) -> str:
-    """Return the command line of a process, after its note."""
+def _command(row: ProcessRow) -> str:
+    """Return the command line of a process, after its note and what it is."""
+    process, label = row.process, kind_label(row.kind, row.program_name)
     command = process.command or process.name
-    return f"({process.note}) {command}" if command and process.note else command or process.note or "n/a"
+    line = f"({process.note}) {command}" if command and process.note else command or process.note or "n/a"
+    return f"{label}: {line}" if label else line
 
 
 def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
@@ -240,5 +245,5 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
         "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
         f"budget {format_gib(row.budget.steady_device_bytes)}" if row.budget else "",
         STATUSES[row.comparison.status].word if row.comparison else "",
-        _command(process),
+        _command(row),
     )

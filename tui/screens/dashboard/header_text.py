@@ -184,7 +184,7 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
     words = f"{mark.letter} {len(those)} {mark.word}"
     if status == "on_budget":
         return Content.styled(words, "$text-success")
-    if status in ("loading", "warming_up", "ended"):
+    if status in ("loading", "warming_up", "incomplete", "ended"):
         return Content.styled(words, MUTED)
     gpus = gpu_labels(row for job in those for row in job.worst)
     where = f"GPU {gpu_list(gpus, most=4)}"

@@ -15,7 +15,7 @@ from vramtop.monitor.snapshot.snapshot import (
     Fault,
     GpuProcess,
     GpuReading,
-    ProcessKind,
+    ProcessType,
     Snapshot,
 )
 
@@ -132,7 +132,7 @@ def test_a_gpu_whose_compute_mode_allows_no_further_program_is_closed(
     make_gpu: Callable[..., GpuReading],
     make_process: Callable[..., GpuProcess],
     mode: ComputeMode | None,
-    kinds: tuple[ProcessKind, ...] | None,
+    kinds: tuple[ProcessType, ...] | None,
     words: str | None,
 ) -> None:
     held = [make_process(used=1, kinds=kinds)] if kinds else []

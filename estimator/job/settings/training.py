@@ -1,0 +1,72 @@
+"""Settings of a training step."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from ..rules import check_options
+from ..trainable import check_patterns
+from .value_types import FrameworkName, OptimizerName, Positive, PrecisionName
+
+
+class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Settings of a training step."""
+
+    framework: FrameworkName = "transformers"
+    """Library that runs the training loop: its loss, casts and buffers are counted."""
+    micro_batch: Positive = 1
+    """Sequences per GPU in one forward pass (the batch size per device)."""
+    sequence_length: Positive = 2048
+    """Tokens per sequence, after truncation or packing."""
+    sequences_per_example: Positive = 1
+    """Sequences that one example stands for: 2 if it is a chosen and a rejected one (DPO)."""
+    gradient_accumulation: Positive = 1
+    """Forward and backward passes per optimizer step."""
+    precision: PrecisionName = "bf16-mixed"
+    """Type of weights and computation; ``*-mixed``: fp32 weights under autocast."""
+    optimizer: OptimizerName = "adamw"
+    """The optimizer, by name or as ``module:Class``; it decides the bytes of state per trained parameter."""
+    optimizer_options: dict[str, Any] | None = None
+    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: its defaults."""
+    activation_checkpointing: Literal["none", "full", "selective"] = "none"
+    """Free activations in the forward pass and compute them again in the backward pass: slower, less memory."""
+    activation_offload: bool = False
+    """Keep saved activations in CPU RAM until the backward pass: slower."""
+    trainable: list[str] | None = None
+    """Names or patterns of the parameters that train, ``!`` freezes; absent: all, or with LoRA the adapters."""
+    trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Number of parameters that train, where a running program reports it; counts more than ``trainable``."""
+    optimizer_in_backward: bool = False
+    """Apply each gradient as soon as it is computed, and free it."""
+    compile: bool = False
+    """The model runs under torch.compile."""
+    loss: Literal["full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence"] = "full"
+    """How the loss is computed from the logits.
+
+    ``full``: from all logits at once; ``chunked``: from a part of them at a time; ``fused-linear``: without storing
+    them (Liger-Kernel); ``log-probs``: log-probabilities of the given tokens, from all logits (DPO, GRPO);
+    ``fused-log-probs``: of one example at a time (Liger-Kernel); ``divergence``: between all logits of student and
+    teacher (GKD).
+    """
+    loss_length: Positive | None = None
+    """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
+    reference_pass: bool = False
+    """A reference model's forward pass runs while the activations of the trained model are held."""
+    mode: Literal["train", "inference"] = "train"
+    """``inference``: the model generates text; no gradients, no optimizer."""
+
+    def __post_init__(self) -> None:
+        """Check the patterns and the optimizer's options.
+
+        Raises:
+            ValueError: a pattern is empty, or an option does not exist or has another type.
+        """
+        if self.trainable is not None:
+            check_patterns(self.trainable)
+        if self.optimizer_options is not None and self.optimizer_class is None:
+            check_options(self.optimizer_options)
+
+    @property
+    def optimizer_class(self) -> str | None:
+        """``module:Class`` if the optimizer is a class rather than a row of the table."""
+        return self.optimizer if ":" in self.optimizer else None

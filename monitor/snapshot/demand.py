@@ -1,0 +1,36 @@
+"""Demand: what the screen in front shows beyond the memory of GPUs and processes. Only that is read in addition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from .snapshot import GpuProcess, ProcessKey
+
+ProcessFigure = Literal["sm_percent", "bandwidth_percent", "cpu_percent", "rss_bytes", "threads"]
+"""A field of ``ProcessFigures``."""
+DRIVER_FIGURES: frozenset[ProcessFigure] = frozenset({"sm_percent", "bandwidth_percent"})
+"""Figures that cost a driver call for each GPU; the others cost a file of ``/proc`` for each process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a reading is to contain in addition; nothing by default."""
+
+    process_figures: frozenset[ProcessFigure] = frozenset()
+    """Figures that are shown of processes."""
+    processes: frozenset[ProcessKey] | None = frozenset()
+    """The processes of which they are shown; None: all, because they are sorted by one of the figures."""
+
+    def figures_of(self, process: GpuProcess) -> frozenset[ProcessFigure]:
+        """Return the figures to read of a process."""
+        wanted = self.processes is None or process.key in self.processes
+        return self.process_figures if wanted else frozenset()
+
+
+@dataclass(slots=True)
+class CurrentDemand:
+    """The demand of the screen in front: set on the UI thread, looked at by a source at every reading."""
+
+    value: Demand = field(default_factory=Demand)
