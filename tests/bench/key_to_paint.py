@@ -13,10 +13,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from in_terminal import COLUMNS, LINES, ProgramEndedError, Terminal
 from monitors import VRAMTOP, aligned, detect_machine, log
@@ -45,6 +43,8 @@ class Step:
     """
     limit: float | None = KEY_SECONDS
     """Seconds that each key may take; None: it is not compared with a limit."""
+    hides: str = ""
+    """Pattern of what is on the screen before the key and no longer after it, in place of ``shows``."""
     hidden: bool = False
     """The step leads back to a state; its times are not listed."""
 
@@ -55,15 +55,15 @@ DASHBOARD = (
     Step("tab", ("\t",)),
     Step("shift+tab", ("\x1b[Z",)),
     Step("sort (s)", ("s",), r"\S+↓"),
-    Step("filter (/)", ("/",), r"(?i)filter"),
-    Step("typing in the filter", tuple("pyt"), r"(?m){typed}\b|{typed} "),
+    Step("filter (/)", ("/",), r"(?i)filter +esc"),
+    Step("typing in the filter", tuple("pyt"), r"(?m)^{typed}$"),
     Step("filter closed (Esc)", ("\x1b",), hidden=True, shows="Filter s Sort"),
-    Step("help (?)", ("?",), r"(?i)how to read|keys"),
-    Step("help closed (Esc)", ("\x1b",), r"GPUs · every"),
+    Step("help (?)", ("?",), r"─ Help ─"),
+    Step("help closed (Esc)", ("\x1b",), hides=r"─ Help ─"),
 )
 FIT_CHECK = (
     Step("fit check (f)", ("f",), r"Fit check", limit=OPEN_SECONDS),
-    Step("typing the model", tuple(_MODEL), r"(?m)\b{typed}\b"),
+    Step("typing the model", tuple(_MODEL), r"model +{typed}(?![\w.-])"),
     Step("verdict after the model", (" ",), r"DOES NOT FIT|FITS", limit=None, hidden=True),
     Step("tab in the form", ("\t", "\t", "\t")),
     Step("shift+tab in the form", ("\x1b[Z", "\x1b[Z")),
@@ -89,7 +89,7 @@ class KeyTimes:
     @property
     def met(self) -> bool:
         """True if the median is within the limit."""
-        return self.limit is None or bool(self.seconds) and statistics.median(self.seconds) <= self.limit
+        return self.limit is None or (bool(self.seconds) and statistics.median(self.seconds) <= self.limit)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -157,7 +157,9 @@ def run_script(command: Sequence[str], steps: Sequence[Step]) -> Iterator[tuple[
                 typed = ""
                 for key in step.keys:
                     typed += key
-                    seconds = watch.press(key, step.shows.replace("{typed}", re.escape(typed)))
+                    seconds = watch.press(
+                        key, (step.hides or step.shows).replace("{typed}", re.escape(typed)), hides=bool(step.hides)
+                    )
                     if not step.hidden:
                         yield step, seconds
                     terminal.serve(until=terminal.age + _QUIET_SECONDS)
@@ -176,8 +178,14 @@ class _Watch:
         self._seen = 0
         """Chunks of output that the screen shows."""
 
-    def press(self, key: str, pattern: str) -> float | None:
-        """Press a key and return the seconds until the screen shows the pattern; without one, until a cursor moves."""
+    def press(self, key: str, pattern: str, *, hides: bool = False) -> float | None:
+        """Press a key and return the seconds until the screen shows the pattern, or another highlighted part.
+
+        Args:
+            key: as the terminal sends it.
+            pattern: of the screen's text; empty: a cursor moves.
+            hides: wait until the pattern is gone.
+        """
         self._show_all()
         before = self._found(pattern)
         started = self._terminal.age
@@ -187,7 +195,8 @@ class _Watch:
             for at, data in self._terminal.chunks[self._seen :]:
                 self._seen += 1
                 self._screen.feed(data)
-                if self._found(pattern) not in (None, before):
+                found = self._found(pattern)
+                if found is None if hides else found not in (None, before):
                     return at - started
         return None
 
