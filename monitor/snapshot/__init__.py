@@ -10,9 +10,18 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .demand import CurrentDemand as CurrentDemand, Demand as Demand
-    from .field_types import ANNOTATION_NAMES as ANNOTATION_NAMES
+    from .field_types import resolve_annotations as resolve_annotations
+    from .gpu_details import (
+        DetailLevel as DetailLevel,
+        EccErrors as EccErrors,
+        GpuDetails as GpuDetails,
+        NvLinks as NvLinks,
+        PcieLink as PcieLink,
+        RemappedRows as RemappedRows,
+    )
     from .gpu_list import gpu_list as gpu_list
     from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
+    from .host_load import HostLoad as HostLoad
     from .mig_devices import (
         MigDevice as MigDevice,
         device_of as device_of,
@@ -46,9 +55,11 @@ else:
         __name__,
         {
             "demand": "CurrentDemand Demand",
-            "field_types": "ANNOTATION_NAMES",
+            "field_types": "resolve_annotations",
+            "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
+            "host_load": "HostLoad",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
             "snapshot": (
                 "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "

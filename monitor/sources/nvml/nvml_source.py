@@ -183,7 +183,8 @@ class NvmlSource:
         if len(addresses) != count:
             addresses = (None,) * count
         kept = self._devices[:count]
-        new = [NvmlDevice(self._nvml, index, clock=self._clock, now=self._now) for index in range(len(kept), count)]
+        clocks = {"clock": self._clock, "now": self._now}
+        new = [NvmlDevice(self._nvml, index, demand=self._demand, **clocks) for index in range(len(kept), count)]
         self._devices = kept + new
         for device, address in zip(self._devices, addresses, strict=True):
             device.renew(address)
