@@ -11,6 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .demand import CurrentDemand as CurrentDemand, Demand as Demand
     from .field_types import resolve_annotations as resolve_annotations
+    from .gpu_activity import GpuFigure as GpuFigure
     from .gpu_details import (
         DetailLevel as DetailLevel,
         EccErrors as EccErrors,
@@ -56,6 +57,7 @@ else:
         {
             "demand": "CurrentDemand Demand",
             "field_types": "resolve_annotations",
+            "gpu_activity": "GpuFigure",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",

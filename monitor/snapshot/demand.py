@@ -36,6 +36,11 @@ class Demand:
         wanted = self.processes is None or process.key in self.processes
         return self.process_figures if wanted else frozenset()
 
+    def adds_to(self, before: Demand) -> bool:
+        """Return True if it asks for all details of another GPU, or for the host: an open screen waits for them."""
+        gpus = (key for key, level in self.gpus.items() if level == "full" and before.gpus.get(key) != level)
+        return (self.host and not before.host) or any(True for _ in gpus)
+
 
 @dataclass(slots=True)
 class CurrentDemand:
