@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .clock_reasons import ClockReason as ClockReason
     from .demand import CurrentDemand as CurrentDemand, Demand as Demand
     from .field_types import resolve_annotations as resolve_annotations
     from .gpu_activity import GpuFigure as GpuFigure
@@ -55,6 +56,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "clock_reasons": "ClockReason",
             "demand": "CurrentDemand Demand",
             "field_types": "resolve_annotations",
             "gpu_activity": "GpuFigure",

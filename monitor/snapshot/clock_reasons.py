@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-ClockReasonKind = Literal["idle", "setting", "slowed"]
-"""Nothing runs; someone has set lower clocks; the GPU protects itself or its power supply."""
+ClockReasonKind = Literal["idle", "setting", "limit", "slowed"]
+"""Nothing runs; someone has set lower clocks; a limit that a busy GPU often reaches; something is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ _REASONS = (
         HW_SLOWDOWN, "slowed", "hardware slowdown", "the hardware halves its clocks or more: too hot, or too much power"
     ),
     ClockReason(0x20, "slowed", "hot", "the driver lowers its clocks: the GPU or its memory is too hot"),
-    ClockReason(0x4, "slowed", "power cap", "the driver lowers its clocks to stay within the power limit"),
-    ClockReason(0x400, "slowed", "voltage limit", "its clocks are limited so that its voltage stays reliable"),
-    ClockReason(0x200, "slowed", "board limit", "its clocks are limited by what the board can supply"),
+    ClockReason(0x4, "limit", "power cap", "the driver lowers its clocks to stay within the power limit"),
+    ClockReason(0x400, "limit", "voltage limit", "its clocks are limited so that its voltage stays reliable"),
+    ClockReason(0x200, "limit", "board limit", "its clocks are limited by what the board can supply"),
     ClockReason(0x10, "setting", "sync boost", "its clocks follow the slowest GPU of its sync boost group"),
     ClockReason(0x2, "setting", "clocks set", "its clocks are limited by the application clocks that are set"),
     ClockReason(0x100, "setting", "display clocks", "its clocks are limited by the setting for its display"),

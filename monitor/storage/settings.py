@@ -31,6 +31,8 @@ class Settings:
 
     path: Path | None = None
     notify: Callable[[str], None] = lambda _: None
+    _problem: str | None = None
+    """Why the file could not be read, as it was said to the user."""
 
     def theme(self) -> str | None:
         """Return the name of the last chosen theme; None if there is none, or it cannot be read."""
@@ -44,7 +46,7 @@ class Settings:
         """Return True if the line about the host is shown, as it is until it is switched off."""
         return self._values().get(_HOST_LINE) != _OFF
 
-    def save_host_line(self, shown: bool) -> None:  # noqa: FBT001 - the value that is saved
+    def save_host_line(self, shown: bool) -> None:
         """Save whether the line about the host is shown."""
         self._save(_HOST_LINE, _ON if shown else _OFF)
 
@@ -52,7 +54,9 @@ class Settings:
         try:
             return self._file.read()
         except CannotTellError as error:
-            self.notify(error.message)
+            if error.message != self._problem:
+                self._problem = error.message
+                self.notify(error.message)
             return {}
 
     def _save(self, name: str, value: str) -> None:

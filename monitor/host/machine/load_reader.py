@@ -42,11 +42,14 @@ class HostLoadReader:
         limit, cpus = cpu_limit(self._cgroup), os.cpu_count()
         limited = limit is not None and (cpus is None or limit < cpus)
         memory = self._memory()
+        used, total, ram_limited = self._ram(memory)
         return HostLoad(
             cpu_percent=self._cpu_percent(limit if limited else None),
             cpus=limit if limited else cpus,
             cpu_limited=limited,
-            **self._ram(memory),
+            ram_used_bytes=used,
+            ram_total_bytes=total,
+            ram_limited=ram_limited,
             swap_used_bytes=_difference(memory.get("SwapTotal"), memory.get("SwapFree")),
             swap_total_bytes=memory.get("SwapTotal"),
             load=_load(),
@@ -82,13 +85,13 @@ class HostLoadReader:
         found = (line.split() for line in lines)
         return {words[0][:-1]: int(words[1]) * _KIB for words in found if len(words) == 3 and words[1].isdecimal()}
 
-    def _ram(self, memory: dict[str, int]) -> dict[str, int | bool | None]:
+    def _ram(self, memory: dict[str, int]) -> tuple[int | None, int | None, bool]:
+        """Return used bytes, total bytes, and whether these are the container's."""
         total = memory.get("MemTotal")
         limit, used = read_number(self._cgroup / "memory.max"), read_number(self._cgroup / "memory.current")
         if limit is not None and used is not None and (total is None or limit < total):
-            held = max(0, used - inactive_file_bytes(self._cgroup))
-            return {"ram_used_bytes": held, "ram_total_bytes": limit, "ram_limited": True}
-        return {"ram_used_bytes": _difference(total, memory.get("MemAvailable")), "ram_total_bytes": total}
+            return max(0, used - inactive_file_bytes(self._cgroup)), limit, True
+        return _difference(total, memory.get("MemAvailable")), total, False
 
 
 def _difference(total: int | None, free: int | None) -> int | None:

@@ -69,8 +69,10 @@ class Questions:
         """
         wanted = [(number, _ALL_LINKS if number in NVLINK_COUNTERS else 0) for number in numbers]
         answers = self.ask(field, what, "nvmlDeviceGetFieldValues", wanted)
-        values = [None] * len(numbers) if answers is None else [_value(answer) for answer in answers]
-        if answers is not None and not any(value is not None for value in values):
+        if answers is None:
+            return [None] * len(numbers)
+        values = [_value(answer) for answer in answers]
+        if not any(value is not None for value in values):
             self.faults[field] = field_fault(field, "NOT_SUPPORTED", what=what)
         return values
 
