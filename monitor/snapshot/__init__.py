@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .clock_reasons import ClockReason as ClockReason
     from .demand import CurrentDemand as CurrentDemand, Demand as Demand
     from .field_types import resolve_annotations as resolve_annotations
-    from .gpu_activity import GpuFigure as GpuFigure
     from .gpu_details import (
         DetailLevel as DetailLevel,
         EccErrors as EccErrors,
@@ -59,7 +58,6 @@ else:
             "clock_reasons": "ClockReason",
             "demand": "CurrentDemand Demand",
             "field_types": "resolve_annotations",
-            "gpu_activity": "GpuFigure",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
