@@ -36,7 +36,7 @@ class ServingNeed:
     """CUDA's context, outside of the share."""
     communication: int = 0
     """NCCL's buffers, where these are outside of the share."""
-    graphs_in_share: bool = True
+    graphs_in_share: bool = False
     """The share includes the CUDA graphs."""
     context_in_share: bool = False
     """The share includes CUDA's context."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from ..common import MIB, format_gib
 from .budget import Budget, Components, Peak, Phase
 from .serving_need import ServingNeed
+from .uncertainty import widen_for_uncertainty
 
 _SLACK_BYTES = 512 * MIB
 """What the allocator's cache and kernels that are compiled later may take beyond what was profiled: vLLM itself
@@ -40,7 +41,7 @@ def budget_on_gpu(budget: Budget, total_bytes: int | None) -> Budget:
     low, high = _bounds(need, parts, total_bytes)
     outside = parts.communication + parts.context
     loaded = Components(weights=need.weights, context=parts.context)
-    return replace(
+    running = replace(
         budget,
         phases=(
             Phase(name="loading", components=loaded, outside_bytes=loaded.context),
@@ -59,6 +60,8 @@ def budget_on_gpu(budget: Budget, total_bytes: int | None) -> Budget:
         assumptions=tuple(_assumptions(need, total_bytes)),
         warnings=(*budget.warnings, *_warnings(need)),
     )
+    widened = widen_for_uncertainty(running)
+    return replace(widened, warnings=tuple(dict.fromkeys(widened.warnings)))
 
 
 def _bounds(need: ServingNeed, parts: Components, total_bytes: int) -> tuple[int, int]:

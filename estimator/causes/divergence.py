@@ -149,6 +149,10 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     measure, observed, expected = figure.measure, figure.observed, figure.expected
     if observed is None or expected is None:
         return Divergence(sentence="its memory cannot be read", parts=(), explanations=())
+    if budget.serving is not None:
+        why = "its settings decide how a server divides its share of the GPU, not how much it takes"
+        words = f"{_MEASURE_LABELS[measure]} {format_gib(observed)} GiB, expected {format_gib(expected)}; {why}"
+        return Divergence(sentence=words, parts=(), explanations=())
     found = explain(
         budget.job,
         budget,

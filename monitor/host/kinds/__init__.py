@@ -15,8 +15,13 @@ if TYPE_CHECKING:
         has_server_title as has_server_title,
         kind_label as kind_label,
         program_of as program_of,
+        program_path as program_path,
     )
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"known_program": "ProcessKind", "process_kind": "has_server_title kind_label program_of"}
+        __name__,
+        {
+            "known_program": "ProcessKind",
+            "process_kind": "has_server_title kind_label program_of program_path",
+        },
     )
