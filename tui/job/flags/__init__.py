@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .familiar_flags import FAMILIAR_FLAGS as FAMILIAR_FLAGS, FamiliarFlag as FamiliarFlag
     from .flag_settings import FlagSettings as FlagSettings, settings_of_flags as settings_of_flags
     from .job_flags import (
         TRUST_KEY as TRUST_KEY,
-        FlagAction as FlagAction,
         add_job_arguments as add_job_arguments,
         flags_by_key as flags_by_key,
     )
@@ -22,9 +20,8 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "familiar_flags": "FAMILIAR_FLAGS FamiliarFlag",
             "flag_settings": "FlagSettings settings_of_flags",
-            "job_flags": "add_job_arguments FlagAction flags_by_key TRUST_KEY",
+            "job_flags": "add_job_arguments flags_by_key TRUST_KEY",
             "typed_words": "normal_words",
         },
     )

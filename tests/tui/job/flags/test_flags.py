@@ -8,12 +8,12 @@ import pytest
 from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, ModelSpec, job_keys, with_changes
 from vramtop.tui.job.flags import (
-    FAMILIAR_FLAGS,
     FlagSettings,
     add_job_arguments,
     normal_words,
     settings_of_flags,
 )
+from vramtop.tui.job.flags.familiar_flags import FAMILIAR_FLAGS
 from vramtop.tui.job.flags.job_flags import job_flags
 
 
