@@ -10,7 +10,12 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .clock_reasons import ClockReason as ClockReason
-    from .demand import CurrentDemand as CurrentDemand, Demand as Demand
+    from .demand import (
+        DRIVER_FIGURES as DRIVER_FIGURES,
+        CurrentDemand as CurrentDemand,
+        Demand as Demand,
+        ProcessFigure as ProcessFigure,
+    )
     from .field_types import resolve_annotations as resolve_annotations
     from .gpu_details import (
         DetailLevel as DetailLevel,
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
         mig_label as mig_label,
         processes_by_device as processes_by_device,
     )
+    from .process_figures import FIRST_SAMPLE as FIRST_SAMPLE, ProcessFigures as ProcessFigures
     from .snapshot import (
         HOST_MEMORY as HOST_MEMORY,
         MAX_UNIX_SECONDS as MAX_UNIX_SECONDS,
@@ -56,13 +62,14 @@ else:
         __name__,
         {
             "clock_reasons": "ClockReason",
-            "demand": "CurrentDemand Demand",
+            "demand": "CurrentDemand Demand DRIVER_FIGURES ProcessFigure",
             "field_types": "resolve_annotations",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
             "host_load": "HostLoad",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
+            "process_figures": "FIRST_SAMPLE ProcessFigures",
             "snapshot": (
                 "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "
                 "HistoryKey HOST_MEMORY MAX_UNIX_SECONDS MigReading NO_ANSWER NO_DRIVER ProcessCounters "

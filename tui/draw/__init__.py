@@ -88,11 +88,13 @@ if TYPE_CHECKING:
         Mark as Mark,
         MemoryKind as MemoryKind,
         blend as blend,
+        component_mark as component_mark,
         darker as darker,
         ink_on as ink_on,
         on_colour as on_colour,
         unattributed_label as unattributed_label,
     )
+    from .process_figures import figure_reason as figure_reason, figure_text as figure_text
     from .terminal_capabilities import (
         TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
         ColourDepth as ColourDepth,
@@ -111,6 +113,7 @@ else:
         __name__,
         {
             "bars": "BarSegment Cell component_segments draw_bar mark_range memory_segment",
+            "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
             "contrast": (
@@ -126,8 +129,9 @@ else:
             ),
             "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
             "palette": (
-                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS COMPONENTS darker ink_on Mark MemoryKind "
-                "NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS WARNING"
+                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS "
+                "WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

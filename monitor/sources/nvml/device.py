@@ -13,6 +13,7 @@ from .error_messages import UNSUPPORTED_CODES, device_fault, field_fault
 from .gpu_sleep import can_suspend, is_suspended
 from .memory import NvmlMemory, shared_memory_use
 from .mig import NvmlMig
+from .process_utilisation import with_utilisation
 from .processes import process_rows
 
 if TYPE_CHECKING:
@@ -214,6 +215,10 @@ class NvmlDevice:
             memory, memory_faults = self._memory.read_again(_used_by(processes))
         if any(_used_by(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
             mig, _ = self._mig.read()  # processes have grown in the meantime
+        if processes is not None:
+            processes = with_utilisation(
+                processes, self._demand.value, self._calls, self._handle, in_mig_mode=mig is not None, now=self._now
+            )
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
