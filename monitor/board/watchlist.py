@@ -147,6 +147,8 @@ class Watchlist:
             return row
         run, rank = rank_of[row.process.key]
         row = replace(row, job=run.job, missing=run.missing)
+        if run.job.served_by_vllm:  # also where its command line does not say so
+            row = replace(row, kind="server", program_name="vLLM")
         budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
         return replace(row, problem=budget) if isinstance(budget, str) else self._tracker.compare_process(row, budget)
 
