@@ -54,6 +54,11 @@ class BudgetCache:
             by_peak[peak] = budget.of_rank(rank)
         return by_peak[peak]
 
+    def set_if_unknown(self, job: Job, budget: Budget | str) -> None:
+        """Keep the budget of a job that has none yet, or the reason that it has none."""
+        if isinstance(self._budgets.get(job_key(job), ""), str):
+            self._budgets[job_key(job)] = budget
+
     def set_budget(self, budget: Budget) -> None:
         """Replace the quick estimate of a job by a better one."""
         key = job_key(budget.job)
