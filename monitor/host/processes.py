@@ -37,6 +37,8 @@ class ProcessFacts:
     """Why something is unknown or unusual, in a few words."""
     parent: int | None = None
     """Its parent's pid; None also where that is in another pid namespace."""
+    parent_name: str | None = None
+    """Short name of its parent, read once for all of its children."""
     cpu_seconds: float | None = None
     """Processor time used so far, as of the last time its state was read."""
 
@@ -65,6 +67,7 @@ class ProcessDirectory:
         self._known: dict[int, _KnownProcess] = {}
         self._this_tick: dict[int, ProcessFacts] = {}
         self._users: dict[int, str] = {}
+        self._parent_names: dict[int, str | None] = {}
         self._boot_time: float | None = None
         self._tick = 0
 
@@ -79,6 +82,9 @@ class ProcessDirectory:
         """Begin the next tick, and forget the processes that were not asked for in the last one."""
         self._known = {pid: known for pid, known in self._known.items() if pid in self._this_tick}
         self._this_tick = {}
+        if self._parent_names:
+            parents = {known.facts.parent for known in self._known.values()}
+            self._parent_names = {pid: name for pid, name in self._parent_names.items() if pid in parents}
         self._boot_time = None
         self._tick += 1
 
@@ -93,7 +99,7 @@ class ProcessDirectory:
         facts = _facts_if_unchanged(known, inode, stat) or self._read(pid, stat)
         if facts is None or _inode(pid) != inode:
             return ProcessFacts(note=GONE_NOTE)  # it ended, or its pid was reused, while it was read
-        known = self._known[pid] = _KnownProcess(inode, stat, _with_counters(facts, stat))
+        known = self._known[pid] = _KnownProcess(inode, stat, self._with_counters(facts, stat))
         return known.current_facts()
 
     def _unreadable(self, pid: int) -> ProcessFacts:
@@ -121,6 +127,22 @@ class ProcessDirectory:
             name=None if name is None else displayed(name),
             command=_command_line(arguments),
         )
+
+    def _with_counters(self, facts: ProcessFacts, stat: ProcessStat) -> ProcessFacts:
+        """Return the facts with those updated that change while a process runs."""
+        if facts.cpu_seconds == stat.cpu_seconds and facts.parent == stat.parent:
+            return facts
+        name = self._parent_name(stat.parent)
+        return replace(facts, parent=stat.parent, parent_name=name, cpu_seconds=stat.cpu_seconds)
+
+    def _parent_name(self, parent: int | None) -> str | None:
+        if parent is None:
+            return None
+        if parent not in self._parent_names:
+            stat = read_stat(parent)
+            name = None if stat is None else sanitize_line(os.fsdecode(stat.thread_name.partition(b"(")[2]))
+            self._parent_names[parent] = None if name is None else displayed(name)
+        return self._parent_names[parent]
 
     def _user(self, uid: int) -> str:
         """Return the user's name; looked up once, as the answer may come over the network."""
@@ -164,13 +186,6 @@ def _facts_if_unchanged(known: _KnownProcess | None, inode: int, stat: ProcessSt
     if known.facts.command is None and not stat.is_zombie:
         return None  # perhaps read at the very moment of its start
     return known.facts if known.stat.thread_name == stat.thread_name else None
-
-
-def _with_counters(facts: ProcessFacts, stat: ProcessStat) -> ProcessFacts:
-    """Return the facts with those updated that change while a process runs."""
-    if facts.cpu_seconds == stat.cpu_seconds and facts.parent == stat.parent:
-        return facts
-    return replace(facts, parent=stat.parent, cpu_seconds=stat.cpu_seconds)
 
 
 def _inode(pid: int) -> int | None:

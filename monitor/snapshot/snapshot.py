@@ -103,6 +103,8 @@ class GpuProcess:
     """Its highest memory on this GPU by the driver's accounting; None: accounting mode is off."""
     parent: Count | None = None
     """Pid of its parent."""
+    parent_name: str | None = None
+    """Short name of its parent when that was first seen, such as ``torchrun`` or ``bash``."""
     cpu_seconds: Seconds | None = None
     """Processor time used so far; an idle process uses none."""
     counters: ProcessCounters | None = None

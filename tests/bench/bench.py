@@ -1,4 +1,4 @@
-"""Benchmarks: the estimate command compared with accelerate's estimator, the dashboard compared with other monitors.
+"""Benchmarks: the estimate command beside accelerate's estimator, the dashboard beside other monitors, keys to paint.
 
 Run by ``make bench``; the exit code is 1 if a target is missed. No network is needed: the model configs are the
 built-in ones, written to folders. Times are medians over runs of whole processes. Absolute times hold only for this
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import growth
+import key_to_paint
 import monitors
 
 from vramtop.estimator.job.job import ModelSpec
@@ -51,7 +52,7 @@ class BenchmarkRow:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the selected benchmarks, print their tables and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", choices=("estimates", "monitors", "growth"), help="run only these benchmarks")
+    parser.add_argument("--only", choices=("estimates", "monitors", "growth", "keys"), help="run only these benchmarks")
     parser.add_argument(
         "--under", action="append", default=[], help="wrapper command to measure the monitors under; repeatable"
     )
@@ -75,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if measurements:
             print(monitors.table(measurements), monitors.targets_table(targets), sep="\n\n")
         met &= all(target.met for target in targets)
+    if options.only in (None, "keys"):
+        times = key_to_paint.measure_under(options.under, runs=options.runs)
+        print(key_to_paint.table(times))
+        met &= all(row.met for row in times)
     return 0 if met else 1
 
 

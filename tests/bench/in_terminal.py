@@ -66,7 +66,7 @@ def run_in_terminal(
     Raises:
         ProgramEndedError: the program exited early; the message holds its last lines of output.
     """
-    terminal = _Terminal(command)
+    terminal = Terminal(command)
     try:
         terminal.serve(until=warm)
         cpu, started, first = terminal.cpu_seconds(), time.monotonic(), len(terminal.chunks)
@@ -98,7 +98,7 @@ def time_to_first_frame(command: Sequence[str], patterns: Sequence[str], *, limi
     Returns:
         None if not even the first pattern matched.
     """
-    terminal = _Terminal(command)
+    terminal = Terminal(command)
     try:
         while (found := _seconds_until_matched(terminal.chunks, patterns)) is None and terminal.age < limit:
             terminal.serve(until=terminal.age + 0.2)
@@ -111,11 +111,16 @@ def time_to_first_frame(command: Sequence[str], patterns: Sequence[str], *, limi
     return found if found is not None else next((seconds for seconds in partial if seconds is not None), None)
 
 
-class _Terminal:
-    """A pseudo-terminal with a program running in it."""
+class Terminal:
+    """A pseudo-terminal with a program running in it.
 
-    def __init__(self, command: Sequence[str]) -> None:
-        environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    Args:
+        command: program, found in PATH, and its arguments.
+        variables: environment variables to add.
+    """
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(variables or {})}
         for name in ("NO_COLOR", "PYTHONDONTWRITEBYTECODE"):  # an installed package has bytecode files
             environ.pop(name, None)
         self.chunks: list[tuple[float, bytes]] = []
@@ -137,6 +142,15 @@ class _Terminal:
         while (left := until - self.age) > 0:
             if select.select([self._master], [], [], left)[0]:
                 self._store(self._read())
+
+    def serve_once(self, *, until: float) -> None:
+        """Wait for output until the program has run for ``until`` seconds, and read what there is."""
+        if select.select([self._master], [], [], max(0.0, until - self.age))[0]:
+            self._store(self._read())
+
+    def write(self, keys: bytes) -> None:
+        """Press keys."""
+        os.write(self._master, keys)
 
     def press_arrow(self, *, up: bool) -> None:
         """Press cursor up or down, encoded for the current cursor-key mode."""

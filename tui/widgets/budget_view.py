@@ -13,6 +13,7 @@ from ..draw import (
     COMPONENTS,
     OTHER_MEMORY,
     VERDICTS,
+    WARNING,
     BarSegment,
     Cell,
     MemoryKind,
@@ -104,7 +105,7 @@ def phase_table(budget: Budget) -> list[Content]:
 
 def remark_lines(budget: Budget) -> list[Content]:
     """Return the warnings, then the assumptions."""
-    warnings = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in budget.warnings]
+    warnings = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in budget.warnings]
     return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 

@@ -10,8 +10,8 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .known_program import ProcessKind as ProcessKind
-    from .process_kind import kind_label as kind_label, program_of as program_of
+    from .process_kind import kind_label as kind_label, program_of as program_of, program_path as program_path
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"known_program": "ProcessKind", "process_kind": "kind_label program_of"}
+        __name__, {"known_program": "ProcessKind", "process_kind": "kind_label program_of program_path"}
     )

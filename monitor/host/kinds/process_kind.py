@@ -70,6 +70,13 @@ def identify(name: str | None, command: str | None, types: tuple[ProcessType, ..
     return _PYTHON_PROGRAM if _is_python(command) else _OTHER
 
 
+@lru_cache(MAX_REMEMBERED)
+def program_path(name: str | None, command: str | None) -> str:
+    """Return what a command line runs, without its options: the module or script that Python runs, or the program."""
+    line = _CommandLine(name, command or "")
+    return line.module or line.script or line.code.partition("(")[0] or (command or name or "").partition(" ")[0]
+
+
 def find_program(name: str | None, command: str | None, programs: Iterable[KnownProgram]) -> KnownProgram | None:
     """Return the first of these programs that a process runs."""
     line = _CommandLine(name, command or "")

@@ -103,6 +103,7 @@ def _process(
         command=facts.command,
         note=note,
         parent=facts.parent,
+        parent_name=facts.parent_name,
         cpu_seconds=facts.cpu_seconds,
         gpu_instance=instance,
         compute_instance=entry.compute_instance,

@@ -10,7 +10,9 @@ import psutil
 import pytest
 from waiting import until
 
+from vramtop.monitor.host import processes
 from vramtop.monitor.host.plain_text import sanitize_line
+from vramtop.monitor.host.process_identity import read_stat
 from vramtop.monitor.host.processes import (
     ENDED_NOTE,
     GONE_NOTE,
@@ -217,3 +219,14 @@ def test_the_parent_is_updated_after_the_first_one_ended():
             assert ProcessDirectory().describe(orphan).parent == psutil.Process(orphan).ppid() != process.pid
         finally:
             os.kill(orphan, signal.SIGKILL)
+
+
+def test_the_parent_is_named_once_for_all_of_its_children(sleeper, monkeypatch):
+    directory = ProcessDirectory()
+    read: list[int] = []
+    monkeypatch.setattr(processes, "read_stat", lambda pid: read.append(pid) or read_stat(pid))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        wait_until_started(other)
+        assert {directory.describe(each.pid).parent_name for each in (sleeper, other)} == {psutil.Process().name()}
+        assert read.count(os.getpid()) == 1
+        other.kill()
