@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _Values = dict[str, str]
 _VERSION = 1
 _THEME = "theme"
+_ATTACH = "attach"
+_OFF = "off"
 
 
 @dataclass(slots=True)
@@ -37,6 +39,13 @@ class Settings:
         except CannotTellError as error:
             self.notify(error.message)
             return None
+
+    def attaches(self) -> bool:
+        """Return False if training processes are not to be attached to by themselves: ``"attach": "off"``."""
+        try:
+            return self._file.read().get(_ATTACH) != _OFF
+        except CannotTellError:  # the theme, which is read first, says so
+            return True
 
     def save_theme(self, name: str) -> None:
         """Save a theme; other settings in the file stay."""

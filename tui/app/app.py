@@ -41,11 +41,11 @@ _SAMPLER_STOP_SECONDS = 0.1
 
 
 class BoardUpdated(Message):
-    """The sampler thread has built a new board."""
+    """There is a new board: of a new snapshot, or rebuilt from the latest one because the known jobs changed."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, *, rebuilt: bool = False) -> None:
         super().__init__()
-        self.board = board
+        self.board, self.rebuilt = board, rebuilt
 
     def can_replace(self, message: Message) -> bool:
         """Replace an earlier board that is still in the queue."""
@@ -89,7 +89,8 @@ class VramtopApp(BoardApp):
         self.board = None
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
         self.fit_draft = None
-        self.attachments = {}
+        self.attach = options.attach
+        self.attachments = self.attach.known if self.attach else {}
         if options.theme in self.available_themes:
             self.theme = options.theme
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
@@ -138,6 +139,9 @@ class VramtopApp(BoardApp):
     def on_mount(self) -> None:
         """Start the sampler, or take over the one that runs already."""
         self.call_after_refresh(_resume_garbage_collection)
+        if self.attach is not None:
+            self.attach.on_change = self._post_rebuilt_board
+            self.call_after_refresh(self.attach.start)
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._show_feed)
         if self._early_sampler:
@@ -154,6 +158,8 @@ class VramtopApp(BoardApp):
     def on_unmount(self) -> None:
         """Stop the sampler, without waiting for a driver call that hangs."""
         self._sampler.stop(_SAMPLER_STOP_SECONDS)
+        if self.attach is not None:
+            self.attach.close()
         self.close_recording()
 
     def close_recording(self) -> None:
@@ -165,6 +171,8 @@ class VramtopApp(BoardApp):
         """Show the board on every visible screen."""
         if not self.is_running:  # the screens are being removed
             return
+        if message.rebuilt and self.board and message.board.snapshot.time < self.board.snapshot.time:
+            return  # it was overtaken
         self._set_board(message.board)
         for screen in reversed(self.screen_stack):
             if screen.is_mounted and isinstance(screen, ShowsBoard):
@@ -275,20 +283,30 @@ class VramtopApp(BoardApp):
             self._failure = latest.message
         elif latest is not None:
             self._set_board(latest)
+            if self.attach is not None:
+                self.attach.observe(latest)
 
     def _set_board(self, board: Board) -> None:
+        if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
+            self._board_at, self._failure = self._options.clock(), None
         self.board = board
-        self._board_at = self._options.clock()
-        self._failure = None
         for sentence in self._fit_events.update(board.pending):
             self._alert(sentence)
 
     def _build_board(self, snapshot: Snapshot) -> None:
         """Build a board on the sampler's thread: estimates and comparisons are kept off the UI thread."""
         board = self.watchlist.update(snapshot)
+        if self.attach is not None:
+            self.attach.observe(board)
         if recorder := self._recorder:
             recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))
+
+    def _post_rebuilt_board(self) -> None:
+        """Show what was attached to since the last reading; called on the thread that attaches."""
+        board = self.watchlist.rebuild_board()
+        if board is not None:
+            self.post_message(BoardUpdated(board, rebuilt=True))
 
     def _report_failure(self, error: VramtopError) -> None:
         self.post_message(SourceFailed(error.message))

@@ -11,8 +11,10 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .automatic_attach import AutomaticAttach as AutomaticAttach
+    from .idle_tracing import IdleTracing as IdleTracing
     from .left_alone import LeftAlone as LeftAlone
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"automatic_attach": "AutomaticAttach", "left_alone": "LeftAlone"}
+        __name__,
+        {"automatic_attach": "AutomaticAttach", "idle_tracing": "IdleTracing", "left_alone": "LeftAlone"},
     )

@@ -63,12 +63,12 @@ class AutomaticAttach:
     ) -> None:
         self._watchlist = watchlist
         self._enabled = enabled
-        self._left_alone = LeftAlone() if left_alone is None else left_alone
+        self.left_alone = LeftAlone() if left_alone is None else left_alone
         self._tracing = tracing
         self.on_change = on_change
         self._on_bug = on_bug
         self._clock = clock
-        self._candidates = Candidates(self._left_alone)
+        self._candidates = Candidates(self.left_alone)
         self._lock = threading.Lock()
         """Guards the candidates; the watchlist is never called while it is held."""
         self._started = False
@@ -86,6 +86,8 @@ class AutomaticAttach:
         self.finished = threading.Event()
         """Set while nothing waits to be read for the first time."""
         self.finished.set()
+        if tracing is not None:
+            tracing.on_change = self._changed
         watchlist.no_budget_reason, watchlist.attach_progress = self.reason_of, self.progress
 
     def start(self) -> None:
@@ -136,6 +138,13 @@ class AutomaticAttach:
         elif self._tracing is not None:
             self._tracing.observe(board)
 
+    def candidate(self, key: ProcessKey) -> Candidate | None:
+        """Return what is known about a process; None: it has not been seen."""
+        return self._candidates.get(key)
+
+    def _changed(self) -> None:
+        self.on_change()
+
     def toggle(self, row: ProcessRow) -> str:
         """Leave the run of a process alone, or attach to it again; returns what was done, in a sentence."""
         key = row.process.key
@@ -143,13 +152,13 @@ class AutomaticAttach:
         with self._lock:
             keys = self._candidates.keys_of_group(key) if run is None else tuple({key, *run.pids})
         if run is None and row.no_budget_reason in ("left alone", "not attached"):
-            self._left_alone.remove(keys)
+            self.left_alone.remove(keys)
             with self._lock:
                 self._candidates.read_again(keys, self._clock())
                 self.finished.clear()
             self._wake()
             return f"Process {row.process.pid} is attached again." if self._enabled else _DISABLED
-        self._left_alone.add(keys)
+        self.left_alone.add(keys)
         self._watchlist.dismiss_runs(keys)
         with self._lock:
             self._candidates.leave_alone(keys)

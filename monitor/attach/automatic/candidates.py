@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Iterator
+    from collections.abc import Collection, Container, Hashable, Iterable, Iterator
 
     from ...board import ProcessRow
     from ...snapshot import ProcessKey, WatchedJob
@@ -18,7 +18,7 @@ RETRY_SECONDS = (3.0, 15.0, 60.0, 300.0)
 it logs were not written yet."""
 YOUNG_SECONDS = 30.0
 SETTLED_SECONDS = 60.0
-"""A process younger than the first is read once more after the second: what it logs then counts more than its script."""
+"""A process younger than the first is read once more after the second: by then it has logged its settings."""
 MAX_READINGS = 2 * (len(RETRY_SECONDS) + 1)
 """Of one process in its life, whatever programs it executes."""
 MAX_RUNS = 256
@@ -71,7 +71,7 @@ class Candidates:
         left_alone: processes that the user wants left alone.
     """
 
-    def __init__(self, left_alone: Collection[ProcessKey]) -> None:
+    def __init__(self, left_alone: Container[ProcessKey]) -> None:
         self._left_alone = left_alone
         self._by_key: dict[ProcessKey, Candidate] = {}
         self.first_due: float | None = None

@@ -36,12 +36,6 @@ class LeftAlone:
     def __contains__(self, key: object) -> bool:
         return key in self._known
 
-    def __iter__(self) -> object:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
     def add(self, keys: Iterable[ProcessKey]) -> None:
         """Leave these processes alone."""
         added = set(keys)
@@ -75,6 +69,4 @@ class LeftAlone:
     @property
     def _file(self) -> UserFile[_Keys]:
         path = self._path or data_file("left-alone.json")
-        return UserFile(
-            path, kind=_Keys, empty=list, version=_VERSION, description="the processes that you left alone"
-        )
+        return UserFile(path, kind=_Keys, empty=list, version=_VERSION, description="the processes that you left alone")

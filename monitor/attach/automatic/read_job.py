@@ -87,9 +87,7 @@ def _trace(request: TraceRequest) -> RunAnswer:
     watch = threading.Thread(target=_end_when_large, args=(done,), daemon=True)
     watch.start()
     try:
-        budget = estimate(
-            request.job, method="auto", gpu=request.gpu, python=request.python, environ=request.environ
-        )
+        budget = estimate(request.job, method="auto", gpu=request.gpu, python=request.python, environ=request.environ)
     finally:
         done.set()
     return RunAnswer(job=request.job, budget=budget)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import VramtopError
-from vramtop.estimator.trace.worker_process import Worker
+from vramtop.estimator.trace import Worker
 
 from .run_answer import ReadRequest, RunAnswer, decode, encode
 
