@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..host import HostRam
     from ..snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
-    from .board import AttachProgress, PendingRow, ProcessRow
+    from .board import AttachProgress, GpuRow, PendingRow, ProcessRow
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class Watchlist:
             gpus=gpus,
             pending=self._pending_rows(snapshot, committed, pending),
             committed=committed,
-            runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budgets.budget_of(run.job)) for run in runs]),
+            runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budget_of_run(run, gpus)) for run in runs]),
             anomalies=self.anomaly_detector.update(snapshot),
             attach_progress=self.attach_progress(),
         )
@@ -169,10 +169,18 @@ class Watchlist:
             return row if reason is None else replace(row, no_budget_reason=reason)
         run, rank = rank_of[row.process.key]
         row = replace(row, job=run.job, missing=run.missing)
-        budget = self._budgets.budget_of_rank(run, rank)
+        budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
         if isinstance(budget, str):
             return replace(row, problem=budget, no_budget_reason=self.no_budget_reason(row))
         return self._tracker.compare_process(row, budget)
+
+    def _budget_of_run(self, run: WatchedJob, gpus: Iterable[GpuRow]) -> Budget | str:
+        """Return the budget of a run; a server's is the one on the first of its GPUs."""
+        budget = self._budgets.budget_of(run.job)
+        if isinstance(budget, str) or budget.serving is None:
+            return budget
+        rows = (row for gpu in gpus for row in gpu.rows if row.process.key in run.pids)
+        return next((row.budget for row in rows if row.budget is not None), budget)
 
     def _pending_rows(
         self, snapshot: Snapshot, committed: Mapping[DeviceIndex, int], pending: Sequence[Job]

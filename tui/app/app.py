@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
@@ -22,6 +21,7 @@ from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
 from .help import HelpScreen
+from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
 
 if TYPE_CHECKING:
@@ -38,26 +38,6 @@ if TYPE_CHECKING:
 
 _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
-
-
-class BoardUpdated(Message):
-    """There is a new board: of a new snapshot, or rebuilt from the latest one because the known jobs changed."""
-
-    def __init__(self, board: Board, *, rebuilt: bool = False) -> None:
-        super().__init__()
-        self.board, self.rebuilt = board, rebuilt
-
-    def can_replace(self, message: Message) -> bool:
-        """Replace an earlier board that is still in the queue."""
-        return isinstance(message, BoardUpdated)
-
-
-class SourceFailed(Message):
-    """The source could not be read."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__()
-        self.sentence = sentence
 
 
 class VramtopApp(BoardApp):
@@ -91,6 +71,7 @@ class VramtopApp(BoardApp):
         self.fit_draft = None
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
+        self.host_line = options.host_line
         if options.theme in self.available_themes:
             self.theme = options.theme
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
@@ -185,7 +166,10 @@ class VramtopApp(BoardApp):
         """Have the next reading contain what the screen in front shows now."""
         front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
         mounted = front is not None and front.is_mounted
-        self._options.demand.value = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        demand = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        before, self._options.demand.value = self._options.demand.value, demand
+        if demand.adds_to(before):
+            self._sampler.read_soon()
 
     def on_source_failed(self, message: SourceFailed) -> None:
         """Show the reason on the dashboard; the rest of the app continues."""
@@ -218,6 +202,7 @@ class VramtopApp(BoardApp):
                 self._is_opening = False
             if self.board and isinstance(screen, ShowsBoard):
                 screen.show_board(self.board)
+            self.update_demand()
 
         if not self._is_opening:
             self._is_opening = True
@@ -231,6 +216,12 @@ class VramtopApp(BoardApp):
         """Open the help, at the keys of the screen that the user is on."""
         titles = [str(screen.TITLE) for screen in reversed(self.screen_stack)]
         self.push_screen(HelpScreen(titles, self.BINDINGS))
+
+    def switch_host_line(self) -> None:
+        """Show the line about the host, or hide it, from now on."""
+        self.host_line = not self.host_line
+        self._options.save_host_line(self.host_line)
+        self.update_demand()
 
     def action_pause(self) -> None:
         """Pause the readings, or resume them."""

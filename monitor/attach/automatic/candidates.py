@@ -28,6 +28,8 @@ _LOCAL_RANK = re.compile(r"\s--local[_-]rank[= ]\d+")
 _KIND_REASONS: dict[str, NoBudgetReason] = {
     "server": "server", "notebook": "notebook", "desktop": "desktop", "helper": "helper", "other": "not training",
 }  # fmt: skip
+_READ_SERVERS = ("vLLM",)
+"""Servers whose command line says how much memory they take."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ def reason_by_kind(row: ProcessRow) -> NoBudgetReason | None:
     """Return why a process of this kind is not read; None: it may be read, if it is this machine's."""
     if row.kind == "unknown":
         return None if row.process.command or not row.process.note else "no access"
+    if row.kind == "server" and row.program_name in _READ_SERVERS:
+        return None
     return _KIND_REASONS.get(row.kind)
 
 
@@ -130,12 +134,13 @@ class Candidates:
         """
         candidate.readings += 1
         candidate.due = self._again(candidate, answer, now, time=time)
+        reason: NoBudgetReason | None = "server" if answer.reason and candidate.row.kind == "server" else answer.reason
         if candidate.run is None:
-            candidate.reason = answer.reason
+            candidate.reason = reason
         if answer.attachment is None and answer.reason != "ended":
             for each in self._of_group(candidate):
                 if each.waits:
-                    each.due, each.reason = None, answer.reason
+                    each.due, each.reason = None, reason
         self._set_first_due()
 
     def attach(
