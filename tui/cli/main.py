@@ -105,6 +105,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
     parser.add_argument("--pid", type=process_id, help="attach to this process")
+    parser.add_argument("--no-attach", action="store_true", help="do not attach to training processes by itself")
     parser.add_argument(
         "--job", action="append", default=[], metavar="FILE", help="job file of a pending job (repeatable)"
     )
@@ -146,6 +147,10 @@ class _CommandParser(_Parser):
             _command_module(self._command).add_arguments(self)
             add_output_arguments(self, suppress_defaults=True)
             self._command = None
+            if self.get_default("flags") is not None:
+                from ..job.flags import normal_words
+
+                args = normal_words(args)
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:  # the parent parser would refer to its own help
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         held_colour as held_colour,
         is_uncertain as is_uncertain,
     )
+    from .gpu_figures import gpu_figure_parts as gpu_figure_parts
     from .labels import (
         ALARM as ALARM,
         FAINT as FAINT,
@@ -91,11 +92,13 @@ if TYPE_CHECKING:
         Mark as Mark,
         MemoryKind as MemoryKind,
         blend as blend,
+        component_mark as component_mark,
         darker as darker,
         ink_on as ink_on,
         on_colour as on_colour,
         unattributed_label as unattributed_label,
     )
+    from .process_figures import figure_reason as figure_reason, figure_text as figure_text
     from .terminal_capabilities import (
         TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
         ColourDepth as ColourDepth,
@@ -114,6 +117,7 @@ else:
         __name__,
         {
             "bars": "BarRange BarSegment Cell component_segments draw_bar memory_segment split_beyond",
+            "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
             "contrast": (
@@ -124,6 +128,7 @@ else:
                 "bar_content beyond_budget_bytes budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark "
                 "held_colour is_uncertain"
             ),
+            "gpu_figures": "gpu_figure_parts",
             "labels": (
                 "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
                 "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
@@ -131,8 +136,9 @@ else:
             ),
             "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
             "palette": (
-                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS COMPONENTS darker ink_on Mark MemoryKind "
-                "NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS WARNING"
+                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS "
+                "WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },
