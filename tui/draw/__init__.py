@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         held_cells as held_cells,
         held_cells_with_budget_mark as held_cells_with_budget_mark,
         held_colour as held_colour,
-        is_uncertain as is_uncertain,
     )
     from .gpu_figures import gpu_figure_parts as gpu_figure_parts
     from .labels import (
@@ -126,7 +125,7 @@ else:
             ),
             "gpu_bars": (
                 "bar_content beyond_budget_bytes budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark "
-                "held_colour is_uncertain"
+                "held_colour"
             ),
             "gpu_figures": "gpu_figure_parts",
             "labels": (

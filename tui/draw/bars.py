@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
 
-from .palette import BEYOND_BUDGET, COMPONENTS, OTHER_MEMORY, MemoryKind, ink_on
+from .palette import BEYOND_BUDGET, COMPONENTS, OTHER_MEMORY, MemoryKind, component_mark, ink_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from vramtop.estimator.budget import Components
+    from vramtop.estimator.budget import Budget, Components
 
 PAINTED = " "
 """The fill of a segment whose ground has its colour."""
@@ -119,11 +119,20 @@ def draw_bar(
     return _with_range([*cells, *rest], marked, scale_bytes, ascii_only=ascii_only)
 
 
-def component_segments(components: Components, *, uncertain: bool = False) -> list[BarSegment]:
-    """Return one segment for each component of a budget; ``uncertain``: settings of its job are guessed."""
+def component_segments(
+    components: Components, *, budget: Budget | None = None, uncertain: bool = False
+) -> list[BarSegment]:
+    """Return one segment for each component.
+
+    Args:
+        components: of a budget, or a sum.
+        budget: whose words they have; None: those of training.
+        uncertain: settings of a job are guessed.
+    """
     segments = []
     for name, size in components.items():
-        mark, gib = COMPONENTS[name], format_gib(size)
+        gib = format_gib(size)
+        mark = COMPONENTS[name] if budget is None else component_mark(name, budget)
         labels = (f"{mark.word} {gib}", f"{mark.short_word} {gib}", mark.short_word, mark.letter)
         fill = HATCHED if uncertain else PAINTED
         segments.append(BarSegment(size_bytes=size, colour=mark.colour, fill=fill, labels=labels))

@@ -5,7 +5,9 @@ is red, and lies right of the budget's range. Everything else that is held follo
 A new kind of memory is a row of ``palette.OTHER_MEMORY``, from which legends are made, and a segment here.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -27,6 +29,11 @@ from .bars import (
 from .labels import process_name, signed_gib, worst_row
 from .palette import GOOD, NO_JOB, STATUSES, ink_on
 from .text_output import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.estimator.budget import Budget
 
 BUDGET_LINE = "┈"
 _MIN_PROCESS_CELLS = 1.5
@@ -81,11 +88,16 @@ def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
         return None
     slack = memory_segment("slack", expected - components.total_bytes)
     return draw_bar(
-        [*component_segments(components, uncertain=is_uncertain(gpu)), slack],
+        [*component_segments(components, budget=_only_budget(gpu), uncertain=is_uncertain(gpu)), slack],
         scale_bytes=gpu.reading.total_bytes or 1,
         width=width,
         marked=BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected),
     )
+
+
+def _only_budget(gpu: GpuRow) -> Budget | None:
+    jobs = gpu.rows_with_budget
+    return jobs[0].budget if len(jobs) == 1 else None
 
 
 def is_uncertain(gpu: GpuRow) -> bool:

@@ -56,7 +56,7 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = output.width - 12
     cells = draw_bar(
-        component_segments(peak.components),
+        component_segments(peak.components, budget=budget),
         scale_bytes=scale,
         width=width,
         marked=BarRange(low_bytes=peak.low_bytes, high_bytes=peak.high_bytes),
@@ -108,7 +108,7 @@ def _gpu_lines(gpu: DeviceVerdict, budget: Budget, result: FitResult, output: Te
     taken = [memory_segment("held", held), BarSegment(size_bytes=committed, colour=NEUTRAL, labels=labels)]
     low, high = held + committed + budget.peak.low_bytes, held + committed + budget.peak.high_bytes
     cells = draw_bar(
-        [*taken, *component_segments(budget.peak.components)],
+        [*taken, *component_segments(budget.peak.components, budget=budget)],
         scale_bytes=device.total_bytes,
         width=output.width - 2,
         empty=".",

@@ -142,7 +142,10 @@ def gpu_legend() -> Content:
 def budget_segments(budget: Budget, *, uncertain: bool = False) -> list[BarSegment]:
     """Return the peak by component, and the allocator's slack; ``uncertain``: settings of the job are guessed."""
     slack = budget.peak.device_bytes - budget.peak.components.total_bytes
-    return [*component_segments(budget.peak.components, uncertain=uncertain), memory_segment("slack", slack)]
+    return [
+        *component_segments(budget.peak.components, budget=budget, uncertain=uncertain),
+        memory_segment("slack", slack),
+    ]
 
 
 def budget_bar(budget: Budget, *, scale_bytes: int, width: int, uncertain: bool = False) -> list[Cell]:
