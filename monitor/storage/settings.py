@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _Values = dict[str, str]
 _VERSION = 1
-_THEME = "theme"
 
 
 @dataclass(slots=True)
@@ -30,18 +29,18 @@ class Settings:
     path: Path | None = None
     notify: Callable[[str], None] = lambda _: None
 
-    def theme(self) -> str | None:
-        """Return the name of the last chosen theme; None if there is none, or it cannot be read."""
+    def read(self) -> dict[str, str]:
+        """Return all settings by name; empty if there are none, or they cannot be read."""
         try:
-            return self._file.read().get(_THEME)
+            return self._file.read()
         except CannotTellError as error:
             self.notify(error.message)
-            return None
+            return {}
 
-    def save_theme(self, name: str) -> None:
-        """Save a theme; other settings in the file stay."""
+    def save(self, name: str, value: str) -> None:
+        """Save a setting; others in the file stay."""
         change_in_background(
-            lambda: self._file, lambda values: {**values, _THEME: name}, self.notify, thread="save settings"
+            lambda: self._file, lambda values: {**values, name: value}, self.notify, thread="save settings"
         )
 
     @property

@@ -20,7 +20,7 @@ from .gpus import GpuArea, GpuRows
 from .header_text import header_line, notices, summary_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
-from .processes import ProcessTable, Terminations
+from .processes import VIEW_SETTING, ProcessTable, Terminations, view_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,17 +47,24 @@ class DashboardScreen(Screen[None]):
             "slash", "filter", "Filter", key_display="/",
             tooltip="filter the processes: pid, user, command, job, status, gpu3; Esc shows all",
         ),
+        Binding("v", "view", "View", tooltip="runs, the tree of parent processes, or all processes; kept"),
+        Binding(
+            "space", "mark", "Mark", show=False, key_display="Space",
+            tooltip="mark the processes under the cursor, for k; Esc unmarks all",
+        ),
         Binding("s", "sort", "Sort", tooltip="sort the processes by the next column, marked ↓ in its title"),
         Binding(
             "k", "terminate", "Kill",
-            tooltip="terminate the process under the cursor: asks first, also before SIGKILL; not with --read-only",
+            tooltip="signal the marked processes, or those under the cursor: TERM, INT or KILL; asks first, by name; "
+            "not with --read-only",
         ),
         Binding("k", "explain_refusal", show=False),
-        Binding("r", "app.record", "Rec", tooltip="record to a file, and stop recording"),
+        Binding("r", "app.record", "Rec", show=False, tooltip="record to a file, and stop recording"),
         Binding(
             "x", "dismiss_selected", "Dismiss", show=False,
             tooltip="dismiss the ended run under the cursor; otherwise unpin a pending job",
         ),
+        Binding("escape", "unmark", "Unmark", tooltip="unmark all processes; without marks, remove the filter"),
         Binding("escape", "show_all", "Show all"),
     ]  # fmt: skip
 
@@ -82,13 +89,14 @@ class DashboardScreen(Screen[None]):
         yield from self._gpu_area.compose()
         yield PendingList(id="pending")
         yield Input(id="filter", placeholder="filter: pid, user, command, job, status, gpu3", compact=True)
-        yield StaticLines(id="nothing")
+        yield StaticLines(id="note")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
         yield KeysLine()
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
+        self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
         if self.app.board:
             self.show_board(self.app.board)
         else:
@@ -101,9 +109,9 @@ class DashboardScreen(Screen[None]):
 
     @property
     def selected_process(self) -> ProcessRow | None:
-        """The process under the cursor of the table."""
+        """The process under the cursor of the table; of a run, its rank that diverges most or holds the most."""
         selected = self.table.selected
-        return selected.row if selected else None
+        return selected.process_row if selected else None
 
     @property
     def _area(self) -> Size:
@@ -121,7 +129,7 @@ class DashboardScreen(Screen[None]):
                 board.pending, width=width - 2, height=layout.pending_height, now=board.snapshot.time
             )
             self.table.show_board(board, width=width)
-            self._show_no_match()
+            self._show_table_note()
             legend = self.query_one(Legend)
             legend.display = layout.legend
             if layout.legend:
@@ -158,7 +166,7 @@ class DashboardScreen(Screen[None]):
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
         self.table.filter_by(event.value)
-        self._show_no_match()
+        self._show_table_note()
 
     @on(Input.Submitted, "#filter")
     def _leave_filter(self) -> None:
@@ -174,8 +182,10 @@ class DashboardScreen(Screen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Offer only keys that do something; if no process can be terminated, k says why."""
         match action:
+            case "unmark":
+                return bool(self.table.marks)
             case "show_all":
-                return bool(self.query_one("#filter").display)
+                return not self.table.marks and bool(self.query_one("#filter").display)
             case "terminate":
                 return self.app.termination_refusal is None
             case "explain_refusal":
@@ -202,6 +212,24 @@ class DashboardScreen(Screen[None]):
     def action_sort(self) -> None:
         """Sort the processes by the next column."""
         self.table.sort_by_next()
+
+    def action_view(self) -> None:
+        """Show the table's next view: runs, tree, processes."""
+        self.app.save_setting(VIEW_SETTING, self.table.show_next_view())
+
+    def action_mark(self) -> None:
+        """Mark the processes under the cursor, or unmark them."""
+        self.table.mark_selected()
+
+    def action_unmark(self) -> None:
+        """Unmark all processes."""
+        self.table.clear_marks()
+
+    @on(ProcessTable.Marked)
+    def _show_marks(self) -> None:
+        """Say how many processes are marked, and what can be done with them."""
+        self._show_table_note()
+        self.refresh_bindings()
 
     def action_dismiss_selected(self) -> None:
         """Dismiss the ended run under the cursor; otherwise unpin a pending job."""
@@ -241,6 +269,7 @@ class DashboardScreen(Screen[None]):
         if self.app.termination_refusal is None:
             yield SystemCommand("Kill", "End the process under the cursor; asks first", self.action_terminate)
         yield SystemCommand("Filter", "Show only some of the processes", self.action_filter)
+        yield SystemCommand("View", "Runs, the tree of parent processes, or all processes", self.action_view)
 
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""
@@ -251,11 +280,14 @@ class DashboardScreen(Screen[None]):
         self.app.watchlist.remove_pending(job)
         self.notify(f"{job.label} is no longer pending.", markup=False)
 
-    def _show_no_match(self) -> None:
-        """Say so if the filter leaves no row."""
-        line, words = self.query_one("#nothing", StaticLines), self.table.filter_words
-        line.display = bool(words.split()) and not self.table.row_count
-        line.show(Content.styled(f"no process matches {words!r}; Esc shows all", MUTED))
+    def _show_table_note(self) -> None:
+        """Say so if the filter leaves no row, and how many processes are marked."""
+        line, table = self.query_one("#note", StaticLines), self.table
+        note = table.marks.sentence(can_signal=self.app.termination_refusal is None)
+        if not note and table.filter_words.split() and not table.row_count:
+            note = f"no process matches {table.filter_words!r}; Esc shows all"
+        line.display = bool(note)
+        line.show(Content.styled(note, MUTED))
 
     def _show_head(self, board: Board | None, feed: FeedStatus) -> int:
         """Draw the lines at the top; return the lines that they, the filter and the footer take."""

@@ -10,12 +10,14 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .process_table import ProcessTable as ProcessTable
+    from .table_views import VIEW_SETTING as VIEW_SETTING, view_named as view_named
     from .terminate_screen import Terminations as Terminations
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "process_table": "ProcessTable",
+            "table_views": "VIEW_SETTING view_named",
             "terminate_screen": "Terminations",
         },
     )
