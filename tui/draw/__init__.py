@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         on_colour as on_colour,
         unattributed_label as unattributed_label,
     )
+    from .process_figures import figure_reason as figure_reason, figure_text as figure_text
     from .terminal_capabilities import (
         TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
         ColourDepth as ColourDepth,
@@ -110,6 +111,7 @@ else:
         __name__,
         {
             "bars": "BarSegment Cell component_segments draw_bar mark_range memory_segment",
+            "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
             "contrast": (

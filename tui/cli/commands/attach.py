@@ -22,7 +22,7 @@ from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml import NvmlSource
 
 from ...draw import detect_output
-from ...job import TRUST_KEY
+from ...job.flags import TRUST_KEY
 from ...reports import RunReport, run_lines
 from ..json_text import json_text
 from ..option_values import estimate_method
