@@ -64,7 +64,7 @@ class DashboardScreen(Screen[None]):
             "x", "dismiss_selected", "Dismiss", show=False,
             tooltip="dismiss the ended run under the cursor; otherwise unpin a pending job",
         ),
-        Binding("escape", "unmark", "Unmark", tooltip="unmark all processes; without marks, remove the filter"),
+        Binding("escape", "unmark", "Unmark", show=False, tooltip="unmark all, then remove the filter"),
         Binding("escape", "show_all", "Show all"),
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow
 from vramtop.monitor.snapshot import GpuReading, MigDevice, ProcessKey
 
-from ....draw import WORST_FIRST, CellText, printable, severity_rank, unattributed_label, worst_row
+from ....draw import WORST_FIRST, CellText, printable, severity_rank, unattributed_label
 from .cell_texts import group_user, process_command, process_user
 from .columns import COLUMNS, Column, ColumnName
 
@@ -57,7 +57,7 @@ class TableRow:
         """The process that it stands for; of a group the one that diverges most, otherwise the largest."""
         if self.row is not None or self.group is None:
             return self.row
-        return worst_row(self.group.rows) or self.group.highest or self.group.rows[0]
+        return min(self.group.rows, key=lambda row: (severity_rank(row), -(row.process.used_bytes or 0)))
 
     @property
     def process_keys(self) -> tuple[ProcessKey, ...]:
@@ -163,7 +163,8 @@ def _searched_text(row: TableRow) -> str:
     cells = " ".join(row.cell(column).text for column in COLUMNS)
     if row.row is None and row.group is not None:
         return cells.lower()  # its GPUs are found in its processes
-    return f"{cells} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
+    job = row.row.job.label if row.row and row.row.job else ""
+    return f"{cells} {job} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
 
 
 def _position(row: TableRow) -> tuple[float, ...]:
