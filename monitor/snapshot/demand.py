@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from .snapshot import GpuProcess, ProcessKey
+    from collections.abc import Mapping
+
+    from .gpu_details import DetailLevel
+    from .snapshot import GpuKey, GpuProcess, ProcessKey
 
 ProcessFigure = Literal["sm_percent", "bandwidth_percent", "cpu_percent", "rss_bytes", "threads"]
 """A field of ``ProcessFigures``."""
@@ -23,10 +26,20 @@ class Demand:
     processes: frozenset[ProcessKey] | None = frozenset()
     """The processes of which they are shown; None: all, because they are sorted by one of the figures."""
 
+    gpus: Mapping[GpuKey, DetailLevel] = field(default_factory=dict)
+    """GPUs of which details are shown; a MIG device counts as its GPU (``whole_gpu_key``)."""
+    host: bool = False
+    """The load of the host is shown."""
+
     def figures_of(self, process: GpuProcess) -> frozenset[ProcessFigure]:
         """Return the figures to read of a process."""
         wanted = self.processes is None or process.key in self.processes
         return self.process_figures if wanted else frozenset()
+
+    def adds_to(self, before: Demand) -> bool:
+        """Return True if it asks for all details of another GPU, or for the host: an open screen waits for them."""
+        gpus = (key for key, level in self.gpus.items() if level == "full" and before.gpus.get(key) != level)
+        return (self.host and not before.host) or any(True for _ in gpus)
 
 
 @dataclass(slots=True)

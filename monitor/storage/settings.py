@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _Values = dict[str, str]
 _VERSION = 1
+_HOST_LINE = "host_line"
+_ON, _OFF = "on", "off"
 
 
 @dataclass(slots=True)
@@ -28,14 +30,26 @@ class Settings:
 
     path: Path | None = None
     notify: Callable[[str], None] = lambda _: None
+    _problem: str | None = None
+    """Why the file could not be read, as it was said to the user."""
 
-    def read(self) -> dict[str, str]:
+    def read(self) -> _Values:
         """Return all settings by name; empty if there are none, or they cannot be read."""
         try:
             return self._file.read()
         except CannotTellError as error:
-            self.notify(error.message)
+            if error.message != self._problem:
+                self._problem = error.message
+                self.notify(error.message)
             return {}
+
+    def host_line(self) -> bool:
+        """Return True if the line about the host is shown, as it is until it is switched off."""
+        return self.read().get(_HOST_LINE) != _OFF
+
+    def save_host_line(self, shown: bool) -> None:
+        """Save whether the line about the host is shown."""
+        self.save(_HOST_LINE, _ON if shown else _OFF)
 
     def save(self, name: str, value: str) -> None:
         """Save a setting; others in the file stay."""

@@ -82,6 +82,8 @@ class BoardApp(TerminalApp):
     """The interpreter that the user gave with ``--python``."""
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
+    host_line: bool
+    """Show the line about the host, if there is room."""
     attachments: dict[ProcessKey, Attachment]
     """Jobs read from followed processes: an ended process can no longer be read."""
 
@@ -120,6 +122,10 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def save_setting(self, name: str, value: str) -> None:
         """Keep what the user has chosen on a screen for later runs."""
+
+    @abstractmethod
+    def switch_host_line(self) -> None:
+        """Show the line about the host, or hide it, from now on."""
 
     @abstractmethod
     def rebuild_board(self) -> None:
