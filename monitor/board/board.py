@@ -155,6 +155,16 @@ class PendingRow:
     """Unix seconds when ``fits`` last changed; None: not since the job was first seen as pending."""
 
 
+@dataclass(frozen=True, slots=True)
+class AttachProgress:
+    """How far the automatic attaching is."""
+
+    read: int
+    """Runs that have been read."""
+    total: int
+    """Runs that may be read, as far as the tree of processes tells."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
     """Everything that is known at one moment."""
@@ -167,6 +177,8 @@ class Board:
     """Anomalies by GPU: helper processes with a CUDA context, two ranks on one GPU, forgotten processes."""
     committed: Mapping[DeviceIndex, int] = field(default_factory=dict)
     """Free bytes by device that running jobs will yet allocate, or that are reserved."""
+    attach_progress: AttachProgress | None = None
+    """How many runs were read by themselves; None: none is."""
 
     @property
     def displayed_gpus(self) -> tuple[GpuRow, ...]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _Values = dict[str, str]
 _VERSION = 1
+_ATTACH = "attach"
 _HOST_LINE = "host_line"
 _ON, _OFF = "on", "off"
 
@@ -42,6 +43,10 @@ class Settings:
                 self._problem = error.message
                 self.notify(error.message)
             return {}
+
+    def attaches(self) -> bool:
+        """Return False if training processes are not to be attached to by themselves: ``"attach": "off"``."""
+        return self.read().get(_ATTACH) != _OFF
 
     def host_line(self) -> bool:
         """Return True if the line about the host is shown, as it is until it is switched off."""

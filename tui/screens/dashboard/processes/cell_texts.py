@@ -25,7 +25,7 @@ def process_status(row: ProcessRow) -> CellText:
         return CellText("! old figure", "over")
     if row.comparison:
         return CellText(_status_words(row), status_tone(row))
-    return CellText("? no budget" if row.problem else row.no_budget_reason or "-", "muted")
+    return CellText(row.no_budget_reason or ("? no budget" if row.problem else "-"), "muted")
 
 
 def process_command(row: ProcessRow, *, label: bool = True) -> str:
