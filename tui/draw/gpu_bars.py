@@ -13,8 +13,6 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from vramtop.estimator.common import UNSEEN_BYTES, format_gib
-from vramtop.monitor.board import GpuRow, ProcessRow
-from vramtop.monitor.snapshot import GpuReading
 
 from .bars import (
     BarRange,
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramtop.estimator.budget import Budget
+    from vramtop.monitor.board import GpuRow, ProcessRow
+    from vramtop.monitor.snapshot import GpuReading
 
 BUDGET_LINE = "┈"
 _MIN_PROCESS_CELLS = 1.5
