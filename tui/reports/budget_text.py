@@ -41,8 +41,9 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield output.paint(f"{budget.job.label}: {_job_line(budget)}", None, bold=True)
     yield output.text(_model_line(budget))
     if budget.serving is not None:
-        each = format_gib(budget.serving.sequence_bytes, digits=2)
+        each, cache = format_gib(budget.serving.sequence_bytes, digits=2), peak.components.activations
         yield output.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+        yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
         yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
@@ -62,7 +63,8 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     )
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
     yield output.text(
-        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device during the {peak.phase}"
+        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device "
+        f"{'while it serves' if budget.serving else f'during the {peak.phase}'}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
         f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
         f" {format_gib(peak.reserved_bytes, digits=2)} reserved"
@@ -169,7 +171,8 @@ def _tensor_table(budget: Budget, output: TextOutput) -> Iterator[str]:
 
 def _phase_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     names = [name for name in COMPONENTS if any(getattr(phase.components, name) for phase in budget.phases)]
-    head = ("GiB", *(phase.name for phase in budget.phases))
+    serves = budget.serving is not None
+    head = ("GiB", *("serving" if serves and phase.name == "forward" else phase.name for phase in budget.phases))
     rows = [head]
     for name in names:
         letter, word = COMPONENTS[name].letter, component_mark(name, budget).word
