@@ -14,6 +14,7 @@ from ..draw import (
     OTHER_MEMORY,
     VERDICTS,
     WARNING,
+    BarRange,
     BarSegment,
     Cell,
     MemoryKind,
@@ -22,7 +23,6 @@ from ..draw import (
     component_mark,
     component_segments,
     draw_bar,
-    mark_range,
     memory_segment,
 )
 
@@ -146,17 +146,20 @@ def gpu_legend() -> Content:
     return Content.styled(f"{marks}  ├─┤ range  letters: see below", "dim")
 
 
-def budget_segments(budget: Budget) -> list[BarSegment]:
-    """Return the peak by component, and the allocator's slack."""
+def budget_segments(budget: Budget, *, uncertain: bool = False) -> list[BarSegment]:
+    """Return the peak by component, and the allocator's slack; ``uncertain``: settings of the job are guessed."""
     slack = budget.peak.device_bytes - budget.peak.components.total_bytes
-    return [*component_segments(budget.peak.components), memory_segment("slack", slack)]
+    return [
+        *component_segments(budget.peak.components, budget=budget, uncertain=uncertain),
+        memory_segment("slack", slack),
+    ]
 
 
-def budget_bar(budget: Budget, *, scale_bytes: int, width: int) -> list[Cell]:
-    """Draw the peak by component with its range, on a scale."""
-    peak = budget.peak
-    cells = draw_bar(budget_segments(budget), scale_bytes=scale_bytes, width=width)
-    return mark_range(cells, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes, scale_bytes=scale_bytes)
+def budget_bar(budget: Budget, *, scale_bytes: int, width: int, uncertain: bool = False) -> list[Cell]:
+    """Draw the peak by component with its range, on a scale; ``uncertain``: settings of the job are guessed."""
+    span = BarRange(low_bytes=budget.peak.low_bytes, high_bytes=budget.peak.high_bytes)
+    segments = budget_segments(budget, uncertain=uncertain)
+    return draw_bar(segments, scale_bytes=scale_bytes, width=width, marked=span)
 
 
 def short_gpu_name(name: str | None) -> str:
@@ -192,13 +195,11 @@ def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) ->
         memory_segment("held", held),
         memory_segment("committed", device.committed_bytes),
     )
-    job = budget_segments(budget) if placed else []
-    cells = draw_bar([*taken, *job], scale_bytes=device.total_bytes, width=width)
     if not placed:
-        return cells
+        return draw_bar(taken, scale_bytes=device.total_bytes, width=width)
     before = held + device.committed_bytes
-    low, high = before + budget.peak.low_bytes, before + budget.peak.high_bytes
-    return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=device.total_bytes)
+    span = BarRange(low_bytes=before + budget.peak.low_bytes, high_bytes=before + budget.peak.high_bytes)
+    return draw_bar([*taken, *budget_segments(budget)], scale_bytes=device.total_bytes, width=width, marked=span)
 
 
 def _gpu_tail(gpu: DeviceVerdict) -> Content:
