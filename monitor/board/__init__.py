@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .board import (
         Board as Board,
         GpuRow as GpuRow,
+        Hidden as Hidden,
         PendingRow as PendingRow,
         ProcessRow as ProcessRow,
         RunRow as RunRow,
@@ -22,7 +23,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "board": "Board GpuRow PendingRow ProcessRow RunRow",
+            "board": "Board GpuRow Hidden PendingRow ProcessRow RunRow",
             "missing_reason": "MissingReason NOT_ON_GPU_YET",
             "watchlist": "Watchlist",
         },

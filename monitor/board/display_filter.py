@@ -1,4 +1,4 @@
-"""Which processes and GPUs are displayed, by user, GPU and what they do; figures of GPUs stay those of the whole GPU."""
+"""Which processes and GPUs are displayed, by user, GPU and what they do; figures of a GPU stay those of all of it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def parse_devices(text: str) -> DeviceChoice:
         elif _UUID.fullmatch(part):
             uuids.append(part.lower())
         else:
-            raise InputError(f"{part or text!r} is no GPU: give indices, ranges, MIG devices or uuids: 0,2-3,0:3,GPU-5a3f")
+            raise InputError(
+                f"{part or text!r} is no GPU: give indices, ranges, MIG devices or uuids: 0,2-3,0:3,GPU-5a3f"
+            )
     return DeviceChoice(frozenset(labels), tuple(uuids))
 
 

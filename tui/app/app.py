@@ -90,6 +90,7 @@ class VramtopApp(BoardApp):
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
         self.fit_draft = None
         self.attachments = {}
+        self.host_line = options.host_line
         if options.theme in self.available_themes:
             self.theme = options.theme
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
@@ -177,7 +178,10 @@ class VramtopApp(BoardApp):
         """Have the next reading contain what the screen in front shows now."""
         front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
         mounted = front is not None and front.is_mounted
-        self._options.demand.value = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        demand = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        before, self._options.demand.value = self._options.demand.value, demand
+        if demand.adds_to(before):
+            self._sampler.read_soon()
 
     def on_source_failed(self, message: SourceFailed) -> None:
         """Show the reason on the dashboard; the rest of the app continues."""
@@ -210,6 +214,7 @@ class VramtopApp(BoardApp):
                 self._is_opening = False
             if self.board and isinstance(screen, ShowsBoard):
                 screen.show_board(self.board)
+            self.update_demand()
 
         if not self._is_opening:
             self._is_opening = True
@@ -223,6 +228,12 @@ class VramtopApp(BoardApp):
         """Open the help, at the keys of the screen that the user is on."""
         titles = [str(screen.TITLE) for screen in reversed(self.screen_stack)]
         self.push_screen(HelpScreen(titles, self.BINDINGS))
+
+    def switch_host_line(self) -> None:
+        """Show the line about the host, or hide it, from now on."""
+        self.host_line = not self.host_line
+        self._options.save_host_line(self.host_line)
+        self.update_demand()
 
     def action_pause(self) -> None:
         """Pause the readings, or resume them."""

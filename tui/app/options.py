@@ -48,6 +48,10 @@ class AppOptions:
     """Name of the initial theme; Textual's default if it is None or unknown."""
     save_theme: Callable[[str], None] = lambda _: None
     """Called with the name of each theme that the user chooses."""
+    host_line: bool = True
+    """Show the line about the host, if there is room."""
+    save_host_line: Callable[[bool], None] = lambda _: None
+    """Called when the user switches that line on or off."""
     demand: CurrentDemand = field(default_factory=CurrentDemand)
     """What the screen in front shows beyond memory; the source reads only that."""
     clock: Callable[[], float] = time.monotonic

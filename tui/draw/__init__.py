@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         held_cells as held_cells,
         held_cells_with_budget_mark as held_cells_with_budget_mark,
     )
+    from .gpu_figures import gpu_figure_parts as gpu_figure_parts
     from .labels import (
         ALARM as ALARM,
         FAINT as FAINT,
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
         Mark as Mark,
         MemoryKind as MemoryKind,
         blend as blend,
+        component_mark as component_mark,
         darker as darker,
         ink_on as ink_on,
         on_colour as on_colour,
@@ -119,6 +121,7 @@ else:
                 "readable_of_16 readable_of_256 Rgb rgb_of_256 VGA WHITE XTERM"
             ),
             "gpu_bars": "bar_content budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark",
+            "gpu_figures": "gpu_figure_parts",
             "labels": (
                 "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
                 "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
@@ -126,8 +129,9 @@ else:
             ),
             "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
             "palette": (
-                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS COMPONENTS darker ink_on Mark MemoryKind "
-                "NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS WARNING"
+                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS "
+                "WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

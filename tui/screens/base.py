@@ -82,6 +82,8 @@ class BoardApp(TerminalApp):
     """The interpreter that the user gave with ``--python``."""
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
+    host_line: bool
+    """Show the line about the host, if there is room."""
     attachments: dict[ProcessKey, Attachment]
     """Jobs read from followed processes: an ended process can no longer be read."""
 
@@ -111,6 +113,10 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
+
+    @abstractmethod
+    def switch_host_line(self) -> None:
+        """Show the line about the host, or hide it, from now on."""
 
     @abstractmethod
     def rebuild_board(self) -> None:

@@ -19,6 +19,7 @@ from ..draw import (
     MemoryKind,
     badge,
     bar_content,
+    component_mark,
     component_segments,
     draw_bar,
     mark_range,
@@ -93,7 +94,8 @@ def phase_table(budget: Budget) -> list[Content]:
         for head, phase in zip(heads, budget.phases, strict=True)
     ]
     lines = [Content.assemble((f"{'GiB':<17}" + "".join(f"{head:>{width}}" for head in marked), "dim"))]
-    for name, mark in COMPONENTS.items():
+    for name in COMPONENTS:
+        mark = component_mark(name, budget)
         sizes = [getattr(phase.components, name) for phase in budget.phases]
         if any(sizes):
             figures = "".join(f"{format_gib(size, digits=2) if size else '·':>{width}}" for size in sizes)

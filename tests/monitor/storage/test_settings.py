@@ -46,3 +46,24 @@ def test_a_damaged_file_is_renamed_and_reported(tmp_path: Path) -> None:
     assert Settings(path).theme() == "nord"
     assert "is damaged" in said[0]
     assert "was kept as settings.json.damaged-" in said[1]
+
+
+def test_the_line_about_the_host_is_shown_until_it_is_switched_off(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    assert Settings(path).host_line()
+    Settings(path).save_theme("nord")
+    wait_until_written()
+    Settings(path).save_host_line(shown=False)
+    wait_until_written()
+    assert not Settings(path).host_line()
+    assert Settings(path).theme() == "nord"
+
+
+def test_a_file_that_cannot_be_read_is_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text('{"version": 2, "content": {}}')
+    said: list[str] = []
+    settings = Settings(path, said.append)
+    assert settings.theme() is None
+    assert settings.host_line()
+    assert len(said) == 1

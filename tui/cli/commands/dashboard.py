@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.board import Watchlist
 from vramtop.monitor.host import HostRam, available_host_memory
-from vramtop.monitor.snapshot import CurrentDemand
-from vramtop.monitor.sources import EarlySampler, OptionalGpuSource
+from vramtop.monitor.snapshot import CurrentDemand, Demand
+from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import PendingJobs, Reservations, Settings
 
@@ -35,7 +35,10 @@ _THREADS_OF_TEXTUAL = 3
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
     jobs = _jobs(options)
-    demand = CurrentDemand()
+    settings, notices = Settings(), list[str]()
+    settings.notify = notices.append
+    shows_host = settings.host_line()
+    demand = CurrentDemand(Demand(host=shows_host))
     source, banner = _source(options, demand)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
@@ -45,9 +48,8 @@ def run(options: argparse.Namespace) -> int:
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     estimators = _Estimators(options.python)
     watchlist = estimators.watchlist
-    pending, settings = PendingJobs(), Settings()
-    notices: list[str] = []
-    pending.notify = settings.notify = notices.append
+    pending = PendingJobs()
+    pending.notify = notices.append
     saved_jobs = pending.load() if banner is None else ()  # saved for this machine, not for a recorded one
     for job in (*saved_jobs, *jobs):
         watchlist.add_pending(job)
@@ -73,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         read_only=options.read_only,
         theme=None if os.environ.get("TEXTUAL_THEME") else settings.theme(),
         save_theme=settings.save_theme,
+        host_line=shows_host,
+        save_host_line=settings.save_host_line,
         demand=demand,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
@@ -162,4 +166,4 @@ def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[Snapsho
         from vramtop.monitor.sources import demo_source
 
         return demo_source(), "the demo recording, not this machine"
-    return OptionalGpuSource(NvmlSource(demand=demand)), None
+    return HostLoadSource(OptionalGpuSource(NvmlSource(demand=demand)), demand), None

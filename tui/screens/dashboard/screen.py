@@ -13,11 +13,14 @@ from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Input
 
+from vramtop.monitor.snapshot import Demand
+
 from ...draw import MUTED
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
 from .gpus import GpuArea, GpuRows
 from .header_text import header_line, notices, summary_line
+from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .processes import ProcessTable, Terminations
@@ -58,6 +61,7 @@ class DashboardScreen(Screen[None]):
             "x", "dismiss_selected", "Dismiss", show=False,
             tooltip="dismiss the ended run under the cursor; otherwise unpin a pending job",
         ),
+        Binding("h", "host_line", "Host", show=False, tooltip="show the load of the host at the top, or hide it"),
         Binding("escape", "show_all", "Show all"),
     ]  # fmt: skip
 
@@ -77,6 +81,7 @@ class DashboardScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """The machine, the GPUs, the pending jobs, the processes."""
         yield StaticLines(id="header")
+        yield StaticLines(id="host")
         yield StaticLines(id="notices")
         yield StaticLines(id="summary")
         yield from self._gpu_area.compose()
@@ -104,6 +109,16 @@ class DashboardScreen(Screen[None]):
         """The process under the cursor of the table."""
         selected = self.table.selected
         return selected.row if selected else None
+
+    @property
+    def demand(self) -> Demand:
+        """The figures that it shows beyond memory."""
+        return Demand(gpus=self._gpu_area.detailed, host=self._shows_host)
+
+    @property
+    def _shows_host(self) -> bool:
+        gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
+        return self.app.host_line and has_room(self._area.height, gpus)
 
     @property
     def _area(self) -> Size:
@@ -217,6 +232,11 @@ class DashboardScreen(Screen[None]):
         else:
             self.notify("No job was pinned here; those of a recording stay.", severity="warning")
 
+    def action_host_line(self) -> None:
+        """Show the load of the host, or hide it."""
+        self.app.switch_host_line()
+        self._draw()
+
     def action_terminate(self) -> None:
         """Ask whether to terminate the process under the cursor."""
         row, board = self.selected_process, self.app.board
@@ -262,6 +282,11 @@ class DashboardScreen(Screen[None]):
         self._head = board, feed
         width = self._area.width - 2
         self.query_one("#header", StaticLines).show(header_line(board, feed, width))
+        host = board.snapshot.host if board and self._shows_host else None
+        load = self.query_one("#host", StaticLines)
+        load.display = host is not None
+        if host:
+            load.show(host_line(host, width))
         warnings = notices(board, feed, width)
         box = self.query_one("#notices", StaticLines)
         box.display = bool(warnings)
@@ -270,7 +295,7 @@ class DashboardScreen(Screen[None]):
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width))
-        self._head_height = _HEAD_LINES + len(warnings) + bool(self.query_one("#filter").display)
+        self._head_height = _HEAD_LINES + load.display + len(warnings) + bool(self.query_one("#filter").display)
         return self._head_height
 
     def _plan(self, board: Board, height: int) -> DashboardLayout:

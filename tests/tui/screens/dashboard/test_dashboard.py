@@ -87,7 +87,7 @@ async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_sna
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         text = screen_text(app)
-        assert "61.5 of 80.0 GiB (77 %) · free 18.0 · util 98 % · 412 W · 63 °C" in text
+        assert "61.5 of 80.0 GiB (77 %) · free 18.0 · util 98 % · 412 of 700 W · 63 °C" in text
         assert "train.py 60.5" in text
         assert "gpubox-3 · driver 580.95 · CUDA 13.0" in text
         assert "unattributed: driver" in text
