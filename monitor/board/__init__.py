@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .board import (
+        AttachProgress as AttachProgress,
         Board as Board,
         GpuRow as GpuRow,
         Hidden as Hidden,
@@ -23,7 +24,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "board": "Board GpuRow Hidden PendingRow ProcessRow RunRow",
+            "board": "AttachProgress Board GpuRow Hidden PendingRow ProcessRow RunRow",
             "missing_reason": "MissingReason NOT_ON_GPU_YET",
             "watchlist": "Watchlist",
         },

@@ -155,6 +155,16 @@ class PendingRow:
     """Unix seconds when ``fits`` last changed; None: not since the job was first seen as pending."""
 
 
+@dataclass(frozen=True, slots=True)
+class AttachProgress:
+    """How far the automatic attaching is."""
+
+    read: int
+    """Runs that have been read."""
+    total: int
+    """Runs that may be read, as far as the tree of processes tells."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
     """What is not displayed, because the command line asks for a part only."""
@@ -189,6 +199,8 @@ class Board:
     """Free bytes by device that running jobs will yet allocate, or that are reserved."""
     hidden: Hidden | None = None
     """What is not displayed; None: everything is."""
+    attach_progress: AttachProgress | None = None
+    """How many runs were read by themselves; None: none is."""
 
     @property
     def displayed_gpus(self) -> tuple[GpuRow, ...]:

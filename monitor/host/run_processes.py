@@ -9,7 +9,7 @@ from vramtop.estimator.common import CannotTellError
 from vramtop.estimator.readers.tools import find_program_index, find_tool_by_launch
 
 from .open_files import open_files
-from .process_info import ProcessInfo, ancestors, descendants
+from .process_info import ProcessInfo, UnreadableProcessError, ancestors, descendants
 
 _WORKING_ROLES = (re.compile(r"::Worker"), re.compile(r"::(EngineCore|scheduler)"))
 """Titles of the processes of a server that hold GPU memory: vLLM's workers, or its engine without any; SGLang's
@@ -50,7 +50,7 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
     """
     program = _program_of(requested)
     if program is None:
-        raise CannotTellError(_no_program_message(requested))
+        raise _no_program_error(requested)
     launcher = _launcher_of(program)
     copies = _self_launched_ranks(program)
     ranks = copies or _ranks(program, launcher)
@@ -118,19 +118,28 @@ def _original(process: ProcessInfo) -> ProcessInfo:
     return process
 
 
-def _no_program_message(requested: ProcessInfo) -> str:
-    """Return a sentence on why a process's job is unknown."""
+def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:
+    """Return the error of a process whose job is unknown."""
     process = f"Process {requested.pid} ({requested.command_line or 'no command line'})"
     if not requested.argv:
-        return (
-            f"{process} runs no Python program that can be read: it is part of the kernel, or just starting or ending."
+        return UnreadableProcessError(
+            f"{process} runs no Python program that can be read: it is part of the kernel, or just starting or ending.",
+            reason="starting",
         )
     is_python = requested.exe is not None and requested.exe.name.startswith("python")
     if is_python and not PurePath(requested.argv[0]).name.startswith("python"):
-        return f"{process} has overwritten its own command line, so its job is unknown; describe it in a job file."
+        return UnreadableProcessError(
+            f"{process} has overwritten its own command line, so its job is unknown; describe it in a job file.",
+            reason="unreadable",
+        )
     if is_python:
-        return f"{process} runs Python code that is in no file, so its job is unknown; describe it in a job file."
-    return f"{process} runs no Python script or module that can be read, so its job is unknown."
+        return UnreadableProcessError(
+            f"{process} runs Python code that is in no file, so its job is unknown; describe it in a job file.",
+            reason="unreadable",
+        )
+    return UnreadableProcessError(
+        f"{process} runs no Python script or module that can be read, so its job is unknown.", reason="not training"
+    )
 
 
 def _launcher_of(program: ProcessInfo) -> ProcessInfo | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _Values = dict[str, str]
 _VERSION = 1
 _THEME = "theme"
+_ATTACH = "attach"
 _HOST_LINE = "host_line"
 _ON, _OFF = "on", "off"
 
@@ -37,6 +38,10 @@ class Settings:
     def theme(self) -> str | None:
         """Return the name of the last chosen theme; None if there is none, or it cannot be read."""
         return self._values().get(_THEME)
+
+    def attaches(self) -> bool:
+        """Return False if training processes are not to be attached to by themselves: ``"attach": "off"``."""
+        return self._values().get(_ATTACH) != _OFF
 
     def save_theme(self, name: str) -> None:
         """Save a theme; other settings in the file stay."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
@@ -22,6 +21,7 @@ from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
 from .help import HelpScreen
+from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
 
 if TYPE_CHECKING:
@@ -38,26 +38,6 @@ if TYPE_CHECKING:
 
 _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
-
-
-class BoardUpdated(Message):
-    """The sampler thread has built a new board."""
-
-    def __init__(self, board: Board) -> None:
-        super().__init__()
-        self.board = board
-
-    def can_replace(self, message: Message) -> bool:
-        """Replace an earlier board that is still in the queue."""
-        return isinstance(message, BoardUpdated)
-
-
-class SourceFailed(Message):
-    """The source could not be read."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__()
-        self.sentence = sentence
 
 
 class VramtopApp(BoardApp):
@@ -89,7 +69,8 @@ class VramtopApp(BoardApp):
         self.board = None
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
         self.fit_draft = None
-        self.attachments = {}
+        self.attach = options.attach
+        self.attachments = self.attach.known if self.attach else {}
         self.host_line = options.host_line
         if options.theme in self.available_themes:
             self.theme = options.theme
@@ -139,6 +120,9 @@ class VramtopApp(BoardApp):
     def on_mount(self) -> None:
         """Start the sampler, or take over the one that runs already."""
         self.call_after_refresh(_resume_garbage_collection)
+        if self.attach is not None:
+            self.attach.on_change = self._post_rebuilt_board
+            self.call_after_refresh(self.attach.start)
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._show_feed)
         if self._early_sampler:
@@ -155,6 +139,8 @@ class VramtopApp(BoardApp):
     def on_unmount(self) -> None:
         """Stop the sampler, without waiting for a driver call that hangs."""
         self._sampler.stop(_SAMPLER_STOP_SECONDS)
+        if self.attach is not None:
+            self.attach.close()
         self.close_recording()
 
     def close_recording(self) -> None:
@@ -166,6 +152,8 @@ class VramtopApp(BoardApp):
         """Show the board on every visible screen."""
         if not self.is_running:  # the screens are being removed
             return
+        if message.rebuilt and self.board and message.board.snapshot.time < self.board.snapshot.time:
+            return  # it was overtaken
         self._set_board(message.board)
         for screen in reversed(self.screen_stack):
             if screen.is_mounted and isinstance(screen, ShowsBoard):
@@ -286,20 +274,30 @@ class VramtopApp(BoardApp):
             self._failure = latest.message
         elif latest is not None:
             self._set_board(latest)
+            if self.attach is not None:
+                self.attach.observe(latest)
 
     def _set_board(self, board: Board) -> None:
+        if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
+            self._board_at, self._failure = self._options.clock(), None
         self.board = board
-        self._board_at = self._options.clock()
-        self._failure = None
         for sentence in self._fit_events.update(board.pending):
             self._alert(sentence)
 
     def _build_board(self, snapshot: Snapshot) -> None:
         """Build a board on the sampler's thread: estimates and comparisons are kept off the UI thread."""
         board = self.watchlist.update(snapshot)
+        if self.attach is not None:
+            self.attach.observe(board)
         if recorder := self._recorder:
             recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))
+
+    def _post_rebuilt_board(self) -> None:
+        """Show what was attached to since the last reading; called on the thread that attaches."""
+        board = self.watchlist.rebuild_board()
+        if board is not None:
+            self.post_message(BoardUpdated(board, rebuilt=True))
 
     def _report_failure(self, error: VramtopError) -> None:
         self.post_message(SourceFailed(error.message))

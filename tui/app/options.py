@@ -11,6 +11,8 @@ from vramtop.monitor.snapshot import CurrentDemand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vramtop.monitor.attach.automatic import AutomaticAttach
+
     from ..background import EstimateFunction
     from ..draw import ColourDepth
     from .fit_events import Signal
@@ -42,6 +44,8 @@ class AppOptions:
     """Shell command to run when a pending job starts to fit."""
     python: str | None = None
     """The interpreter given with ``--python``."""
+    attach: AutomaticAttach | None = None
+    """Attaches to training processes by itself; None: this is not about this machine."""
     read_only: bool = False
     """No process can be terminated from here."""
     theme: str | None = None

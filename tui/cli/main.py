@@ -105,6 +105,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
     parser.add_argument("--pid", type=process_id, help="attach to this process")
+    parser.add_argument("--no-attach", action="store_true", help="do not attach to training processes by itself")
     parser.add_argument(
         "--job", action="append", default=[], metavar="FILE", help="job file of a pending job (repeatable)"
     )

@@ -11,7 +11,7 @@ from ..tty import TerminalApp
 from ..widgets import ChoiceMenu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from textual.geometry import Offset
     from textual.screen import Screen
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
     from vramtop.monitor.snapshot import Demand, ProcessKey
 
@@ -84,7 +85,9 @@ class BoardApp(TerminalApp):
     """The job that was edited last in the fit check."""
     host_line: bool
     """Show the line about the host, if there is room."""
-    attachments: dict[ProcessKey, Attachment]
+    attach: AutomaticAttach | None
+    """Attaches to training processes by itself; None: this is not about this machine."""
+    attachments: MutableMapping[ProcessKey, Attachment]
     """Jobs read from followed processes: an ended process can no longer be read."""
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, require_threads
+from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
 from vramtop.monitor.board import Watchlist
 from vramtop.monitor.host import HostRam, available_host_memory
 from vramtop.monitor.snapshot import CurrentDemand, Demand
@@ -17,7 +18,7 @@ from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import PendingJobs, Reservations, Settings
 
 from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
-from ..crash_report import crash_sentence
+from ..crash_report import crash_sentence, save_fault
 
 if TYPE_CHECKING:
     import argparse
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if banner is None:  # set only now: jobs of the command line are not saved
         watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
+    attach = _attach(options, watchlist, settings) if banner is None else None
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app import AppOptions, VramtopApp
@@ -78,14 +80,28 @@ def run(options: argparse.Namespace) -> int:
         host_line=shows_host,
         save_host_line=settings.save_host_line,
         demand=demand,
+        attach=attach,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
     app = VramtopApp(sampler, watchlist, app_options)
     pending.notify = settings.notify = app.show_notice
+    if attach is not None:
+        attach.left_alone.notify = app.show_notice
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
+
+
+def _attach(options: argparse.Namespace, watchlist: Watchlist, settings: Settings) -> AutomaticAttach:
+    """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
+    return AutomaticAttach(
+        watchlist,
+        enabled=not options.no_attach and settings.attaches(),
+        tracing=IdleTracing(watchlist, python=options.python),
+        left_alone=LeftAlone(notify=settings.notify),
+        on_bug=save_fault,
+    )
 
 
 class _Estimators:

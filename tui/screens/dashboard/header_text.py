@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -162,19 +163,40 @@ def _anomaly_lines(board: Board) -> list[Content]:
 def summary_line(board: Board, width: int) -> Content:
     """Return all running jobs in one line, worst first, and whether the next pending one fits."""
     jobs = _by_job(board.runs)
+    reading = _reading(board)
     if not jobs and not board.pending:
-        words = "no budgets yet: a attaches to a running job, f checks whether a job fits"
-        return Content.styled(words, MUTED).truncate(width, ellipsis=True)
+        return Content.styled(reading or _without_budgets(board), MUTED).truncate(width, ellipsis=True)
     present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
     settled = [status for status in present if status not in ("loading", "warming_up")]
     pressing = [status for status in settled if status not in ("on_budget", "ended")]
     heads = [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
+    if reading:
+        heads[0].append(Content.styled(reading, MUTED))
     if not jobs:
         heads[0] = [Content.styled("no running job has a budget", MUTED)]
     tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
     lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _SHORTENINGS]
     fitting = (line for line in lines if line.cell_length <= width)
     return next(fitting, lines[-1].truncate(width, ellipsis=True))
+
+
+def _reading(board: Board) -> str | None:
+    """Return how many running jobs have been read by themselves; None: all that may be."""
+    progress = board.attach_progress
+    if progress is None or progress.read >= progress.total:
+        return None
+    return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a running job"
+
+
+def _without_budgets(board: Board) -> str:
+    """Return why there is no budget, and what to do."""
+    if board.attach_progress is None:
+        return "no budgets yet: a attaches to a running job, f checks whether a job fits"
+    reasons = Counter(row.no_budget_reason for row in board.processes if row.no_budget_reason)
+    if not reasons:
+        return "no process on these GPUs: f checks whether a job fits"
+    named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(4))
+    return f"no running job has a budget ({named}): a attaches to one, f checks whether a job fits"
 
 
 @dataclass(frozen=True, slots=True)

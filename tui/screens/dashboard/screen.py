@@ -56,6 +56,10 @@ class DashboardScreen(Screen[None]):
             tooltip="terminate the process under the cursor: asks first, also before SIGKILL; not with --read-only",
         ),
         Binding("k", "explain_refusal", show=False),
+        Binding(
+            "l", "leave_alone", "Leave", show=False,
+            tooltip="leave the run under the cursor alone, without a budget, or attach to it again",
+        ),
         Binding("r", "app.record", "Rec", tooltip="record to a file, and stop recording"),
         Binding(
             "x", "dismiss_selected", "Dismiss", show=False,
@@ -248,6 +252,17 @@ class DashboardScreen(Screen[None]):
             self.notify(f"Process {row.process.pid} has ended already.", severity="warning")
         else:
             self._terminations.ask(row, board)
+
+    def action_leave_alone(self) -> None:
+        """Leave the run of the process under the cursor alone, or attach to it again."""
+        row, attach = self.selected_process, self.app.attach
+        if attach is None:
+            self.notify("A recording is shown as it was recorded.", severity="warning")
+        elif row is None or row.ended_at is not None:
+            self.notify("There is no running process under the cursor.", severity="warning")
+        else:
+            self.notify(attach.toggle(row), markup=False)
+            self.app.rebuild_board()
 
     def action_explain_refusal(self) -> None:
         """Say why no process can be terminated."""

@@ -198,7 +198,7 @@ def _status(row: ProcessRow) -> CellText:
         mark = STATUSES[row.comparison.status]
         word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.word  # the column is no wider
         return CellText(f"{mark.letter} {word}", status_tone(row))
-    return CellText("? no budget" if row.problem else row.no_budget_reason or "-", "muted")
+    return CellText(row.no_budget_reason or ("? no budget" if row.problem else "-"), "muted")
 
 
 def _searched_text(row: TableRow) -> str:
