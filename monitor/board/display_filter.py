@@ -10,12 +10,11 @@ from vramtop.estimator.common import InputError
 
 from ..snapshot import MigDevice
 from .board import Hidden
-from .process_groups import group_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..snapshot import GpuReading, ProcessKey
+    from ..snapshot import GpuReading, ProcessFigure, ProcessKey
     from .board import Board, ProcessRow
 
 OnlyWord = Literal["running", "diverging", "mine", "training", "server", "notebook", "desktop"]
@@ -89,7 +88,7 @@ def parse_devices(text: str) -> DeviceChoice:
 class DisplayFilter:
     """Decides for each board what is displayed. Not thread-safe.
 
-    A run or program is displayed whole if any of its processes is to be displayed.
+    A run is displayed whole if any of its ranks is to be displayed.
     """
 
     text: str
@@ -103,17 +102,19 @@ class DisplayFilter:
     """Unix seconds of the last snapshot in which a process ran kernels."""
 
     @property
-    def needs_utilisation(self) -> bool:
-        """True if readings must contain the utilisation by process."""
-        return "running" in self.only
+    def figures(self) -> frozenset[ProcessFigure]:
+        """The figures that it needs of all processes."""
+        return frozenset({"sm_percent"}) if "running" in self.only else frozenset()
 
     def apply(self, board: Board) -> Board:
         """Return the board with what is hidden on it."""
-        if self.needs_utilisation:
+        if self.figures:
             self._note_running(board)
-        hidden = [
-            row for group in group_processes(board) if not any(map(self._matches, group.rows)) for row in group.rows
-        ]
+        rows = (*board.processes, *board.ended_processes)
+        matching = {row.key for row in rows if self._matches(row)}
+        runs = [run for run in board.runs if any(row.key in matching for row in run.rows)]
+        displayed = matching.union(row.key for run in runs for row in run.rows)
+        hidden = list({row.key: row for row in rows if row.key not in displayed}.values())
         readings = [row.reading for gpu in board.gpus for row in (gpu, *gpu.devices)]
         gpus = [] if self.devices is None else self._hidden_gpus(board)
         present = {row.process.key: row for row in hidden if row.ended_at is None}

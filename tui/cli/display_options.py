@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from vramtop.monitor.board.display_filter import DisplayFilter
 
 _ONLY_HELP = (
