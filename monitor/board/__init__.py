@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RunRow as RunRow,
     )
     from .missing_reason import NOT_ON_GPU_YET as NOT_ON_GPU_YET, MissingReason as MissingReason
+    from .process_groups import GroupKey as GroupKey, ProcessGroup as ProcessGroup, group_processes as group_processes
     from .watchlist import Watchlist as Watchlist
 else:
     __getattr__, __all__ = lazy_exports(
@@ -26,6 +27,7 @@ else:
         {
             "board": "AttachProgress Board GpuRow Hidden PendingRow ProcessRow RunRow",
             "missing_reason": "MissingReason NOT_ON_GPU_YET",
+            "process_groups": "group_processes GroupKey ProcessGroup",
             "watchlist": "Watchlist",
         },
     )

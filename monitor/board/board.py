@@ -32,6 +32,8 @@ class ProcessRow:
     """What the process is, by its command line."""
     program_name: str | None = None
     """Name of its program if that is known, such as ``vLLM``; ``kind_label`` puts both in words."""
+    may_have_job: bool = True
+    """Reading it may tell what it trains, or what it serves."""
     job: Job | None = None
     budget: Budget | None = None
     comparison: Comparison | None = None

@@ -25,7 +25,7 @@ from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from textual.screen import Screen
     from textual.theme import Theme
@@ -52,7 +52,9 @@ class VramtopApp(BoardApp):
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "pause", "Pause", show=False, tooltip="pause the readings, and resume them"),
+        Binding(
+            "Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause the readings, and resume them"
+        ),
         Binding(
             "question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while a field is being typed into"
         ),
@@ -269,6 +271,16 @@ class VramtopApp(BoardApp):
         else:
             self._options.startup_notices.append(sentence)
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What the user has chosen on screens, in this run or earlier ones."""
+        return self._options.settings
+
+    def save_setting(self, name: str, value: str) -> None:
+        """Keep what the user has chosen on a screen for later runs."""
+        self._options.settings[name] = value
+        self._options.save_setting(name, value)
+
     def _take_over(self, early_sampler: EarlySampler) -> None:
         """Receive the snapshots of a sampler that was started before the app, and its latest result."""
         latest = early_sampler.subscribe(self._build_board, self._report_failure)
@@ -328,7 +340,7 @@ class VramtopApp(BoardApp):
                 screen.show_feed()
 
     def _redraw(self, theme: Theme) -> None:
-        self._options.save_theme(theme.name)
+        self.save_setting("theme", theme.name)
         for screen in self._dashboards():
             screen.redraw()
 

@@ -50,8 +50,10 @@ class AppOptions:
     """No process can be terminated from here."""
     theme: str | None = None
     """Name of the initial theme; Textual's default if it is None or unknown."""
-    save_theme: Callable[[str], None] = lambda _: None
-    """Called with the name of each theme that the user chooses."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What the user has chosen on screens in earlier runs, such as the view of the process table."""
+    save_setting: Callable[[str, str], None] = lambda _, __: None
+    """Called with name and value of each setting that the user changes, the theme among them."""
     host_line: bool = True
     """Show the line about the host, if there is room."""
     save_host_line: Callable[[bool], None] = lambda _: None

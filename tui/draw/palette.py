@@ -112,7 +112,7 @@ CHECK_UNKNOWN = Mark("?", "unknown", WARNING)
 """A check that could not be made, whatever its status."""
 CHECK_RUNNING = Mark("…", "running", NEUTRAL)
 
-ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
+ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾", "+x^v/#.x-->+-")
 """ASCII characters for the signs above."""
 
 

@@ -11,7 +11,7 @@ from ..tty import TerminalApp
 from ..widgets import ChoiceMenu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from textual.geometry import Offset
     from textual.screen import Screen
@@ -116,6 +116,15 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, str]:
+        """What the user has chosen on screens, in this run or earlier ones."""
+
+    @abstractmethod
+    def save_setting(self, name: str, value: str) -> None:
+        """Keep what the user has chosen on a screen for later runs."""
 
     @abstractmethod
     def switch_host_line(self) -> None:

@@ -25,5 +25,12 @@ class KnownProgram:
     """Beginnings of the title that its processes give themselves in place of their command line."""
     code: tuple[str, ...] = ()
     """Parts of the code that ``python -c`` runs."""
+    has_job: bool = False
+    """Although it is no training program, its launch line may tell a job whose memory can be predicted."""
     with_word: tuple[str, ...] = ()
     """One of these words must follow as well, such as a subcommand; empty: none."""
+
+    @property
+    def may_have_job(self) -> bool:
+        """True if reading the process may tell what it trains, or what it serves."""
+        return self.has_job or self.kind in ("training", "unknown")

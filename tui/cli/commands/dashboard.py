@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     pending = PendingJobs()
     pending.notify = notices.append
     saved_jobs = pending.load() if banner is None else ()  # saved for this machine, not for a recorded one
+    saved = settings.read()
     for job in (*saved_jobs, *jobs):
         watchlist.add_pending(job)
     if banner is None:  # set only now: jobs of the command line are not saved
@@ -79,8 +80,9 @@ def run(options: argparse.Namespace) -> int:
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
-        theme=None if os.environ.get("TEXTUAL_THEME") else settings.theme(),
-        save_theme=settings.save_theme,
+        theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
+        settings=saved,
+        save_setting=settings.save,
         host_line=shows_host,
         save_host_line=settings.save_host_line,
         demand=demand,

@@ -393,11 +393,11 @@ async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make
         assert screen_text(app).isascii()
 
 
-async def test_space_pauses_and_the_header_shows_it(open_app, make_snapshot, make_gpu):
+async def test_z_pauses_and_the_header_shows_it(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
-        await pilot.press("space")
+        await pilot.press("Z")
         await pilot.pause()
         assert " paused " in screen_lines(app)[0]
 
@@ -463,7 +463,7 @@ async def test_footer_is_complete_at_80_columns(open_app, make_snapshot, make_gp
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         assert screen_lines(app)[-1].startswith(
-            "Enter Open f Fit a Attach t Step / Filter s Sort k Kill r Rec ? Help q Quit"
+            "Enter Open f Fit a Attach t Step / Filter v View s Sort k Kill ? Help q Quit"
         )
 
 
