@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -61,3 +61,13 @@ class CurrentDemand:
     """The demand of the screen in front: set on the UI thread, looked at by a source at every reading."""
 
     value: Demand = field(default_factory=Demand)
+    always: frozenset[ProcessFigure] = frozenset()
+    """Figures of all processes that are needed whatever is shown, as what is displayed is chosen by them."""
+
+    def __post_init__(self) -> None:
+        self.show(self.value)
+
+    def show(self, demand: Demand) -> bool:
+        """Have the next reading contain this; returns True if it should be read soon (``adds_to``)."""
+        before, self.value = self.value, replace(demand, figures_of_all=demand.figures_of_all | self.always)
+        return self.value.adds_to(before)

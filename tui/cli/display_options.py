@@ -12,7 +12,7 @@ from vramtop.estimator.common import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vramtop.monitor.board.display_filter import DisplayFilter
+    from vramtop.monitor.board import DisplayFilter
 
 _ONLY_HELP = (
     "display only processes that are all of this: running (ran kernels in the last minute), diverging (over or under "
@@ -47,7 +47,7 @@ def display_filter(options: argparse.Namespace) -> DisplayFilter | None:
     }
     if not typed:
         return None
-    from vramtop.monitor.board.display_filter import ONLY_WORDS, DisplayFilter, parse_devices
+    from vramtop.monitor.board import ONLY_WORDS, DisplayFilter, parse_devices
 
     words = set(_parts(typed.get("only", "")))
     users = set(_parts(typed["user"])) if "user" in typed else None
@@ -80,13 +80,13 @@ def _names(text: str) -> None:
 
 
 def _devices(text: str) -> None:
-    from vramtop.monitor.board.display_filter import parse_devices
+    from vramtop.monitor.board import parse_devices
 
     parse_devices(text)
 
 
 def _only_words(text: str) -> None:
-    from vramtop.monitor.board.display_filter import ONLY_WORDS
+    from vramtop.monitor.board import ONLY_WORDS
 
     for word in _parts(text):
         if word not in ONLY_WORDS:

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     shows_host = settings.host_line()
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
-    demand = CurrentDemand(Demand(host=shows_host, figures_of_all=figures))
+    demand = CurrentDemand(Demand(host=shows_host), always=figures)
     source, banner = _source(options, demand)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")

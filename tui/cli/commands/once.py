@@ -11,7 +11,7 @@ from vramtop.estimator.common import InputError, displayed, displayed_data, form
 from vramtop.monitor.anomalies import AnomalyDetector
 from vramtop.monitor.board import Board, GpuRow, Hidden, PendingRow, ProcessRow, Watchlist
 from vramtop.monitor.host.kinds import kind_label
-from vramtop.monitor.snapshot import CurrentDemand, Demand, MigDevice, Snapshot, WatchedJob, gpu_list
+from vramtop.monitor.snapshot import CurrentDemand, MigDevice, Snapshot, WatchedJob, gpu_list
 from vramtop.monitor.snapshot.mig_devices import mig_devices
 from vramtop.monitor.sources.nvml import NvmlSource
 
@@ -51,7 +51,7 @@ def _read(options: argparse.Namespace) -> Board:
 
         for path in options.job:
             watchlist.add_pending(load_job(Path(path)))
-    source = NvmlSource(demand=CurrentDemand(Demand(figures_of_all=chosen.figures)) if chosen else None)
+    source = NvmlSource(demand=CurrentDemand(always=chosen.figures) if chosen else None)
     source.open()
     try:
         snapshot = source.read()
