@@ -33,7 +33,7 @@ class ProcessRow:
     program_name: str | None = None
     """Name of its program if that is known, such as ``vLLM``; ``kind_label`` puts both in words."""
     may_have_job: bool = True
-    """Reading it may tell what it trains, or what it serves."""
+    """Reading it may tell what it trains, or how much memory it takes."""
     job: Job | None = None
     budget: Budget | None = None
     comparison: Comparison | None = None
