@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         GRACE_SECONDS as GRACE_SECONDS,
         NotTerminatedError as NotTerminatedError,
         ProcessTermination as ProcessTermination,
+        TerminationBatch as TerminationBatch,
         refusal_reason as refusal_reason,
     )
 else:
@@ -70,6 +71,6 @@ else:
             "process_origin": "ancestor_pids ProcessOrigin read_origin",
             "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
             "run_processes": "find_run_processes RunProcesses",
-            "terminate": "GRACE_SECONDS NotTerminatedError ProcessTermination refusal_reason",
+            "terminate": "GRACE_SECONDS NotTerminatedError ProcessTermination refusal_reason TerminationBatch",
         },
     )
