@@ -499,9 +499,24 @@ async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
         await pilot.press("k")
         await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
         assert not app.screen.query_one("#terminate").display
-        await pilot.press("K", "escape")
-        await until_shown(pilot, lambda: f"Ended: {quick.pid}, {stubborn.pid}" in flat(notice_text(app)))
+        await pilot.press("K")
+        await until_shown(pilot, lambda: "✓ 2 processes have ended" in screen_text(app))
     assert (quick.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
+
+
+async def test_after_closing_the_dialog_one_notice_names_all_that_ended(
+    open_app, make_reading, start, choices_enabled_at_once
+):
+    quick, slow = start(), start(SLOW)
+    app = open_app([make_reading(quick), make_reading(slow)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await mark_all(pilot)
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await pilot.press("y", "escape")
+        slow.stdin.close()
+        await until_shown(pilot, lambda: f"Ended: {quick.pid}, {slow.pid}." in flat(notice_text(app)))
 
 
 async def test_all_ranks_of_a_folded_run_are_asked_about_together(open_app, make_reading, start):
