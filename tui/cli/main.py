@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, show_secrets
 
 from ..draw import printable
-from .parsing.parser import CommandParser, Parser
-from .parsing.shared_flags import add_output_arguments, positive_seconds, process_id
+from .parsing import CommandParser, Parser, add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
@@ -69,7 +68,7 @@ def _main(arguments: list[str]) -> int:
         arguments, launch = arguments[:at], arguments[at + 1 :]
     parser = build_parser()
     if arguments and arguments[0] not in COMMANDS:
-        from .parsing.first_word import with_command
+        from .parsing import with_command
 
         arguments = with_command(arguments, tuple(COMMANDS), parser.flags_with_value())
     if arguments[:1] == ["__complete"]:  # asked by the completions, for words that they cannot know

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from vramtop.estimator.common import InputError
 
-from ..shell.files import shell_text
+from ..shell import shell_text
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -36,9 +36,18 @@ from vramtop.monitor.storage import Reservations
 from ...draw import detect_output
 from ...job import LoadedJob, load_from_options
 from ...reports import budget_lines, closing_lines, fit_lines
-from ..fitting.advice import Advice, Machine, advice_json, advice_lines, advise
-from ..fitting.no_gpus import report_without_gpus
-from ..fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
+from ..fitting import (
+    Advice,
+    Machine,
+    WaitRequest,
+    advice_json,
+    advice_lines,
+    advise,
+    exec_program,
+    program_to_start,
+    report_without_gpus,
+    wait_until_it_fits,
+)
 from ..json_text import json_text
 from ..option_values import described_devices, described_gpu, described_host, estimate_method, gpu_indices
 from ..progress import Progress

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.job.field_help import FieldHelp, field_help
-
-from ...job.flags.job_flags import FlagAction, value_alone
+if TYPE_CHECKING:
+    from vramtop.estimator.job import FieldHelp
 
 _MAX_CHOICES = 12
 """Choices that are listed; of more the first few."""
@@ -28,21 +28,35 @@ class FlagFacts:
     @property
     def is_familiar(self) -> bool:
         """It is another tool's name of a setting."""
-        return isinstance(self.action, FlagAction) and self.action.familiar is not None
+        return self._familiar is not None
 
     @cached_property
-    def _field(self) -> FieldHelp | None:
-        key = self.action.key if isinstance(self.action, FlagAction) else None
-        return field_help(key) if key else None
+    def _field(self) -> "FieldHelp | None":
+        """The job's key whose flag it is; only then the job's module is loaded."""
+        key = getattr(self.action, "key", None)
+        if key is None:
+            return None
+        from vramtop.estimator.job.field_help import field_help
+
+        return field_help(key)
+
+    @property
+    def _familiar(self) -> Any:
+        return getattr(self.action, "familiar", None)
+
+    @property
+    def _is_switch(self) -> bool:
+        from ...job.flags import value_alone
+
+        return self._field is not None and value_alone(self._field.key) == "true"
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The words that its value may be; empty if it is no choice of words."""
         if self._field is not None:
-            switch = ("true", "false") if value_alone(self._field.key) == "true" else ()
-            return self._field.choices or switch
-        if isinstance(self.action, FlagAction) and self.action.familiar is not None:
-            return self.action.familiar.choices
+            return self._field.choices or (("true", "false") if self._is_switch else ())
+        if self._familiar is not None:
+            return tuple(self._familiar.choices)
         return tuple(str(choice) for choice in self.action.choices or ())
 
     @property
@@ -51,7 +65,7 @@ class FlagFacts:
         if self.action.nargs == 0:
             return ""
         if self._field is not None:
-            word = "true|false" if value_alone(self._field.key) == "true" else self._field.placeholder
+            word = "true|false" if self._is_switch else self._field.placeholder
         else:
             metavar = self.action.metavar
             word = metavar if isinstance(metavar, str) else self.action.dest.upper()

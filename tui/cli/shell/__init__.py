@@ -4,3 +4,17 @@ Lives here: one module per format, and the words that only a running vramtop kno
 that the wheel installs.
 Callers: ``commands``, ``main``.
 """
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .files import shell_text as shell_text
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "files": "shell_text",
+        },
+    )

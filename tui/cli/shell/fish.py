@@ -36,9 +36,9 @@ def _lines(commands: Sequence[Command]) -> Iterator[str]:
             flags.setdefault(line, []).append(command.name)
         for operand in command.operands:
             files = " -F" if operand.source in ("jobs", "files") else ""
-            words = " ".join(operand.words) or _SOURCES.get(operand.source, "")
+            text = " ".join(operand.words) or _SOURCES.get(operand.source, "")
             condition = f"__fish_seen_subcommand_from {command.name}"
-            yield f"complete -c vramtop -n {_quoted(condition)}{files}" + (f" -a {_quoted(words)}" if words else "")
+            yield f"complete -c vramtop -n {_quoted(condition)}{files}" + (f" -a {_quoted(text)}" if text else "")
     for line, names in flags.items():
         named = [name for name in names if name]
         conditions = ["__fish_use_subcommand"] if "" in names else []

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from ..parsing.parser import CommandParser, Parser
-from ..parsing.parser_facts import FlagGroup, flag_groups
+from ..parsing import CommandParser, FlagGroup, Parser, flag_groups
 from .words import subcommands
 
 _OF_A_JOB = ("estimate", "fit", "wait", "preflight")

@@ -7,8 +7,7 @@ from typing import Literal
 
 from vramtop.estimator.job import catalogue, choices_of_key, is_switch, job_keys
 
-from ..parsing.parser import CommandParser, Parser
-from ..parsing.parser_facts import FlagFacts, flag_groups, positionals
+from ..parsing import CommandParser, FlagFacts, Parser, flag_groups, positionals
 
 Source = Literal["", "models", "pids", "files", "folders", "jobs", "keys", "commands"]
 """Where further words come from: ``models`` and ``pids`` from vramtop itself, ``jobs`` are models or files."""
