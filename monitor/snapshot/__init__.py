@@ -9,16 +9,33 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .demand import CurrentDemand as CurrentDemand, Demand as Demand
-    from .field_types import ANNOTATION_NAMES as ANNOTATION_NAMES
+    from .clock_reasons import ClockReason as ClockReason
+    from .demand import (
+        DRIVER_FIGURES as DRIVER_FIGURES,
+        HOST_FIGURES as HOST_FIGURES,
+        CurrentDemand as CurrentDemand,
+        Demand as Demand,
+        ProcessFigure as ProcessFigure,
+    )
+    from .field_types import resolve_annotations as resolve_annotations
+    from .gpu_details import (
+        DetailLevel as DetailLevel,
+        EccErrors as EccErrors,
+        GpuDetails as GpuDetails,
+        NvLinks as NvLinks,
+        PcieLink as PcieLink,
+        RemappedRows as RemappedRows,
+    )
     from .gpu_list import gpu_list as gpu_list
     from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
+    from .host_load import HostLoad as HostLoad
     from .mig_devices import (
         MigDevice as MigDevice,
         device_of as device_of,
         mig_label as mig_label,
         processes_by_device as processes_by_device,
     )
+    from .process_figures import FIRST_SAMPLE as FIRST_SAMPLE, ProcessFigures as ProcessFigures
     from .snapshot import (
         HOST_MEMORY as HOST_MEMORY,
         MAX_UNIX_SECONDS as MAX_UNIX_SECONDS,
@@ -45,11 +62,15 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "demand": "CurrentDemand Demand",
-            "field_types": "ANNOTATION_NAMES",
+            "clock_reasons": "ClockReason",
+            "demand": "CurrentDemand Demand DRIVER_FIGURES HOST_FIGURES ProcessFigure",
+            "field_types": "resolve_annotations",
+            "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
+            "host_load": "HostLoad",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
+            "process_figures": "FIRST_SAMPLE ProcessFigures",
             "snapshot": (
                 "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "
                 "HistoryKey HOST_MEMORY MAX_UNIX_SECONDS MigReading NO_ANSWER NO_DRIVER ProcessCounters "

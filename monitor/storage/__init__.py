@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from .pending_jobs import PendingJobs as PendingJobs
     from .reservations import Reservation as Reservation, Reservations as Reservations
     from .settings import Settings as Settings
-    from .user_file import UserFile as UserFile, data_file as data_file, data_folder as data_folder
+    from .user_file import (
+        UserFile as UserFile,
+        change_in_background as change_in_background,
+        data_file as data_file,
+        data_folder as data_folder,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -20,6 +25,6 @@ else:
             "pending_jobs": "PendingJobs",
             "reservations": "Reservation Reservations",
             "settings": "Settings",
-            "user_file": "data_file data_folder UserFile",
+            "user_file": "change_in_background data_file data_folder UserFile",
         },
     )

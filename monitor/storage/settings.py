@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 _Values = dict[str, str]
 _VERSION = 1
-_THEME = "theme"
+_ATTACH = "attach"
+_HOST_LINE = "host_line"
+_ON, _OFF = "on", "off"
 
 
 @dataclass(slots=True)
@@ -29,19 +31,35 @@ class Settings:
 
     path: Path | None = None
     notify: Callable[[str], None] = lambda _: None
+    _problem: str | None = None
+    """Why the file could not be read, as it was said to the user."""
 
-    def theme(self) -> str | None:
-        """Return the name of the last chosen theme; None if there is none, or it cannot be read."""
+    def read(self) -> _Values:
+        """Return all settings by name; empty if there are none, or they cannot be read."""
         try:
-            return self._file.read().get(_THEME)
+            return self._file.read()
         except CannotTellError as error:
-            self.notify(error.message)
-            return None
+            if error.message != self._problem:
+                self._problem = error.message
+                self.notify(error.message)
+            return {}
 
-    def save_theme(self, name: str) -> None:
-        """Save a theme; other settings in the file stay."""
+    def attaches(self) -> bool:
+        """Return False if training processes are not to be attached to by themselves: ``"attach": "off"``."""
+        return self.read().get(_ATTACH) != _OFF
+
+    def host_line(self) -> bool:
+        """Return True if the line about the host is shown, as it is until it is switched off."""
+        return self.read().get(_HOST_LINE) != _OFF
+
+    def save_host_line(self, shown: bool) -> None:
+        """Save whether the line about the host is shown."""
+        self.save(_HOST_LINE, _ON if shown else _OFF)
+
+    def save(self, name: str, value: str) -> None:
+        """Save a setting; others in the file stay."""
         change_in_background(
-            lambda: self._file, lambda values: {**values, _THEME: name}, self.notify, thread="save settings"
+            lambda: self._file, lambda values: {**values, name: value}, self.notify, thread="save settings"
         )
 
     @property

@@ -13,14 +13,14 @@ How the colours were chosen; ``tests/tui/draw/test_palette.py`` holds each of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from .contrast import WHITE, contrast, parse_hex
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget import ComponentName
+    from vramtop.estimator.budget import Budget, ComponentName
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.preflight.context import CheckStatus
@@ -66,6 +66,13 @@ COMPONENTS: dict[ComponentName, Mark] = {
     "context": Mark("C", "CUDA context", "#87898d", "CUDA"),
 }
 
+_SERVER_WORDS: dict[ComponentName, tuple[str, str]] = {
+    "activations": ("KV cache", "KV"),
+    "temporary": ("largest step", "step"),
+    "communication": ("libraries", "libs"),
+}
+"""What a server holds in place of a training step's memory."""
+
 OTHER_MEMORY: dict[MemoryKind, Mark] = {
     "held": Mark("█", "held", NEUTRAL),
     "committed": Mark("▒", "committed", NEUTRAL),
@@ -105,8 +112,17 @@ CHECK_UNKNOWN = Mark("?", "unknown", WARNING)
 """A check that could not be made, whatever its status."""
 CHECK_RUNNING = Mark("…", "running", NEUTRAL)
 
-ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
-"""ASCII characters for the signs above."""
+ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾▏│╱", "+x^v/#.x-->+-||/")
+"""ASCII characters for the signs above, and for the lines and hatching of bars."""
+
+
+def component_mark(name: ComponentName, budget: Budget) -> Mark:
+    """Return the mark of a component, in the words of what the budget's job does."""
+    mark = COMPONENTS[name]
+    if budget.serving is None or name not in _SERVER_WORDS:
+        return mark
+    word, short = _SERVER_WORDS[name]
+    return replace(mark, word=word, short=short)
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vramtop.estimator.job import catalogue, choices_of_key, is_switch, job_keys
+from vramtop.monitor.board import ONLY_WORDS
 
 from ..parsing import CommandParser, FlagFacts, Parser, flag_groups, positionals
 
@@ -86,6 +87,8 @@ def _flag(facts: FlagFacts) -> Flag:
         words = tuple(gpu.name for gpu in catalogue())
     elif "--optim" in facts.names:
         words = choices_of_key("training.optimizer")
+    elif "--only" in facts.names:
+        words = ONLY_WORDS
     word = facts.placeholder.strip("[]")
     return Flag(
         names=facts.names,
