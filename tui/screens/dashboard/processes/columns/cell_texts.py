@@ -6,7 +6,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import ProcessGroup, ProcessRow
 from vramtop.monitor.snapshot import gpu_list
 
-from ....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
+from .....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
 
 _USER_WIDTH = 9
 _MAX_GPU_PARTS = 3
