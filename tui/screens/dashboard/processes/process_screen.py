@@ -12,10 +12,10 @@ from textual.screen import Screen
 
 from ....draw import MUTED
 from ....widgets import StaticLines
+from ..signals import Terminations
 from .columns import COLUMNS_SETTING, ColumnDialog, columns_named, columns_text, default_columns
 from .process_table import ProcessTable
 from .table_views import VIEW_SETTING
-from .terminate_screen import Terminations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """Table of the runs and processes on all GPUs; it redraws only changed lines, and its cursor follows a row."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
@@ -11,13 +11,17 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
+from vramtop.monitor.host.inspect import Ancestor, AncestryReader
 from vramtop.monitor.snapshot import Demand
 
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
 from .marks import Marks
-from .process_rows import SORTED_BY, RowKey, SortKey, TableRow, next_sort_key
+from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
 from .row_painter import MARGIN, LineStyles, RowPainter
 from .table_views import VIEWS, TableView, ViewName
+
+if TYPE_CHECKING:
+    from ....background import LatestOnlyTask
 
 _HEADER_LINES = 1
 _NARROW = 100
@@ -83,6 +87,9 @@ class ProcessTable(ScrollView, can_focus=True):
         self._painted: dict[int, Strip] = {}
         """The lines that were drawn last, by position."""
         self._painter = RowPainter(self._line_styles)
+        self._ancestry = AncestryReader()
+        self._ancestry_task: LatestOnlyTask[Mapping[int, Ancestor]] | None = None
+        """None: the tree has not been shown yet."""
         self._board_width = 0
         """Width for which the columns were chosen."""
         self._wanted: Sequence[ColumnName] | None = None
@@ -118,7 +125,8 @@ class ProcessTable(ScrollView, can_focus=True):
         """The figures that its columns show, of the processes in sight; of all those by which it is sorted."""
         top = self.scroll_offset.y
         rows = self._rows[top : top + max(0, self.size.height - _HEADER_LINES)]
-        return figure_demand(self.columns, SORTED_BY[self.sort_key], (key for row in rows for key in row.process_keys))
+        in_sight = (key for row in rows if row.ancestor is None for key in row.process_keys)
+        return figure_demand(self.columns, SORTED_BY[self.sort_key], in_sight)
 
     @property
     def selected(self) -> TableRow | None:
@@ -132,11 +140,13 @@ class ProcessTable(ScrollView, can_focus=True):
         if self.marks.show_board(board):
             self.post_message(self.Marked())
         self._refresh_rows()
+        self._read_ancestors()
 
     def show_view(self, name: ViewName) -> None:
         """Show runs, the tree or all processes."""
         self._view.name = name
         self._refresh_rows()
+        self._read_ancestors()
 
     def show_next_view(self) -> ViewName:
         """Show the next one of these views, and return it."""
@@ -210,7 +220,9 @@ class ProcessTable(ScrollView, can_focus=True):
         if row is None:
             return
         process = row.process_row
-        if process is None:
+        if row.ancestor is not None:
+            self.notify(f"Process {row.ancestor.pid} holds no GPU memory.", markup=False)
+        elif process is None:
             self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
         elif row.fold == "folded" and not row.is_incomplete:
             self.action_unfold()
@@ -238,7 +250,9 @@ class ProcessTable(ScrollView, can_focus=True):
         """Sort by a clicked title; move the cursor to a clicked row, or open the row if the cursor is there."""
         event.stop()
         if event.y < _HEADER_LINES:
-            self._sort_by_column_at(event.x)
+            name = self._painter.column_at(event.x)
+            for key in [key for key, sorted_by in SORTED_BY.items() if sorted_by == name]:
+                self._sort_by(key)
             return
         row = event.y - _HEADER_LINES + self.scroll_offset.y
         if row == self.cursor_row:
@@ -272,30 +286,26 @@ class ProcessTable(ScrollView, can_focus=True):
             self.sort_key = "STATUS"
         self._rows = view.rows(words=self.filter_words, by=self.sort_key)
         if followed is not None:
-            self.cursor_row = self._position_of(followed)
+            self.cursor_row = position_of(followed, self._rows, self.cursor_row)
         self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
         self._measure()
         self._repaint()
 
-    def _position_of(self, followed: TableRow) -> int:
-        """Return where a row is now; if it is gone, the row that shows its process, otherwise the cursor's place."""
-        keys: dict[RowKey, int] = {}
-        for at, row in enumerate(self._rows):
-            keys.setdefault(row.key, at)
-        if followed.key in keys:
-            return keys[followed.key]
-        if followed.group is not None and followed.group.key in keys:
-            return keys[followed.group.key]
-        shown = {each.key for each in followed.rows}
-        if shown:
-            for at, row in enumerate(self._rows):
-                if any(each.key in shown for each in row.rows):
-                    return at
-        return self.cursor_row
+    def _read_ancestors(self) -> None:
+        """Read who has started the processes, if the tree is shown: off the UI thread."""
+        if pids := self._view.ancestors_to_read():
+            if self._ancestry_task is None:
+                from ....background import LatestOnlyTask
+
+                self._ancestry_task = LatestOnlyTask("process tree", self.call_later, self._show_ancestors)
+            self._ancestry_task.submit(lambda: self._ancestry.read(*pids))
+
+    def _show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> None:
+        if self._view.show_ancestors(ancestors):
+            self._refresh_rows()
 
     def _measure(self) -> None:
-        widths = (column.width + self._painter.gap for column in self._painter.columns)
-        self.virtual_size = Size(MARGIN + sum(widths), len(self._rows) + _HEADER_LINES)
+        self.virtual_size = Size(self._painter.full_width, len(self._rows) + _HEADER_LINES)
 
     def _repaint(self) -> None:
         """Refresh the lines that have changed."""
@@ -334,15 +344,6 @@ class ProcessTable(ScrollView, can_focus=True):
         self.sort_key = key
         self._refresh_rows()
         self.post_message(self.DemandChanged())
-
-    def _sort_by_column_at(self, x: int) -> None:
-        x -= MARGIN
-        for column in self._painter.columns:
-            x -= column.width + self._painter.gap
-            if x < 0:
-                for key in [key for key, name in SORTED_BY.items() if name == column.name]:
-                    self._sort_by(key)
-                return
 
     def _clear_drawn(self) -> None:
         self._painter.clear()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         group_user as group_user,
         process_command as process_command,
         process_user as process_user,
+        user_text as user_text,
     )
     from .column import Column as Column, ColumnName as ColumnName
     from .column_choice import (
@@ -37,7 +38,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "cell_texts": "group_count group_gpus group_user process_command process_user",
+            "cell_texts": "group_count group_gpus group_user process_command process_user user_text",
             "column": "Column ColumnName",
             "column_choice": "columns_named COLUMNS_SETTING columns_text",
             "column_dialog": "ColumnDialog",
