@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import Snapshot
+    from vramtop.monitor.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources import SnapshotSource
 
     from ..background import Recorder
@@ -132,6 +132,11 @@ class VramtopApp(BoardApp):
         """The process under the dashboard's cursor."""
         return next((screen.selected_process for screen in self._dashboards()), None)
 
+    @property
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU or MIG device under the dashboard's cursor, or that of the process under it."""
+        return next((screen.selected_gpu for screen in self._dashboards()), None)
+
     def get_default_screen(self) -> Screen[None]:
         """Return the dashboard."""
         return DashboardScreen()
@@ -188,6 +193,12 @@ class VramtopApp(BoardApp):
         self._failure = message.sentence
         if self.is_running:
             self._show_feed()
+
+    def show_gpu(self, key: GpuKey) -> None:
+        """Open the GPU screen on this GPU or MIG device."""
+        from ..screens.gpu.open_screen import open_gpu_on
+
+        open_gpu_on(self, key)
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import Attachment
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import Demand, ProcessKey
+    from vramtop.monitor.snapshot import Demand, GpuKey, ProcessKey
 
     from ..background import EstimateFunction
 
@@ -101,6 +101,15 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def selected_process(self) -> ProcessRow | None:
         """The process under the dashboard's cursor."""
+
+    @property
+    @abstractmethod
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU or MIG device under the dashboard's cursor, or that of the process under it; None: there is none."""
+
+    @abstractmethod
+    def show_gpu(self, key: GpuKey) -> None:
+        """Open the GPU screen on this GPU or MIG device."""
 
     @abstractmethod
     def show_process(self, row: ProcessRow) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import Board, ProcessRow
+    from vramtop.monitor.snapshot import GpuKey
 
     from ..base import BoardApp, FeedStatus
 
@@ -111,6 +112,17 @@ class DashboardScreen(Screen[None]):
         return selected.row if selected else None
 
     @property
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU under the cursor of the rows; otherwise that of the table's row, or the first one."""
+        rows, selected = self.query_one(GpuRows), self.table.selected
+        if rows.has_focus and rows.selected_key is not None:
+            return rows.selected_key
+        if selected is not None:
+            return selected.gpu.key
+        shown = self.app.board.displayed_gpus if self.app.board else ()
+        return shown[0].reading.key if shown else None
+
+    @property
     def demand(self) -> Demand:
         """The figures that it shows beyond memory."""
         return Demand(gpus=self._gpu_area.detailed, host=self._shows_host)
@@ -169,6 +181,10 @@ class DashboardScreen(Screen[None]):
         if self.app.board:
             self._gpu_area.select(self.app.board, event.position)
         self._draw()
+
+    @on(GpuRows.Opened)
+    def _open_gpu(self, event: GpuRows.Opened) -> None:
+        self.app.show_gpu(event.key)
 
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
