@@ -47,7 +47,14 @@ def _gpu_row(now: float, gpu: GpuReading, with_job: Callable[[ProcessRow], Proce
 def _process_row(now: float, gpu: GpuReading, process: GpuProcess) -> ProcessRow:
     elapsed = None if process.start_time is None else max(0.0, now - process.start_time)
     program = program_of(process)
-    return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, kind=program.kind, program_name=program.name)
+    return ProcessRow(
+        gpu=gpu,
+        process=process,
+        elapsed_seconds=elapsed,
+        kind=program.kind,
+        program_name=program.name,
+        may_have_job=program.may_have_job,
+    )
 
 
 def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:

@@ -135,7 +135,7 @@ class _GroupFinder:
             process = row.process
             if process.key in self._run_keys:
                 return self._run_keys[process.key]
-            starter = self._by_pid.get(process.parent or 0)
+            starter = self._by_pid.get(process.parent) if process.parent else None
             if starter is None or not _has_started(starter, row):
                 break
             row = starter

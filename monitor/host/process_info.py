@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import Literal
 
 import psutil
 
@@ -12,9 +13,10 @@ from vramtop.estimator.common import CannotTellError, InputError, displayed_argu
 from vramtop.estimator.readers.program import Launch
 from vramtop.estimator.readers.tools import parse_launch
 
-from .kinds import has_server_title
+from .kinds import KnownProgram, has_server_title, identify
 from .process_identity import is_same_start
 
+UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server"]
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
 _MAX_COMMAND_CHARACTERS = 120
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
@@ -23,6 +25,19 @@ _MULTIPROCESSING_MODULES = (
     "multiprocessing.forkserver",
     "multiprocessing.resource_tracker",
 )
+
+
+class UnreadableProcessError(CannotTellError):
+    """A process cannot be read, or runs nothing that could be a training job.
+
+    Args:
+        message: one sentence about it.
+        reason: the same in a word or two.
+    """
+
+    def __init__(self, message: str, *, reason: UnreadableReason) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +72,11 @@ class ProcessInfo:
     def is_titled(self) -> bool:
         """True if a server has put a title in place of its command line: that of the server says what it runs."""
         return has_server_title(self.argv)
+
+    @property
+    def known_program(self) -> KnownProgram:
+        """The program that its command line names, by the tables of programs."""
+        return identify(None, " ".join(self.argv))
 
     @property
     def is_rank(self) -> bool:
@@ -107,15 +127,18 @@ def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
         started = process.create_time()
         argv = process.cmdline()
     except psutil.ZombieProcess:
-        raise CannotTellError(f"Process {pid} has ended already (a zombie that its parent has not reaped).") from None
+        sentence = f"Process {pid} has ended already (a zombie that its parent has not reaped)."
+        raise UnreadableProcessError(sentence, reason="ended") from None
     except psutil.NoSuchProcess:
         raise InputError(f"There is no process {pid} here; it has ended, or lives in another container.") from None
     except (ValueError, OverflowError):
         raise InputError(f"There is no process {pid}; a pid is a positive number.") from None
     except psutil.AccessDenied:
-        raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.") from None
+        sentence = f"Process {pid} is hidden from this user; run vramtop as its owner or as root."
+        raise UnreadableProcessError(sentence, reason="no access") from None
     if start_time is not None and not is_same_start(started, start_time):
-        raise CannotTellError(f"Process {pid} is another one by now: the one that was meant has ended.")
+        sentence = f"Process {pid} is another one by now: the one that was meant has ended."
+        raise UnreadableProcessError(sentence, reason="ended")
     return _process_info(process, started, argv)
 
 

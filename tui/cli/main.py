@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, mask_line, show_secrets
 
 from ..draw import printable
+from .display_options import add_display_arguments
 from .shared_flags import add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 
@@ -105,6 +106,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
     parser.add_argument("--pid", type=process_id, help="attach to this process")
+    parser.add_argument("--no-attach", action="store_true", help="do not attach to training processes by itself")
     parser.add_argument(
         "--job", action="append", default=[], metavar="FILE", help="job file of a pending job (repeatable)"
     )
@@ -118,6 +120,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
+    add_display_arguments(parser)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,7 +11,7 @@ from ..tty import TerminalApp
 from ..widgets import ChoiceMenu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from textual.geometry import Offset
     from textual.screen import Screen
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
     from vramtop.monitor.snapshot import Demand, GpuKey, ProcessKey
 
@@ -82,9 +83,9 @@ class BoardApp(TerminalApp):
     """The interpreter that the user gave with ``--python``."""
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
-    host_line: bool
-    """Show the line about the host, if there is room."""
-    attachments: dict[ProcessKey, Attachment]
+    attach: AutomaticAttach | None
+    """Attaches to training processes by itself; None: this is not about this machine."""
+    attachments: MutableMapping[ProcessKey, Attachment]
     """Jobs read from followed processes: an ended process can no longer be read."""
 
     @property
@@ -123,9 +124,14 @@ class BoardApp(TerminalApp):
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
 
+    @property
     @abstractmethod
-    def switch_host_line(self) -> None:
-        """Show the line about the host, or hide it, from now on."""
+    def settings(self) -> Mapping[str, str]:
+        """What the user has chosen on screens, in this run or earlier ones."""
+
+    @abstractmethod
+    def save_setting(self, name: str, value: str) -> None:
+        """Keep what the user has chosen on a screen for later runs."""
 
     @abstractmethod
     def rebuild_board(self) -> None:

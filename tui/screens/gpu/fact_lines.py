@@ -133,13 +133,13 @@ def _nvlink(links: NvLinks | None, details: GpuDetails) -> list[Content]:
     up = f"{'n/a' if links.active is None else links.active} of {links.count} links up{f', to {to}' if to else ''}"
     down = links.active is not None and links.active < links.count
     speed = None if links.link_bytes_per_second is None else f"{_rate(links.link_bytes_per_second)} each"
-    first = links.sent_per_second is None and not details.reason("nvlink.traffic")
+    unknown = None if details.reason("nvlink.traffic") else "…"  # a rate needs two readings
     return [
         _alarm(up) if down else _figure("", up),
         _figure("version", _count(links.version)),
         _figure("", speed),
-        _figure("sent", "…" if first else _rate(links.sent_per_second)),
-        _figure("received", "…" if first else _rate(links.received_per_second)),
+        _figure("sent", _rate(links.sent_per_second) or unknown),
+        _figure("received", _rate(links.received_per_second) or unknown),
     ]
 
 

@@ -9,5 +9,4 @@ GPU_KEYS: list[BindingType] = [
         tooltip="the previous GPU, the next GPU; MIG devices come after their GPU",
     ),
     Binding("right", "step(1)", show=False, priority=True),
-    Binding("s", "sort", "Sort", tooltip="sort its processes by the next column"),
 ]  # fmt: skip

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
+from textual.binding import Binding
 from textual.content import Content
-from textual.screen import Screen
 
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
@@ -16,7 +16,7 @@ from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 from ...draw import ALARM, MUTED, format_duration, join_to_width, left_and_right, printable, reason_badge
 from ...widgets import ContentLines, KeysLine, StaticLines
 from ..dashboard.gpus import graph_span, stale_seconds
-from ..dashboard.processes import ProcessTable
+from ..dashboard.processes import PROCESS_KEYS, ProcessScreen, ProcessTable
 from .activity_graph import MIN_HEIGHT, ActivityGraph
 from .activity_lines import Histories, activity_lines
 from .fact_lines import fact_lines, reason_lines
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.events import Resize
 
     from vramtop.monitor.board import Board, GpuRow
-    from vramtop.monitor.snapshot import GpuKey, GpuReading
+    from vramtop.monitor.snapshot import GpuKey, GpuReading, ProcessKey
 
     from ..base import BoardApp, FeedStatus
 
@@ -46,7 +46,7 @@ class _Figures(ContentLines, can_focus=True):
     DEFAULT_CSS = "_Figures { overflow-y: auto; }"
 
 
-class GpuScreen(Screen[None]):
+class GpuScreen(ProcessScreen):
     """Shows one GPU or MIG device; its details are read only while this screen is in front.
 
     Args:
@@ -56,10 +56,15 @@ class GpuScreen(Screen[None]):
     app: BoardApp
     TITLE = "GPU"
     AUTO_FOCUS = "ProcessTable"
-    BINDINGS: ClassVar[list[BindingType]] = GPU_KEYS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *GPU_KEYS,
+        *(key for key in PROCESS_KEYS if key.action != "view"),
+        Binding("i", "app.open_screen('process')", "Info", show=False),
+    ]
     DEFAULT_CSS = """
     GpuScreen #title { height: 1; padding: 0 1; background: $panel; }
     GpuScreen #state { padding: 0 1; height: 1; }
+    GpuScreen #note { height: 1; padding: 0 1; }
     GpuScreen #figures { margin: 0 1; }
     GpuScreen #graph { margin: 1 1 0 1; }
     GpuScreen.-tall #processes { margin-top: 1; }
@@ -81,17 +86,29 @@ class GpuScreen(Screen[None]):
         """All details of this GPU."""
         return Demand() if self._gpu is None else Demand(gpus={self._gpu.reading.whole_gpu_key: "full"})
 
+    @property
+    def shown_process(self) -> ProcessKey | None:
+        """The process under the cursor."""
+        row = self.selected_process
+        return row.process.key if row else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Offer only keys that do something; if no process can be terminated, k says why."""
+        return self.offers(action)
+
     def compose(self) -> ComposeResult:
         """The figures, the graphs, and the processes."""
         yield StaticLines(id="title")
         yield StaticLines(id="state")
         yield _Figures(id="figures")
         yield ActivityGraph(id="graph")
+        yield StaticLines(id="note")
         yield ProcessTable(id="processes")
         yield KeysLine()
 
     def on_mount(self) -> None:
         """Draw the latest board, and look every second whether it is old."""
+        self.table.show_view("processes")
         if self.app.board:
             self.show_board(self.app.board)
         self.set_interval(_FEED_SECONDS, self._show_feed)
@@ -117,10 +134,6 @@ class GpuScreen(Screen[None]):
         self._key = board.displayed_gpus[(self._position + by) % count].reading.key
         self.show_board(board)
         self.app.update_demand()
-
-    def action_sort(self) -> None:
-        """Sort the processes by the next column."""
-        self.query_one(ProcessTable).sort_by_next()
 
     @on(ProcessTable.Opened)
     def _open_process(self, event: ProcessTable.Opened) -> None:
@@ -157,7 +170,8 @@ class GpuScreen(Screen[None]):
             graph = self.query_one(ActivityGraph)
             if graph.display:
                 graph.show(whole, histories)
-            self.query_one(ProcessTable).show_board(_board_of(board, gpu), width=size.width)
+            self.table.show_board(_board_of(board, gpu), width=size.width)
+            self.show_table_note()
 
     def _arrange(self, lines: int, processes: int) -> None:
         """Give the figures their lines, the processes theirs, and the graphs what is left, if that is enough."""
@@ -219,6 +233,9 @@ def _state(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Conten
     reasons = clock_reasons(details.clock_reasons)
     if not reasons:
         return Content.styled("✓ nothing holds its clocks back", "$text-success")
-    parts = [Content.assemble(reason_badge(reason), f": {reason.sentence}") for reason in reasons]
+    parts = [
+        Content.assemble(reason_badge(reason), f"{' ' if reason.kind == 'slowed' else ': '}{reason.sentence}")
+        for reason in reasons
+    ]
     line = join_to_width(parts, width)
     return line if line else parts[0].truncate(width, ellipsis=True)

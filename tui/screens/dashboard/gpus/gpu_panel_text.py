@@ -26,6 +26,7 @@ from ....draw import (
     gpu_figure_parts,
     graph_levels,
     held_cells,
+    ink_on,
     join_to_width,
     left_and_right,
     level_rows,
@@ -254,7 +255,8 @@ def _draw_budget(rows: list[list[Cell]], size_bytes: int, top_bytes: int) -> Non
     row = rows[height - 1 - min(height - 1, size_bytes * height // top_bytes)]
     for at, cell in enumerate(row):
         if cell.char in " █" or at % 2:
-            row[at] = Cell(BUDGET_LINE, cell.colour if cell.char == "█" else None)
+            ground = cell.colour if cell.char == "█" else None
+            row[at] = Cell(BUDGET_LINE, ground and ink_on(ground), ground)
 
 
 def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Content:

@@ -1,12 +1,8 @@
-"""Table of the processes on all GPUs; it redraws only changed lines, and its cursor follows a process."""
+"""Table of the runs and processes on all GPUs; it redraws only changed lines, and its cursor follows a row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.cells import set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
@@ -16,35 +12,18 @@ from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
 
-from ....draw import CellText
-from ....widgets.table_cell import table_cell
-from .process_rows import (
-    SORT_KEYS,
-    Column,
-    ColumnName,
-    RowKey,
-    SortKey,
-    TableRow,
-    columns_for,
-    in_order,
-    matching,
-    table_rows,
-)
+from .columns import Column, ColumnName, columns_for
+from .marks import Marks
+from .process_rows import SORT_KEYS, RowKey, SortKey, TableRow
+from .row_painter import MARGIN, LineStyles, RowPainter
+from .table_views import VIEWS, TableView, ViewName
 
-_GAP = 2
 _HEADER_LINES = 1
+_NARROW = 100
+"""Below this width, columns are one cell apart, not two."""
 _SORTED_BY: dict[SortKey, ColumnName] = {
     "STATUS": "STATUS", "VRAM": "VRAM GiB", "GPU": "GPU", "DIFF": "DIFF", "PID": "PID", "UP": "UP", "USER": "USER",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A row as it was drawn last."""
-
-    cells: dict[ColumnName, CellText]
-    at_cursor: bool
-    strip: Strip
 
 
 class ProcessTable(ScrollView, can_focus=True):
@@ -67,8 +46,11 @@ class ProcessTable(ScrollView, can_focus=True):
             "open",
             "Open",
             key_display="Enter",
-            tooltip="attach to the process under the cursor: settings, ranks, memory over time, why it diverges",
+            tooltip="unfold the run under the cursor; of an unfolded run or a process: settings, ranks, memory over "
+            "time, why it diverges",
         ),
+        Binding("right", "unfold", show=False, key_display="→", tooltip="show the processes of a run; ← folds it"),
+        Binding("left", "fold", show=False),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
         Binding("pageup", "move_page(-1)", "Page up", show=False),
@@ -84,25 +66,24 @@ class ProcessTable(ScrollView, can_focus=True):
             super().__init__()
             self.row = row
 
+    class Marked(Message):
+        """The marked processes have changed."""
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.sort_key: SortKey = "STATUS"
         self.filter_words = ""
         self.cursor_row = 0
         """Position of the row under the cursor."""
-        self._all: list[TableRow] = []
+        self.marks = Marks()
+        self._view = TableView()
         self._rows: list[TableRow] = []
         """Rows that match the filter, in order."""
-        self._columns: list[Column] = []
-        self._lines: dict[RowKey, _Line] = {}
-        """The visible rows."""
         self._painted: dict[int, Strip] = {}
         """The lines that were drawn last, by position."""
-        self._header: Strip | None = None
-        self._width = 0
-        """Width of the drawn lines."""
-        self._backgrounds: dict[bool, Style] = {}
-        """Style of rows without the cursor and with it."""
+        self._painter = RowPainter(self._line_styles)
+        self._board_width = 0
+        """Width for which the columns were chosen."""
 
     @property
     def row_count(self) -> int:
@@ -115,9 +96,14 @@ class ProcessTable(ScrollView, can_focus=True):
         return self._rows
 
     @property
+    def view(self) -> ViewName:
+        """What the rows are."""
+        return self._view.name
+
+    @property
     def titles(self) -> list[str]:
         """The columns' titles."""
-        return [self._title(column) for column in self._columns]
+        return [self._title(column) for column in self._painter.columns]
 
     @property
     def selected(self) -> TableRow | None:
@@ -126,13 +112,21 @@ class ProcessTable(ScrollView, can_focus=True):
 
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
-        self._all = table_rows(board)
-        gpu_width = max((len(gpu.reading.label) for gpu in board.displayed_gpus), default=0)
-        columns = columns_for(width - self.scrollbar_size_vertical, _GAP, gpu_width=gpu_width)
-        if columns != self._columns:
-            self._columns = columns
-            self._clear_drawn()
+        self._view.show_board(board)
+        self._board_width = width
+        if self.marks.show_board(board):
+            self.post_message(self.Marked())
         self._refresh_rows()
+
+    def show_view(self, name: ViewName) -> None:
+        """Show runs, the tree or all processes."""
+        self._view.name = name
+        self._refresh_rows()
+
+    def show_next_view(self) -> ViewName:
+        """Show the next one of these views, and return it."""
+        self.show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
+        return self.view
 
     def sort_by_next(self) -> SortKey:
         """Sort by the next column, and return it."""
@@ -143,6 +137,19 @@ class ProcessTable(ScrollView, can_focus=True):
         """Show only rows with these words; an empty string shows all."""
         self.filter_words = words
         self._refresh_rows()
+
+    def mark_selected(self) -> None:
+        """Mark the processes of the row under the cursor, or unmark them, and go to the next row."""
+        if (row := self.selected) and row.process_keys:
+            self.marks.toggle(row)
+            self.post_message(self.Marked())
+            self.action_move(1)
+
+    def clear_marks(self) -> None:
+        """Unmark all processes."""
+        self.marks.clear()
+        self.post_message(self.Marked())
+        self._repaint()
 
     def redraw(self) -> None:
         """Draw all cells again, because the theme has changed."""
@@ -176,12 +183,34 @@ class ProcessTable(ScrollView, can_focus=True):
         self.move_cursor(row=row if row >= 0 else len(self._rows) - 1)
 
     def action_open(self) -> None:
-        """Open the row under the cursor."""
+        """Unfold the run under the cursor, or open the process."""
         row = self.selected
-        if row and row.row:
-            self.post_message(self.Opened(row.row))
-        elif row:
+        if row is None:
+            return
+        process = row.process_row
+        if process is None:
             self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
+        elif row.fold == "folded" and not row.is_incomplete:
+            self.action_unfold()
+        else:
+            self.post_message(self.Opened(process))
+
+    def action_unfold(self) -> None:
+        """Show the processes of the run under the cursor."""
+        if (row := self.selected) and row.fold == "folded":
+            self._view.unfold(row)
+            self._refresh_rows()
+
+    def action_fold(self) -> None:
+        """Hide the processes of the run under the cursor; from one of them, go to its run."""
+        if (row := self.selected) is None:
+            return
+        if row.fold == "unfolded":
+            self._view.fold(row)
+            self._refresh_rows()
+        elif row.group is not None and row.row is not None:
+            above = (at for at in range(self.cursor_row, -1, -1) if self._rows[at].key == row.group.key)
+            self.move_cursor(row=next(above, self.cursor_row))
 
     def on_click(self, event: Click) -> None:
         """Sort by a clicked title; move the cursor to a clicked row, or open the row if the cursor is there."""
@@ -206,16 +235,36 @@ class ProcessTable(ScrollView, can_focus=True):
 
     def _refresh_rows(self) -> None:
         followed = self.selected
-        self._rows = in_order(matching(self._all, self.filter_words), self.sort_key)
-        keys = [row.key for row in self._rows]
-        if followed is not None and followed.key in keys:
-            self.cursor_row = keys.index(followed.key)
-        self.cursor_row = max(0, min(self.cursor_row, len(keys) - 1))
+        self._rows = self._view.rows(words=self.filter_words, by=self.sort_key)
+        if followed is not None:
+            self.cursor_row = self._position_of(followed)
+        self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
+        gap = 1 if self._board_width < _NARROW else 2
+        width = self._board_width - self.scrollbar_size_vertical - MARGIN
+        columns = columns_for(width, gap, widths=self._view.widths, groups=self._view.has_groups)
+        if self._painter.lay_out(columns, gap):
+            self._painted.clear()
         self._measure()
         self._repaint()
 
+    def _position_of(self, followed: TableRow) -> int:
+        """Return where a row is now; if it is gone, the row that shows its process, otherwise the cursor's place."""
+        keys: dict[RowKey, int] = {}
+        for at, row in enumerate(self._rows):
+            keys.setdefault(row.key, at)
+        if followed.key in keys:
+            return keys[followed.key]
+        if followed.group is not None and followed.group.key in keys:
+            return keys[followed.group.key]
+        shown = {each.key for each in followed.rows}
+        if shown:
+            for at, row in enumerate(self._rows):
+                if any(each.key in shown for each in row.rows):
+                    return at
+        return self.cursor_row
+
     def _measure(self) -> None:
-        width = sum(column.width + _GAP for column in self._columns)
+        width = MARGIN + sum(column.width + self._painter.gap for column in self._painter.columns)
         self.virtual_size = Size(width, len(self._rows) + _HEADER_LINES)
 
     def _repaint(self) -> None:
@@ -224,52 +273,27 @@ class ProcessTable(ScrollView, can_focus=True):
         changed = [y for y in range(height) if self._strip_at(y) is not self._painted.get(y)]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
-        visible = {row.key for row in self._rows[top : top + height]}
-        self._lines = {key: line for key, line in self._lines.items() if key in visible}
+        self._painter.keep({row.key for row in self._rows[top : top + height]})
 
     def _strip_at(self, y: int) -> Strip:
-        if self._width != self.size.width:  # it may be painted before the resize event
+        if self._painter.width != self.size.width:  # it may be painted before the resize event
             self._clear_drawn()
-            self._width = self.size.width
+            self._painter.width = self.size.width
         if y < _HEADER_LINES:
-            if self._header is None:
-                self._header = self._draw_header()
-            return self._header
+            return self._painter.header(self.titles)
         at = y - _HEADER_LINES + self.scroll_offset.y
         if at >= len(self._rows):
-            return Strip.blank(self.size.width, self._background(at_cursor=False))
+            return self._painter.blank()
         row = self._rows[at]
-        cells, at_cursor = row.cells, at == self.cursor_row
-        line = self._lines.get(row.key)
-        if line is None or line.at_cursor != at_cursor or line.cells != cells:
-            line = self._lines[row.key] = _Line(cells, at_cursor, self._draw_row(cells, at_cursor=at_cursor))
-        return line.strip
+        return self._painter.row(row, self.marks.of(row), at_cursor=at == self.cursor_row)
 
-    def _draw_header(self) -> Strip:
-        text = "".join(f" {self._title(column)} " for column in self._columns)
-        return self._full_line([Segment(text, self.get_component_rich_style("processes--header"))])
-
-    def _draw_row(self, cells: dict[ColumnName, CellText], *, at_cursor: bool) -> Strip:
-        background = self._background(at_cursor=at_cursor)
-        dark = self.app.current_theme.dark
-        line: list[tuple[str, str]] = []
-        for column in self._columns:
-            cell = table_cell(cells[column.name], column.width, right=column.right, dark=dark)
-            text = f" {set_cell_size(cell.text, column.width)} "
-            if line and line[-1][1] == cell.style:
-                line[-1] = (line[-1][0] + text, cell.style)
-            else:
-                line.append((text, cell.style))
-        return self._full_line([Segment(text, background + Style.parse(style)) for text, style in line])
-
-    def _background(self, *, at_cursor: bool) -> Style:
-        if not self._backgrounds:
-            self._backgrounds = {False: self.rich_style, True: self.get_component_rich_style("processes--cursor")}
-        return self._backgrounds[at_cursor]
-
-    def _full_line(self, segments: list[Segment]) -> Strip:
-        strip = Strip(segments)
-        return strip.adjust_cell_length(self.size.width, segments[-1].style if segments else None)
+    def _line_styles(self) -> LineStyles:
+        return LineStyles(
+            plain=self.rich_style,
+            cursor=self.get_component_rich_style("processes--cursor"),
+            header=self.get_component_rich_style("processes--header"),
+            dark=self.app.current_theme.dark,
+        )
 
     def _title(self, column: Column) -> str:
         sorted_by = _SORTED_BY[self.sort_key] == column.name
@@ -278,12 +302,12 @@ class ProcessTable(ScrollView, can_focus=True):
 
     def _sort_by(self, key: SortKey) -> None:
         self.sort_key = key
-        self._header = None
         self._refresh_rows()
 
     def _sort_by_column_at(self, x: int) -> None:
-        for column in self._columns:
-            x -= column.width + _GAP
+        x -= MARGIN
+        for column in self._painter.columns:
+            x -= column.width + self._painter.gap
             if x < 0:
                 keys = [key for key, name in _SORTED_BY.items() if name == column.name]
                 if keys:
@@ -291,7 +315,5 @@ class ProcessTable(ScrollView, can_focus=True):
                 return
 
     def _clear_drawn(self) -> None:
-        self._lines.clear()
+        self._painter.clear()
         self._painted.clear()
-        self._backgrounds.clear()
-        self._header = None

@@ -139,7 +139,7 @@ async def test_the_dialog_states_the_age_of_its_figures(open_app, make_reading, 
     app = open_app([make_reading(start())], clock=lambda: now[0])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        await pilot.press("space")
+        await pilot.press("Z")
         await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
         await open_dialog(pilot)

@@ -1,0 +1,119 @@
+"""Texts of the cells of the process table that take more than a format: of one process, and of a group of processes."""
+
+from functools import lru_cache
+
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.board import ProcessGroup, ProcessRow
+from vramtop.monitor.snapshot import gpu_list
+
+from ....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
+
+_USER_WIDTH = 9
+_MAX_GPU_PARTS = 3
+"""Of GPUs in more ranges than this, only the first are named."""
+STATUS_WIDTH = 12
+
+
+def process_user(row: ProcessRow) -> str:
+    """Return the user of a process."""
+    return shorten(printable(row.process.user or "n/a"), _USER_WIDTH)
+
+
+def process_status(row: ProcessRow) -> CellText:
+    """Return the status of a process; without a budget, why there is none."""
+    if row.gpu.is_stale and row.ended_at is None:
+        return CellText("! old figure", "over")
+    if row.comparison:
+        return CellText(_status_words(row), status_tone(row))
+    return CellText(row.no_budget_reason or ("? no budget" if row.problem else "-"), "muted")
+
+
+def process_command(row: ProcessRow, *, label: bool = True) -> str:
+    """Return the command line of a process, after the label of its job.
+
+    Args:
+        row: the process.
+        label: name the job.
+    """
+    process = row.process
+    command = printable(process.command or process.name or process.note or "n/a")
+    if process.note and process.command:
+        command = f"({printable(process.note)}) {command}"
+    return f"{printable(row.job.label)}: {command}" if row.job and label else command
+
+
+def figure_tone(row: ProcessRow) -> Tone:
+    """Return the tone of a figure that was read from the driver."""
+    return "muted" if row.gpu.is_stale else "plain"
+
+
+def group_count(group: ProcessGroup) -> str:
+    """Return the number of its processes."""
+    count = len(group.process_keys)
+    return "1 proc" if count == 1 else f"{count} procs"
+
+
+def group_user(group: ProcessGroup) -> str:
+    """Return the user of its processes, or how many users they have."""
+    users = {row.process.user for row in group.rows}
+    return process_user(group.rows[0]) if len(users) == 1 else f"{len(users)} users"
+
+
+def group_gpus(group: ProcessGroup) -> str:
+    """Return its GPUs in the shortest form: ``0-7``."""
+    return gpu_list(gpu_labels(group.rows), most=_MAX_GPU_PARTS).replace(", ", ",")
+
+
+def group_used(group: ProcessGroup) -> CellText:
+    """Return the memory of all its processes; ``≥`` if some of them are of unknown size."""
+    size = group.used_bytes
+    words = format_gib(size) if size is None or not group.has_unknown_sizes else f"≥{format_gib(size)}"
+    return CellText(words, "muted" if any(row.gpu.is_stale for row in group.present) else "plain")
+
+
+def group_status(group: ProcessGroup) -> CellText:
+    """Return the worst status of its processes, and how many of them have it if not all have."""
+    if any(row.gpu.is_stale for row in group.present):
+        return CellText("! old figure", "over")
+    worst = worst_row(group.rows)
+    if worst is None:
+        words = {process_status(row) for row in group.rows}
+        return words.pop() if len(words) == 1 else CellText("-", "muted")
+    rank = severity_rank(worst)
+    compared = [row for row in group.rows if row.comparison]
+    count = sum(severity_rank(row) == rank for row in compared)
+    status = _status_words(worst)
+    counted = f"{status} {count}/{len(compared)}"
+    fits = count < len(compared) and len(counted) <= STATUS_WIDTH
+    return CellText(counted if fits else status, status_tone(worst))
+
+
+def group_command(group: ProcessGroup) -> str:
+    """Return the job's label and the words that the command lines of all processes begin with."""
+    ranks = group.ranks or group.rows
+    words = printable(_common_words(tuple(dict.fromkeys(process_command(row, label=False) for row in ranks))))
+    if group.run is None:
+        return words
+    elsewhere = group.ranks_elsewhere
+    there = f" ({len(group.run.pids)} of {len(group.run.pids) + elsewhere} ranks here)" if elsewhere else ""
+    return f"{printable(group.run.job.label)}{there}: {words}"
+
+
+def _status_words(row: ProcessRow) -> str:
+    if row.comparison is None:
+        return "-"
+    mark = STATUSES[row.comparison.status]
+    word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.word  # the column is no wider
+    return f"{mark.letter} {word}"
+
+
+@lru_cache(512)
+def _common_words(commands: tuple[str, ...]) -> str:
+    if len(commands) == 1:
+        return commands[0]
+    words: list[str] = []
+    for column in zip(*(command.split() for command in commands), strict=False):
+        if len(set(column)) > 1:
+            break
+        words.append(column[0])
+    return " ".join([*words, "…"])
