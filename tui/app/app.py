@@ -114,11 +114,6 @@ class VramtopApp(BoardApp):
         """The process under the dashboard's cursor."""
         return next((screen.selected_process for screen in self._dashboards()), None)
 
-    @property
-    def selected_gpu(self) -> GpuKey | None:
-        """The GPU or MIG device under the dashboard's cursor, or that of the process under it."""
-        return next((screen.selected_gpu for screen in self._dashboards()), None)
-
     def get_default_screen(self) -> Screen[None]:
         """Return the dashboard."""
         return DashboardScreen()

@@ -69,6 +69,15 @@ class ShowsProcess(Protocol):
         """Its pid and start time; None: there is none now."""
 
 
+@runtime_checkable
+class ShowsGpus(Protocol):
+    """A screen with GPUs, one of which is under the cursor."""
+
+    @property
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU or MIG device under the cursor, or that of the process under it; None: there is none."""
+
+
 class BoardApp(TerminalApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 
@@ -102,11 +111,6 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def selected_process(self) -> ProcessRow | None:
         """The process under the dashboard's cursor."""
-
-    @property
-    @abstractmethod
-    def selected_gpu(self) -> GpuKey | None:
-        """The GPU or MIG device under the dashboard's cursor, or that of the process under it; None: there is none."""
 
     @abstractmethod
     def show_gpu(self, key: GpuKey) -> None:

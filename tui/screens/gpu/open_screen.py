@@ -2,13 +2,14 @@
 
 from vramtop.monitor.snapshot import GpuKey
 
-from ..base import BoardApp
+from ..base import BoardApp, ShowsGpus
 from .screen import GpuScreen
 
 
 def open_gpu(app: BoardApp) -> None:
     """Show the GPU under the cursor, or that of the process under it."""
-    open_gpu_on(app, app.selected_gpu)
+    front, row = app.screen, app.selected_process
+    open_gpu_on(app, front.selected_gpu if isinstance(front, ShowsGpus) else row.gpu.key if row else None)
 
 
 def open_gpu_on(app: BoardApp, key: GpuKey | None) -> None:
