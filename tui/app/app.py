@@ -179,7 +179,7 @@ class VramtopApp(BoardApp):
 
     def show_gpu(self, key: GpuKey) -> None:
         """Open the GPU screen on this GPU or MIG device."""
-        from ..screens.gpu.open_screen import open_gpu_on
+        from ..screens.gpu import open_gpu_on
 
         open_gpu_on(self, key)
 
