@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -12,7 +13,6 @@ from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
-from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
 
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
@@ -22,7 +22,15 @@ from .header_text import header_line, notices, summary_line
 from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
-from .processes import PROCESS_KEYS, VIEW_SETTING, ProcessScreen, ProcessTable, view_named
+from .processes import (
+    COLUMNS_SETTING,
+    PROCESS_KEYS,
+    VIEW_SETTING,
+    ProcessScreen,
+    ProcessTable,
+    columns_named,
+    view_named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import Board
-    from vramtop.monitor.snapshot import GpuKey
+    from vramtop.monitor.snapshot import Demand, GpuKey
 
     from ..base import BoardApp, FeedStatus
 
@@ -89,6 +97,7 @@ class DashboardScreen(ProcessScreen):
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
         self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
+        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
         if self.app.board:
             self.show_board(self.app.board)
         else:
@@ -108,7 +117,7 @@ class DashboardScreen(ProcessScreen):
     @property
     def demand(self) -> Demand:
         """The figures that it shows beyond memory."""
-        return Demand(gpus=self._gpu_area.detailed, host=self._shows_host)
+        return replace(self.table.demand, gpus=self._gpu_area.detailed, host=self._shows_host)
 
     @property
     def _shows_host(self) -> bool:

@@ -10,13 +10,12 @@ from textual import on
 from textual.binding import Binding
 from textual.content import Content
 
-from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 
 from ...draw import ALARM, MUTED, format_duration, join_to_width, left_and_right, printable, reason_badge
 from ...widgets import ContentLines, KeysLine, StaticLines
 from ..dashboard.gpus import graph_span, stale_seconds
-from ..dashboard.processes import PROCESS_KEYS, ProcessScreen, ProcessTable
+from ..dashboard.processes import COLUMNS_SETTING, PROCESS_KEYS, ProcessScreen, ProcessTable, columns_named
 from .activity_graph import MIN_HEIGHT, ActivityGraph
 from .activity_lines import Histories, activity_lines
 from .fact_lines import fact_lines, reason_lines
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from textual.events import Resize
 
     from vramtop.monitor.board import Board, GpuRow
-    from vramtop.monitor.snapshot import GpuKey, GpuReading, ProcessKey
+    from vramtop.monitor.snapshot import Demand, DetailLevel, GpuKey, GpuReading, ProcessKey
 
     from ..base import BoardApp, FeedStatus
 
@@ -83,8 +82,9 @@ class GpuScreen(ProcessScreen):
 
     @property
     def demand(self) -> Demand:
-        """All details of this GPU."""
-        return Demand() if self._gpu is None else Demand(gpus={self._gpu.reading.whole_gpu_key: "full"})
+        """All details of this GPU, and the figures of its processes that the table shows."""
+        gpus: dict[GpuKey, DetailLevel] = {} if self._gpu is None else {self._gpu.reading.whole_gpu_key: "full"}
+        return replace(self.table.demand, gpus=gpus)
 
     @property
     def shown_process(self) -> ProcessKey | None:
@@ -109,6 +109,7 @@ class GpuScreen(ProcessScreen):
     def on_mount(self) -> None:
         """Draw the latest board, and look every second whether it is old."""
         self.table.show_view("processes")
+        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
         if self.app.board:
             self.show_board(self.app.board)
         self.set_interval(_FEED_SECONDS, self._show_feed)
