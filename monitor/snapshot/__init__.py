@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from .clock_reasons import ClockReason as ClockReason
     from .demand import (
         DRIVER_FIGURES as DRIVER_FIGURES,
+        HOST_FIGURES as HOST_FIGURES,
         CurrentDemand as CurrentDemand,
         Demand as Demand,
         ProcessFigure as ProcessFigure,
     )
     from .field_types import resolve_annotations as resolve_annotations
+    from .gpu_activity import GpuFigure as GpuFigure
     from .gpu_details import (
         DetailLevel as DetailLevel,
         EccErrors as EccErrors,
@@ -62,8 +64,9 @@ else:
         __name__,
         {
             "clock_reasons": "ClockReason",
-            "demand": "CurrentDemand Demand DRIVER_FIGURES ProcessFigure",
+            "demand": "CurrentDemand Demand DRIVER_FIGURES HOST_FIGURES ProcessFigure",
             "field_types": "resolve_annotations",
+            "gpu_activity": "GpuFigure",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",

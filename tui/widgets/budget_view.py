@@ -36,6 +36,7 @@ _EDGE = "│"
 _PHASE_HEADS = {"optimizer step": "optimizer"}
 _SHORT_PHASE_HEADS = {"optimizer step": "step", "generation": "generate"}
 """Where a fifth phase makes the columns narrower."""
+_SERVER_PHASE_HEADS = {"forward": "serving"}
 _LABEL_WIDTH, _TAIL_WIDTH = 22, 20
 
 
@@ -55,7 +56,8 @@ def peak_line(budget: Budget) -> Content:
     return Content.assemble(
         "peak ",
         (f"{format_gib(peak.device_bytes)} GiB", "bold"),
-        f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) in {peak.phase} · ",
+        f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) "
+        f"{'while it serves' if budget.serving else f'in {peak.phase}'} · ",
         (METHOD_LABELS[budget.method], "bold" if budget.method != "formula" else "dim"),
     )
 
@@ -68,6 +70,10 @@ def model_lines(budget: Budget) -> list[Content]:
     if model.trainable_parameters != model.parameters:
         trainable = f"{short_count(model.trainable_parameters)} trainable"
     batch = effective_batch(job)
+    if budget.serving is not None:
+        cache = budget.peak.components.activations
+        held = f"KV cache {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}"
+        return [Content(f"model {about}{short_count(model.parameters)} parameters"), Content(held)]
     lines = [Content(f"model {about}{short_count(model.parameters)} parameters, {trainable}")]
     if batch is not None:
         lines.append(Content(f"batch {batch.describe()}"))
@@ -88,6 +94,7 @@ def phase_table(budget: Budget) -> list[Content]:
     """Return GiB by component (rows, also the bar's legend) and phase (columns); the peak's phase is marked."""
     many = len(budget.phases) > 4
     words, width = (_SHORT_PHASE_HEADS, 10) if many else (_PHASE_HEADS, 11)
+    words = _SERVER_PHASE_HEADS if budget.serving else words
     heads = [words.get(phase.name, phase.name) for phase in budget.phases]
     marked = [
         f"{head}◀" if phase.name == budget.peak.phase else head

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .gpu_area import GpuArea as GpuArea
+    from .gpu_area import GpuArea as GpuArea, stale_seconds as stale_seconds
+    from .gpu_graph_text import graph_span as graph_span
     from .gpu_rows import GpuRows as GpuRows
     from .panel_places import (
         PanelNeed as PanelNeed,
@@ -22,7 +23,8 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "gpu_area": "GpuArea",
+            "gpu_area": "GpuArea stale_seconds",
+            "gpu_graph_text": "graph_span",
             "gpu_rows": "GpuRows",
             "panel_places": "panel_need PanelNeed place_panels PanelPlace",
             "panel_shape": "FRAME_LINES",

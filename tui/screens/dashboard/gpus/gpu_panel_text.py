@@ -189,9 +189,12 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if gpu.reading.mig is not None or gpu.expected_bytes is None:
         return panel_line("budget", Content.styled(_why_no_budget(gpu), MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
-    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget}
+    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget and row.budget.serving is None}
     figures = join_to_width(
-        [f"{format_gib(gpu.expected_bytes)} GiB {range_words}", "peak in " + ", ".join(sorted(peaks))],
+        [
+            f"{format_gib(gpu.expected_bytes)} GiB {range_words}",
+            *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
+        ],
         shape.figures_width,
     )
     cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
