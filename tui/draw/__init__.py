@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         SEPARATOR as SEPARATOR,
         WORST_FIRST as WORST_FIRST,
         badge as badge,
+        difference_label as difference_label,
         format_duration as format_duration,
         gpu_labels as gpu_labels,
         gpu_status as gpu_status,
@@ -123,7 +124,7 @@ else:
             "gpu_bars": "bar_content budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark",
             "gpu_figures": "gpu_figure_parts",
             "labels": (
-                "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
+                "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
                 "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
                 "worst_row"
             ),

@@ -127,13 +127,14 @@ class AutomaticAttach:
             return
         now, rows = self._clock(), board.processes
         with self._lock:
-            self._candidates.update(rows, now)
-            due = self._candidates.first_due
-            if any_waits := due is not None and due <= now:
+            wanted = self._candidates.update(rows, now)
+            if is_due := self._candidates.is_due(now):
                 self._on_gpu = frozenset(row.process.pid for row in rows)
                 self.finished.clear()
+        if wanted:
+            self.left_alone.remove(wanted)
         self._drop_ended(board)
-        if any_waits:
+        if is_due:
             self._wake()
         elif self._tracing is not None:
             self._tracing.observe(board)
@@ -224,6 +225,8 @@ class AutomaticAttach:
 
     def _take(self, candidate: Candidate, answer: RunAnswer) -> None:
         """Add the run that was read, unless the user has decided about it in the meantime."""
+        if self._closing.is_set():  # the worker was ended
+            return
         if answer.traceback is not None:
             self.bugs.append(answer.traceback)
             self._on_bug(answer.traceback)

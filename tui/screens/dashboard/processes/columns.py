@@ -10,7 +10,7 @@ from typing import Literal
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import ProcessGroup, ProcessRow
 
-from ....draw import CellText, format_duration, signed_gib, status_tone
+from ....draw import CellText, difference_label, format_duration, status_tone
 from .cell_texts import (
     STATUS_WIDTH,
     figure_tone,
@@ -87,7 +87,7 @@ def _budget(row: ProcessRow) -> CellText:
 
 def _difference(row: ProcessRow) -> CellText:
     comparison = row.comparison
-    return CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), status_tone(row))
+    return CellText("-" if comparison is None else difference_label(comparison) or "-", status_tone(row))
 
 
 def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGroup], CellText]:
