@@ -124,9 +124,9 @@ else:
             "gpu_bars": "bar_content budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark",
             "gpu_figures": "gpu_figure_parts",
             "labels": (
-                "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
-                "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
-                "worst_row"
+                "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
+                "join_to_width left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib "
+                "WORST_FIRST worst_row"
             ),
             "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
             "palette": (
