@@ -82,9 +82,21 @@ class ServingNeed:
 
     def cache_tokens(self, total_bytes: int) -> int:
         """Return the tokens that the cache holds, as vLLM logs them (``GPU KV cache size``)."""
-        tokens = self.cache_bytes(total_bytes) * self.length / max(1, self.sequence_bytes)
-        return int(tokens) // _BLOCK_TOKENS * _BLOCK_TOKENS
+        return self.tokens_in(self.cache_bytes(total_bytes))
 
     def concurrency(self, total_bytes: int) -> float:
         """Return the number of concurrent sequences of full length (vLLM's ``Maximum concurrency``)."""
-        return self.cache_bytes(total_bytes) / max(1, self.sequence_bytes)
+        return self.sequences_in(self.cache_bytes(total_bytes))
+
+    def tokens_in(self, cache_bytes: int) -> int:
+        """Return the tokens that a cache of this size holds: whole blocks."""
+        return int(self.sequences_in(cache_bytes) * self.length) // _BLOCK_TOKENS * _BLOCK_TOKENS
+
+    def sequences_in(self, cache_bytes: int) -> float:
+        """Return the number of sequences of full length that a cache of this size holds."""
+        return cache_bytes / max(1, self.sequence_bytes)
+
+    def describe_cache(self, cache_bytes: int) -> str:
+        """Return what a cache of this size holds: ``1,020,464 tokens, 31.9 sequences of 32,000 at once``."""
+        sequences = f"{self.sequences_in(cache_bytes):.1f} sequences of {self.length:,} at once"
+        return f"{self.tokens_in(cache_bytes):,} tokens, {sequences}"

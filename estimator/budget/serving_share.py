@@ -76,11 +76,8 @@ def _bounds(need: ServingNeed, parts: Components, total_bytes: int) -> tuple[int
 
 
 def _assumptions(need: ServingNeed, total_bytes: int) -> Iterator[str]:
-    cache = f"{format_gib(need.cache_bytes(total_bytes))} GiB of cache"
-    tokens = (
-        f"{need.cache_tokens(total_bytes):,} tokens, {need.concurrency(total_bytes):.1f} sequences of "
-        f"{need.length:,} at once"
-    )
+    size = need.cache_bytes(total_bytes)
+    cache, tokens = f"{format_gib(size)} GiB of cache", need.describe_cache(size)
     if need.cache is not None:
         yield f"vLLM was told to take {cache} (kv_cache_memory_bytes): {tokens}."
     else:

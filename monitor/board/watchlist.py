@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..host import HostRam
     from ..snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
     from .board import AttachProgress, GpuRow, PendingRow, ProcessRow
+    from .display_filter import DisplayFilter
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Watchlist:
         on_pending_removed: called with each pending job that is removed.
         reserved_bytes: bytes by device that are reserved for jobs about to start.
         host_memory: RAM of the snapshot's machine; None: unknown, and not checked.
+        display_filter: decides what is displayed; None: everything.
         no_budget_reason: why a process without a job has none, in a word or two; None: nothing to say.
         attach_progress: how many runs were read by themselves; None: none is.
     """
@@ -53,6 +55,7 @@ class Watchlist:
     on_pending_removed: Callable[[Job], None] = lambda _: None
     reserved_bytes: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda _: {}
     host_memory: Callable[[Snapshot], HostRam | None] = lambda _: None
+    display_filter: DisplayFilter | None = None
     no_budget_reason: Callable[[ProcessRow], str | None] = lambda _: None
     attach_progress: Callable[[], AttachProgress | None] = lambda: None
     _jobs: JobRegistry = field(default_factory=JobRegistry)
@@ -160,7 +163,7 @@ class Watchlist:
             attach_progress=self.attach_progress(),
         )
         self._budgets.discard_unused((*(run.job for run in runs), *pending))
-        return board
+        return self.display_filter.apply(board) if self.display_filter else board
 
     def _with_job(self, row: ProcessRow, rank_of: Mapping[ProcessKey, tuple[WatchedJob, int]]) -> ProcessRow:
         """Add the job of a process, its budget and its comparison to its row."""

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from .run_processes import RunProcesses as RunProcesses, find_run_processes as find_run_processes
     from .terminate import (
         GRACE_SECONDS as GRACE_SECONDS,
-        NotTerminatedError as NotTerminatedError,
         ProcessTermination as ProcessTermination,
+        TerminationBatch as TerminationBatch,
         refusal_reason as refusal_reason,
     )
 else:
@@ -73,6 +73,6 @@ else:
             "process_origin": "ancestor_pids ProcessOrigin read_origin",
             "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
             "run_processes": "find_run_processes RunProcesses",
-            "terminate": "GRACE_SECONDS NotTerminatedError ProcessTermination refusal_reason",
+            "terminate": "GRACE_SECONDS ProcessTermination refusal_reason TerminationBatch",
         },
     )

@@ -15,10 +15,10 @@ from vramtop.estimator.common import CannotTellError, InputError, displayed_argu
 from vramtop.estimator.readers.program import Launch
 from vramtop.estimator.readers.tools import parse_launch
 
-from .kinds import has_server_title
+from .kinds import KnownProgram, has_server_title, identify
 from .process_identity import is_same_start, processes_by_parent
 
-UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training"]
+UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server"]
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
 _MAX_COMMAND_CHARACTERS = 120
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
@@ -74,6 +74,11 @@ class ProcessInfo:
     def is_titled(self) -> bool:
         """True if a server has put a title in place of its command line: that of the server says what it runs."""
         return has_server_title(self.argv)
+
+    @property
+    def known_program(self) -> KnownProgram:
+        """The program that its command line names, by the tables of programs."""
+        return identify(None, " ".join(self.argv))
 
     @property
     def is_rank(self) -> bool:

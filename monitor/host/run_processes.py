@@ -46,15 +46,25 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
         on_gpu: pids that hold GPU memory; None: unknown, so processes with a GPU's device file open count instead.
 
     Raises:
-        CannotTellError: neither it nor its children or parents run a Python program, or its children run several.
+        CannotTellError: neither it nor its children or parents run a Python program, its children run several, or it is
+            of a server whose memory is not known.
     """
     program = _program_of(requested)
     if program is None:
         raise _no_program_error(requested)
+    known = program.known_program
+    serves = known.kind == "server"
+    if serves and not known.has_job:
+        raise _server_error(requested, f"belongs to {known.name}, a server")
+    if requested.is_titled and not serves:
+        what = f"is an engine that process {program.pid} ({program.launch.program_name}) has started"
+        raise _server_error(requested, what)
     launcher = _launcher_of(program)
     copies = _self_launched_ranks(program)
     ranks = copies or _ranks(program, launcher)
-    workers = (_server_workers(program) or _spawned_ranks(program, on_gpu)) if ranks == (program,) else ()
+    workers = _server_workers(program) if serves else ()
+    if not workers and ranks == (program,):
+        workers = _spawned_ranks(program, on_gpu)
     if workers:
         return RunProcesses(requested=requested, program=program, launcher=launcher, ranks=workers, self_started=True)
     if copies:
@@ -116,6 +126,11 @@ def _original(process: ProcessInfo) -> ProcessInfo:
             break
         process = parent
     return process
+
+
+def _server_error(requested: ProcessInfo, what: str) -> UnreadableProcessError:
+    sentence = f"Process {requested.pid} {what}; no launch line tells vramtop how much memory it takes."
+    return UnreadableProcessError(sentence, reason="server")
 
 
 def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .clock_reasons import ClockReason as ClockReason
     from .demand import (
         DRIVER_FIGURES as DRIVER_FIGURES,
+        HOST_FIGURES as HOST_FIGURES,
         CurrentDemand as CurrentDemand,
         Demand as Demand,
         ProcessFigure as ProcessFigure,
@@ -62,7 +63,7 @@ else:
         __name__,
         {
             "clock_reasons": "ClockReason",
-            "demand": "CurrentDemand Demand DRIVER_FIGURES ProcessFigure",
+            "demand": "CurrentDemand Demand DRIVER_FIGURES HOST_FIGURES ProcessFigure",
             "field_types": "resolve_annotations",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",

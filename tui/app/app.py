@@ -169,8 +169,7 @@ class VramtopApp(BoardApp):
         front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
         mounted = front is not None and front.is_mounted
         demand = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
-        before, self._options.demand.value = self._options.demand.value, demand
-        if demand.adds_to(before):
+        if self._options.demand.show(demand):
             self._sampler.read_soon()
 
     def on_source_failed(self, message: SourceFailed) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, mask_line, show_secrets
 
 from ..draw import printable
+from .display_options import add_display_arguments
 from .shared_flags import add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 
@@ -119,6 +120,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
+    add_display_arguments(parser)
 
 
 class _Parser(argparse.ArgumentParser):

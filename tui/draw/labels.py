@@ -10,6 +10,7 @@ from textual.content import Content
 
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.host import duration_text
+from vramtop.monitor.host.kinds import kind_label, program_of
 
 from .palette import STATUSES, VERDICTS, WARNING, Mark, on_colour
 from .text_output import printable
@@ -50,7 +51,10 @@ def shorten(text: str, width: int) -> str:
 
 
 def process_name(process: GpuProcess) -> str:
-    """Return the name that a person would use: the script or module that Python runs, otherwise the program."""
+    """Return the name that a person would use: the server, the script or module that Python runs, or the program."""
+    known = program_of(process)
+    if known.kind in ("server", "notebook"):
+        return kind_label(known.kind, known.name) or known.kind
     arguments = (process.command or "").split()
     name = printable(process.name or "") or "?"
     if not arguments:

@@ -28,8 +28,6 @@ _LOCAL_RANK = re.compile(r"\s--local[_-]rank[= ]\d+")
 _KIND_REASONS: dict[str, NoBudgetReason] = {
     "server": "server", "notebook": "notebook", "desktop": "desktop", "helper": "helper", "other": "not training",
 }  # fmt: skip
-_READ_SERVERS = ("vLLM",)
-"""Servers whose command line says how much memory they take."""
 
 
 @dataclass(slots=True)
@@ -63,9 +61,7 @@ def reason_by_kind(row: ProcessRow) -> NoBudgetReason | None:
     """Return why a process of this kind is not read; None: it may be read, if it is this machine's."""
     if row.kind == "unknown":
         return None if row.process.command or not row.process.note else "no access"
-    if row.kind == "server" and row.program_name in _READ_SERVERS:
-        return None
-    return _KIND_REASONS.get(row.kind)
+    return None if row.may_have_job else _KIND_REASONS.get(row.kind)
 
 
 class Candidates:

@@ -19,7 +19,7 @@ TRAINING = (
 
 NOTEBOOKS = (
     KnownProgram(
-        kind="notebook", name="Jupyter kernel", has_job=True,
+        kind="notebook", name="Jupyter kernel",
         modules=("ipykernel_launcher", "ipykernel", "colab_kernel_launcher", "xpython_launcher"),
     ),
     KnownProgram(

@@ -26,11 +26,14 @@ class KnownProgram:
     code: tuple[str, ...] = ()
     """Parts of the code that ``python -c`` runs."""
     has_job: bool = False
-    """Although it is no training program, its launch line may tell a job whose memory can be predicted."""
+    """Its launch line tells how much memory it takes, although it does not train.
+
+    Not set for notebooks: which of their cells will run is not known, so that they are read only when asked for.
+    """
     with_word: tuple[str, ...] = ()
     """One of these words must follow as well, such as a subcommand; empty: none."""
 
     @property
     def may_have_job(self) -> bool:
-        """True if reading the process may tell what it trains, or what it serves."""
+        """True if reading the process may tell what it trains, or how much memory it takes."""
         return self.has_job or self.kind in ("training", "unknown")

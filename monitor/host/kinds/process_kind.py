@@ -25,7 +25,7 @@ PROGRAMS = (*SERVERS, *NOTEBOOKS, *HELPERS, *TRAINING, *DESKTOP, *OTHERS)
 MAX_REMEMBERED = 4096
 _INDEX = ProgramIndex(PROGRAMS)
 _SERVER_TITLES = tuple(title for server in SERVERS for title in server.titles)
-_SERVING_NAMES = ("Serve", "Serving", "UI", "webui")
+_SERVING_NAMES = (" Serve", " Serving", " UI", "webui")
 """Ends of names that say already that the program serves."""
 _PYTHON_PROGRAM = KnownProgram(kind="training", name=None)
 _GRAPHICS = KnownProgram(kind="desktop", name="graphics")

@@ -11,6 +11,7 @@ SERVERS = (
         kind="server", name="vLLM", executables=("vllm",), modules=("vllm",),
         titles=("VLLM::", "ray::RayWorkerWrapper"), has_job=True,
     ),
+    KnownProgram(kind="server", name="TRL vLLM", executables=("trl",), with_word=("vllm-serve",)),
     KnownProgram(kind="server", name="SGLang", executables=("sglang",), modules=("sglang",), titles=("sglang::",)),
     KnownProgram(
         kind="server", name="TGI", modules=("text_generation_server",),
@@ -28,7 +29,7 @@ SERVERS = (
     KnownProgram(kind="server", name="LMDeploy", executables=("lmdeploy",), modules=("lmdeploy",)),
     KnownProgram(kind="server", name="TEI", executables=("text-embeddings-router", "python-text-embeddings-server")),
     KnownProgram(kind="server", name="Infinity", executables=("infinity_emb",), modules=("infinity_emb",)),
-    KnownProgram(kind="server", name="TorchServe", executables=("torchserve",), modules=("ts",),
+    KnownProgram(kind="server", name="TorchServe", executables=("torchserve",),
                  scripts=("ts/model_service_worker.py",)),
     KnownProgram(kind="server", name="DeepSpeed-MII", modules=("mii.launch",)),
     KnownProgram(kind="server", name="Aphrodite", executables=("aphrodite",), modules=("aphrodite",)),

@@ -108,13 +108,13 @@ def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json
     assert len(written["timeline"]["reserved_bytes"]) == len(written["timeline"]["events"])
 
 
-def test_estimate_prints_a_table_and_a_bar_of_letters(vramtop: Vramtop) -> None:
+def test_estimate_prints_a_table_and_a_labelled_bar(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--method", "formula")
     assert done.returncode == 0
     assert "494,032,768 parameters" in done.stdout
     assert " GiB on the device during the " in done.stdout
-    bar = next(line for line in done.stdout.splitlines() if line.startswith("WW"))
-    assert "O" in bar
+    bar = next(line for line in done.stdout.splitlines() if line.startswith("│weights"))
+    assert "│optim" in bar
     assert "├" in bar
     assert "\x1b" not in done.stdout
 

@@ -12,13 +12,14 @@ from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
 from vramtop.monitor.board import Watchlist
 from vramtop.monitor.host import HostRam, available_host_memory
-from vramtop.monitor.snapshot import CurrentDemand, Demand
+from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import PendingJobs, Reservations, Settings
 
 from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
 from ..crash_report import crash_sentence, save_fault
+from ..display_options import display_filter
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
     settings, notices = Settings(), list[str]()
     settings.notify = notices.append
     shows_host = settings.host_line()
-    demand = CurrentDemand(Demand(host=shows_host))
+    chosen = display_filter(options)
+    figures = chosen.figures if chosen else frozenset[ProcessFigure]()
+    demand = CurrentDemand(Demand(host=shows_host), always=figures)
     source, banner = _source(options, demand)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
@@ -49,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     estimators = _Estimators(options.python)
     watchlist = estimators.watchlist
+    watchlist.display_filter = chosen
     pending = PendingJobs()
     pending.notify = notices.append
     saved_jobs = pending.load() if banner is None else ()  # saved for this machine, not for a recorded one

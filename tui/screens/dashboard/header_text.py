@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from vramtop.estimator.common import format_gib
 from vramtop.monitor.snapshot import gpu_list
 
 from ...draw import (
@@ -35,7 +36,7 @@ from ...draw import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramtop.monitor.board import Board, PendingRow, ProcessRow, RunRow
+    from vramtop.monitor.board import Board, Hidden, PendingRow, ProcessRow, RunRow
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.board.fit import Verdict
 
@@ -89,6 +90,8 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
         lines += _alarm_lines(feed.failure, width)
     elif board is None:
         lines.append(Content.styled("waiting for the first reading …", MUTED))
+    if board and board.hidden:
+        lines.append(_filter_line(board, board.hidden))
     if board:
         for fault in board.snapshot.faults:
             lines += _alarm_lines(fault.message, width)
@@ -97,6 +100,18 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
         lines += _gpu_faults(board, width)
         lines += _anomaly_lines(board)
     return [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _filter_line(board: Board, hidden: Hidden) -> Content:
+    """Return what the command line asks for, and what is hidden because of it."""
+    every = len({row.process.key for row in board.processes})
+    words = [f"{every - hidden.processes} of {every} processes"]
+    if hidden.processes:
+        words.append(f"hidden: {hidden.processes} with {format_gib(hidden.used_bytes)} GiB")
+    words += [f"GPU {gpu_list(hidden.labels, most=4)} hidden"] if hidden.labels else []
+    words += [f"no GPU {', '.join(map(printable, hidden.missing))} here"] if hidden.missing else []
+    tag = Content.styled(" ONLY ", f"bold {on_colour(UNCERTAIN)}")
+    return Content.assemble(tag, (f" {printable(hidden.by)}: ", "bold"), SEPARATOR.join(words))
 
 
 def _alarm_lines(sentence: str, width: int) -> list[Content]:

@@ -41,6 +41,7 @@ def test_the_process_that_holds_most_is_read_first(rows) -> None:
     ("command", "reason"),
     [
         ("python -m sglang.launch_server --port 3", "server"),
+        ("VLLM::Worker_TP1", "reading…"),
         ("python -m ipykernel_launcher -f kernel.json", "notebook"),
         ("/usr/lib/xorg/Xorg :0", "desktop"),
         ("./bench_gemm --iterations 5", "not training"),

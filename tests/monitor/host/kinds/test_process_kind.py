@@ -67,7 +67,7 @@ def test_only_some_kinds_may_have_a_job() -> None:
         "sglang::scheduler",
         "Xorg",
     )
-    assert [identify(None, command).may_have_job for command in commands] == [True, True, True, True, False, False]
+    assert [identify(None, command).may_have_job for command in commands] == [True, True, True, False, False, False]
 
 
 def test_a_program_is_added_by_one_row() -> None:

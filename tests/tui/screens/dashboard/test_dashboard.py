@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from screen_host import screen_lines, screen_text
+from textual.content import Content, Span
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
 from waiting import until_shown
@@ -149,18 +150,24 @@ async def test_job_over_its_budget_is_shown_by_word_and_sign_in_panel_table_and_
         assert any(line.split()[:7] == ["2", "ana", "1", "74.5", "52.0", "+22.5", "▲"] for line in lines)
 
 
+def grounds(line: Content) -> list[Span]:
+    """The painted parts of a line."""
+    return [span for span in line.spans if " on #" in str(span.style)]
+
+
 async def test_observed_and_budget_bars_share_the_scale_of_the_gpu(open_app, make_snapshot, make_gpu, make_process):
     gpu = make_gpu(0, [make_process(1, 40)], used_bytes=40 * GIB, reserved_bytes=0, free_bytes=40 * GIB)
     app = open_app([make_snapshot([gpu])], jobs={"qwen-7b-dpo": [1]})
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        held, budget = (next(line for line in screen_lines(app) if word in line) for word in ("held", "budget  W"))
-        start, end = held.index("█"), held.index("▏")
-        assert budget.index("W") == start
-        assert budget.index("▏") == end
-        width = end - start
-        assert held.count("█") == round(40 * width / 80)
-        assert budget.index("┤") + 1 - start == round((52 + 52 / 16) * width / 80)
+        (panel,) = app.screen.query("#panels GpuPanel").results(GpuPanel)
+        (held,), (*components,) = (grounds(panel.lines[at]) for at in (1, 2))
+        ends = [line.plain.rindex("▏") for line in panel.lines[1:3]]
+        assert ends[0] == ends[1]
+        assert components[0].start == held.start
+        width = ends[0] - held.start
+        assert held.end - held.start == round(40 * width / 80)
+        assert panel.lines[2].plain.index("┤") + 1 - held.start == round((52 + 52 / 16) * width / 80)
 
 
 async def test_unknown_figures_are_shown_as_na_with_the_reason_and_never_as_zero(open_app, make_snapshot, make_gpu):

@@ -121,10 +121,12 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
         assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
-        width = held.index("▏") - held.index("█")
-        assert held.count("█") == round(12 * width / 20)
+        device = list(app.screen.query("#panels GpuPanel").results(GpuPanel))[3].lines
+        painted = [span for span in device[1].spans if " on #" in str(span.style)]
+        width = held.rindex("▏") - painted[0].start
+        assert painted[-1].end - painted[0].start == round(12 * width / 20)
         assert "18.0 GiB (16.9 to 19.1)" in budget
-        assert not any("W" in line.split("▏")[0] for lines in panels[:3] for line in lines[2:3])
+        assert not any("weights" in line for lines in panels[:3] for line in lines)
         assert "util % n/a ─" in panels[3][0]  # no power and temperature: they belong to the whole GPU
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 

@@ -14,7 +14,7 @@ from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect import host_figures
-from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.process_figures import ProcessFigures
 from vramtop.monitor.snapshot.snapshot import Fault, Source
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -66,7 +66,7 @@ async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_bef
         first = app.board
         await until_shown(pilot, lambda: app.board is not first)
         assert not driver.calls[UTILISATION]
-        assert demand.value == Demand()
+        assert not demand.value.processes
 
         await pilot.press("i")
         await until_shown(pilot, lambda: "NCCL_DEBUG=INFO" in screen_text(app) and " 48 %" in screen_text(app))
@@ -88,7 +88,7 @@ async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_bef
         assert not app.screen.query_one("#filter", Input).display
 
         await pilot.press("escape")
-        await until_shown(pilot, lambda: demand.value == Demand())
+        await until_shown(pilot, lambda: not demand.value.processes)
         board = app.board
         await until_shown(pilot, lambda: app.board is not board)
         calls, board = driver.calls[UTILISATION], app.board

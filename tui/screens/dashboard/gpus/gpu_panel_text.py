@@ -27,6 +27,7 @@ from ....draw import (
     gpu_figure_parts,
     graph_levels,
     held_cells,
+    ink_on,
     join_to_width,
     left_and_right,
     level_rows,
@@ -183,9 +184,12 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
             words = f"n/a: {printable(next(refused, 'its processes are not known'))}"
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
-    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget}
+    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget and row.budget.serving is None}
     figures = join_to_width(
-        [f"{format_gib(gpu.expected_bytes)} GiB {range_words}", "peak in " + ", ".join(sorted(peaks))],
+        [
+            f"{format_gib(gpu.expected_bytes)} GiB {range_words}",
+            *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
+        ],
         shape.figures_width,
     )
     cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
@@ -254,7 +258,8 @@ def _draw_budget(rows: list[list[Cell]], size_bytes: int, top_bytes: int) -> Non
     row = rows[height - 1 - min(height - 1, size_bytes * height // top_bytes)]
     for at, cell in enumerate(row):
         if cell.char in " █" or at % 2:
-            row[at] = Cell(BUDGET_LINE, cell.colour if cell.char == "█" else None)
+            ground = cell.colour if cell.char == "█" else None
+            row[at] = Cell(BUDGET_LINE, ground and ink_on(ground), ground)
 
 
 def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Content:

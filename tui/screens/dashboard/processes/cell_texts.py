@@ -1,12 +1,19 @@
 """Texts of the cells of the process table that take more than a format: of one process, and of a group of processes."""
 
+from __future__ import annotations
+
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
-from vramtop.monitor.board import ProcessGroup, ProcessRow
+from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot import gpu_list
 
 from ....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
+
+if TYPE_CHECKING:
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.board import ProcessGroup, ProcessRow
 
 _USER_WIDTH = 9
 _MAX_GPU_PARTS = 3
@@ -29,17 +36,17 @@ def process_status(row: ProcessRow) -> CellText:
 
 
 def process_command(row: ProcessRow, *, label: bool = True) -> str:
-    """Return the command line of a process, after the label of its job.
+    """Return the command line of a process, after the label of its job and what it is.
 
     Args:
         row: the process.
-        label: name the job.
+        label: name the job, and what it is.
     """
     process = row.process
     command = printable(process.command or process.name or process.note or "n/a")
     if process.note and process.command:
         command = f"({printable(process.note)}) {command}"
-    return f"{printable(row.job.label)}: {command}" if row.job and label else command
+    return f"{what}: {command}" if label and (what := _what(row, row.job)) else command
 
 
 def figure_tone(row: ProcessRow) -> Tone:
@@ -92,11 +99,16 @@ def group_command(group: ProcessGroup) -> str:
     """Return the job's label and the words that the command lines of all processes begin with."""
     ranks = group.ranks or group.rows
     words = printable(_common_words(tuple(dict.fromkeys(process_command(row, label=False) for row in ranks))))
-    if group.run is None:
-        return words
-    elsewhere = group.ranks_elsewhere
-    there = f" ({len(group.run.pids)} of {len(group.run.pids) + elsewhere} ranks here)" if elsewhere else ""
-    return f"{printable(group.run.job.label)}{there}: {words}"
+    what = _what(ranks[0], group.run.job if group.run else None)
+    here, elsewhere = len(group.run.pids) if group.run else 0, group.ranks_elsewhere
+    there = f" ({here} of {here + elsewhere} ranks here)" if elsewhere else ""
+    return f"{what}{there}: {words}" if what else words
+
+
+def _what(row: ProcessRow, job: Job | None) -> str:
+    """Return a job's label, and what a process is: ``Llama-3.1-8B, vLLM server``; the desktop's status says it."""
+    named = None if row.kind == "desktop" else kind_label(row.kind, row.program_name)
+    return ", ".join(each for each in (printable(job.label) if job else None, named) if each)
 
 
 def _status_words(row: ProcessRow) -> str:

@@ -95,9 +95,9 @@ def table_rows(board: Board) -> list[TableRow]:
     """Return the processes of all GPUs, unattributed memory, and ended processes that are not dismissed."""
     rows = []
     for gpu in board.gpus:
-        rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows]
-        rows += _unattributed_of(gpu)
-    ended = [TableRow(key=row.key, gpu=row.gpu, row=row) for row in board.ended_processes]
+        rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows if board.displays(row)]
+        rows += _unattributed_of(gpu, board)
+    ended = [TableRow(key=row.key, gpu=row.gpu, row=row) for row in board.ended_processes if board.displays(row)]
     if ended:
         present = {row.key for row in rows}
         rows += [row for row in ended if row.key not in present]
@@ -106,7 +106,7 @@ def table_rows(board: Board) -> list[TableRow]:
 
 def unattributed_rows(board: Board) -> list[TableRow]:
     """Return the memory of each GPU and MIG device that no process accounts for."""
-    return [row for gpu in board.gpus for row in _unattributed_of(gpu)]
+    return [row for gpu in board.gpus for row in _unattributed_of(gpu, board)]
 
 
 def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
@@ -132,8 +132,9 @@ def in_rank_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
     return sorted(rows, key=_ORDERS[by])
 
 
-def _unattributed_of(gpu: GpuRow) -> list[TableRow]:
-    return [row for each in (gpu, *gpu.devices) for row in _unattributed(each)]
+def _unattributed_of(gpu: GpuRow, board: Board) -> list[TableRow]:
+    displayed = (each for each in (gpu, *gpu.devices) if board.displays_gpu(each.reading))
+    return [row for each in displayed for row in _unattributed(each)]
 
 
 def _unattributed(gpu: GpuRow) -> list[TableRow]:

@@ -115,16 +115,19 @@ class ProcessScreen(Screen[None]):
         self.refresh_bindings()
 
     def action_terminate(self) -> None:
-        """Ask whether to terminate the process under the cursor."""
-        row, board = self.selected_process, self.app.board
+        """Ask which signal to send to the marked processes, or to those under the cursor."""
+        selected, board = self.table.selected, self.app.board
+        rows = list(self.table.marks) or list(selected.rows if selected else ())
+        present = [row for row in rows if row.ended_at is None]
         if self.app.termination_refusal:
             self.action_explain_refusal()
-        elif board is None or row is None:
+        elif board is None or not rows:
             self.notify("There is no process under the cursor that could be ended.", severity="warning")
-        elif row.ended_at is not None:
-            self.notify(f"Process {row.process.pid} has ended already.", severity="warning")
+        elif not present:
+            ended = f"Process {rows[0].process.pid} has" if len(rows) == 1 else "These processes have"
+            self.notify(f"{ended} ended already.", severity="warning")
         else:
-            self._terminations.ask(row, board)
+            self._terminations.ask(present, board)
 
     def action_leave_alone(self) -> None:
         """Leave the run of the process under the cursor alone, or attach to it again."""

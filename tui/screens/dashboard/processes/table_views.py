@@ -1,6 +1,7 @@
 """What the rows of the process table are: runs, a tree or single processes; and which runs are unfolded."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from vramtop.monitor.board import Board, GroupKey, ProcessGroup, group_processes
@@ -73,6 +74,15 @@ class TableView:
 
     def _all_groups(self) -> Sequence[ProcessGroup]:
         if self._groups is None:
-            self._groups = group_processes(self._board) if self._board else ()
+            self._groups = _displayed_groups(self._board) if self._board else ()
             self._unfolded.intersection_update(group.key for group in self._groups)
         return self._groups
+
+
+def _displayed_groups(board: Board) -> Sequence[ProcessGroup]:
+    """Return the groups with those of their rows that are displayed."""
+    groups = group_processes(board)
+    if board.hidden is None or not board.hidden.rows:
+        return groups
+    cut = (replace(group, rows=tuple(row for row in group.rows if board.displays(row))) for group in groups)
+    return tuple(group for group in cut if group.rows)

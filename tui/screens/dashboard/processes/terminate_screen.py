@@ -1,6 +1,8 @@
-"""Terminate a process: asks first, and reports the outcome. Enter, Escape or a key held down send no signal."""
+"""Signals processes: asks once, by name, and reports the outcome. Enter, Escape or a key held down send no signal."""
 
+import signal
 import time
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -11,32 +13,33 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Button
 
 from vramtop.monitor.board import Board, ProcessRow
-from vramtop.monitor.host import NotTerminatedError, ProcessTermination
+from vramtop.monitor.host import TerminationBatch
+from vramtop.monitor.snapshot import ProcessKey
 
 from ....widgets import StaticLines
-from .terminate_text import still_running_text, termination_details, termination_status
+from .terminate_text import batch_details, batch_status, outcome_notice, still_running_notice
 
 if TYPE_CHECKING:
     from textual.timer import Timer
-
-    from vramtop.monitor.snapshot import ProcessKey
 
     from ...base import BoardApp
 
 ARMING_SECONDS = 1.0
 """A choice works only this long after it appeared: keys typed ahead are meant for something else. Browsers delay the
 button of their warnings as long (Firefox: ``security.dialog_enable_delay``, 1000 ms)."""
+_SIGNALS = {"terminate": signal.SIGTERM, "interrupt": signal.SIGINT, "kill": signal.SIGKILL}
+"""By the id of the button."""
 _REFRESH_SECONDS = 0.2
 _FRAME_LINES = 8
 """Lines of frame, status and choices around the details."""
 
 
 class TerminateScreen(ModalScreen[bool]):
-    """Asks whether to terminate a process, and shows its state until it has ended; returns True if it showed the end.
+    """Asks which signal to send to processes, and shows their state until they have ended; True if it showed the end.
 
     Args:
-        row: the process, on the GPU where it was selected.
-        termination: signals and watches the process.
+        rows: the processes, each on one of the GPUs where it was selected.
+        batch: signals and watches them.
         board: the latest board.
     """
 
@@ -44,8 +47,9 @@ class TerminateScreen(ModalScreen[bool]):
     AUTO_FOCUS = "#leave"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n,q", "leave", "Leave it"),
-        Binding("y", "terminate", "Terminate"),
-        Binding("K", "kill", "SIGKILL"),
+        Binding("y", "send('terminate')", "TERM"),
+        Binding("i", "send('interrupt')", "INT"),
+        Binding("K", "send('kill')", "KILL"),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
         Binding("up", "scroll(-1)", show=False),
@@ -62,12 +66,11 @@ class TerminateScreen(ModalScreen[bool]):
     TerminateScreen Button { margin: 0 2 0 0; }
     """
 
-    def __init__(self, row: ProcessRow, termination: ProcessTermination, board: Board) -> None:
+    def __init__(self, rows: Sequence[ProcessRow], batch: TerminationBatch, board: Board) -> None:
         super().__init__()
-        self._row = row
-        self._termination = termination
+        self._rows = rows
+        self._batch = batch
         self._board = board
-        self._refused: str | None = None
         self._shows_end = False
         self._offered_at: dict[str, float] = {}
         """Time at which each choice appeared, by the id of its button; monotonic seconds."""
@@ -75,14 +78,16 @@ class TerminateScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """The details, the status, and the choices; the harmless one has the focus at first."""
         with Vertical(id="box") as box:
-            box.border_title = "Terminate this process?"
+            count = len(self._rows)
+            box.border_title = "Signal this process?" if count == 1 else f"Signal these {count} processes together?"
             with VerticalScroll(can_focus=False):
                 yield StaticLines(id="details")
             yield StaticLines(id="status")
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
-                yield Button("y Terminate", id="terminate", compact=True, variant="error")
-                yield Button("K SIGKILL", id="kill", compact=True, variant="error")
+                yield Button("y TERM", id="terminate", compact=True, variant="error")
+                yield Button("i INT", id="interrupt", compact=True, variant="error")
+                yield Button("K KILL", id="kill", compact=True, variant="error")
 
     def on_mount(self) -> None:
         """Draw, and refresh several times a second."""
@@ -106,53 +111,41 @@ class TerminateScreen(ModalScreen[bool]):
         """Scroll the details, on small terminals."""
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
-    def action_terminate(self) -> None:
-        """Send SIGTERM, if that choice is armed."""
-        if self._is_armed("terminate"):
-            self._send(force=False)
-
-    def action_kill(self) -> None:
-        """Send SIGKILL, if that choice is armed."""
-        if self._is_armed("kill"):
-            self._send(force=True)
+    def action_send(self, choice: str) -> None:
+        """Send the signal of a choice, if it is armed."""
+        if self._is_armed(choice):
+            self._batch.send(_SIGNALS[choice])
+            self._refresh_state()
 
     @on(Button.Pressed)
     def pressed(self, event: Button.Pressed) -> None:
         """Run the action of a button, on a click or Enter."""
         event.stop()
-        match event.button.id:
-            case "terminate":
-                self.action_terminate()
-            case "kill":
-                self.action_kill()
-            case _:
-                self.action_leave()
-
-    def _send(self, *, force: bool) -> None:
-        try:
-            self._termination.send(force=force)
-        except NotTerminatedError as error:
-            self._refused = error.message
-        self._refresh_state()
+        if event.button.id in _SIGNALS:
+            self.action_send(event.button.id)
+        else:
+            self.action_leave()
 
     def _refresh_state(self) -> None:
         """Draw the details and the status, and offer what can be done now."""
         if not self.is_mounted or not self.size.width:
             return
-        termination = self._termination
+        batch = self._batch
         scroll = self.query_one(VerticalScroll)
         scroll.styles.max_height = max(3, self.size.height - _FRAME_LINES)
         width = (self.query_one("#box").content_size.width or 60) - 1
-        details = termination_details(self._row, self._board, termination, width=width, age=self.app.feed.age_seconds)
+        details = batch_details(self._rows, self._board, batch, width=width, age=self.app.feed.age_seconds)
         self.query_one("#details", StaticLines).show(details, layout=True)
-        self.query_one("#status", StaticLines).show(termination_status(termination, self._refused), layout=True)
-        self._shows_end = termination.ended
-        alive = not termination.ended and self._refused is None
-        self._offer("terminate", alive and termination.sent is None)
-        self._offer("kill", alive and termination.overdue)
-        asks = alive and termination.sent is None
-        self.query_one("#leave", Button).label = "Leave it" if asks else "Close"
-        self.query_one("#box").border_subtitle = "Esc leaves it alone" if asks else "Esc closes"
+        self.query_one("#status", StaticLines).show(batch_status(batch), layout=True)
+        alive = bool(batch.running)
+        self._shows_end = not alive
+        asks = alive and batch.sent is None
+        self._offer("terminate", asks)
+        self._offer("interrupt", asks)
+        self._offer("kill", asks or batch.overdue)
+        leave = "Leave it" if len(self._rows) == 1 else "Leave them"
+        self.query_one("#leave", Button).label = leave if asks else "Close"
+        self.query_one("#box").border_subtitle = "Esc sends nothing" if asks else "Esc closes"
 
     def _offer(self, choice: str, offered: bool) -> None:
         button = self.query_one(f"#{choice}", Button)
@@ -179,40 +172,59 @@ class Terminations:
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
-        self._unfinished: dict[ProcessKey, ProcessTermination] = {}
-        self._reported: set[ProcessKey] = set()
+        self._unfinished: list[TerminationBatch] = []
+        self._reported: set[int] = set()
+        """Batches of which it was said that some processes are still there, by their ids."""
         self._timer: Timer | None = None
 
-    def ask(self, row: ProcessRow, board: Board) -> None:
-        """Ask about a process, or say why it may not be terminated."""
-        key = row.process.key
-        try:
-            termination = self._unfinished.pop(key, None) or ProcessTermination(row.process)
-        except NotTerminatedError as error:
-            self._screen.notify(error.message, severity="warning", markup=False)
+    def ask(self, rows: Sequence[ProcessRow], board: Board) -> None:
+        """Ask which signal to send to these processes, or say why none may be sent.
+
+        Args:
+            rows: the processes; one that is on several GPUs counts once.
+            board: the latest board.
+        """
+        chosen = {row.process.key: row for row in reversed(rows)}
+        rows = [chosen[key] for key in dict.fromkeys(row.process.key for row in rows)]
+        batch = self._taken_up(chosen.keys()) or TerminationBatch(row.process for row in rows)
+        if not batch.running and batch.refused:
+            self._notify("\n".join(batch.refused.values()), warning=True)
+            batch.close()
             return
-        self._reported.discard(key)
         self._screen.app.push_screen(
-            TerminateScreen(row, termination, board), lambda shown: self._watch(termination, end_shown=bool(shown))
+            TerminateScreen(rows, batch, board), lambda shown: self._watch(batch, end_shown=bool(shown))
         )
 
-    def _watch(self, termination: ProcessTermination, *, end_shown: bool) -> None:
-        if termination.sent is None or end_shown:
-            termination.close()
+    def _taken_up(self, keys: Collection[ProcessKey]) -> TerminationBatch | None:
+        """Return the batch that all of these processes were signalled in and whose outcome is open."""
+        for batch in self._unfinished:
+            if {member.process.key for member in batch.members} >= set(keys):
+                self._unfinished.remove(batch)
+                self._reported.discard(id(batch))
+                return batch
+        return None
+
+    def _watch(self, batch: TerminationBatch, *, end_shown: bool) -> None:
+        if batch.sent is None or end_shown:
+            batch.close()
             return
-        self._unfinished[termination.process.key] = termination
+        self._unfinished.append(batch)
         if self._timer is None:
             self._timer = self._screen.set_interval(1.0, self._refresh_state)
         self._timer.resume()
 
     def _refresh_state(self) -> None:
-        for key, termination in list(self._unfinished.items()):
-            if termination.ended:
-                self._screen.notify(termination_status(termination, None).plain, markup=False)
-                self._unfinished.pop(key).close()
-            elif termination.overdue and key not in self._reported:
-                words = f"Process {key[0]}: {still_running_text(termination)} k asks again."
-                self._screen.notify(words, severity="warning", markup=False)
-                self._reported.add(key)
+        for batch in list(self._unfinished):
+            if not batch.running:
+                self._notify(outcome_notice(batch))
+                self._unfinished.remove(batch)
+                batch.close()
+            elif batch.overdue and id(batch) not in self._reported:
+                self._notify(f"{still_running_notice(batch)} k asks again.", warning=True)
+                self._reported.add(id(batch))
+        self._reported &= {id(batch) for batch in self._unfinished}
         if not self._unfinished and self._timer:
             self._timer.pause()
+
+    def _notify(self, words: str, *, warning: bool = False) -> None:
+        self._screen.notify(words, severity="warning" if warning else "information", markup=False)

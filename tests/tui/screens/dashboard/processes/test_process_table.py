@@ -234,3 +234,15 @@ def test_every_status_fits_its_column(make_board, make_gpu, three_processes, sta
     shown = replace(board, gpus=(replace(board.gpus[0], rows=(judged,)),))
     width = next(column.width for column in columns_for(120) if column.name == "STATUS")
     assert len(table_rows(shown)[0].cells["STATUS"].text) <= width
+
+
+def test_processes_are_named_as_what_they_are(make_board, make_gpu, make_process):
+    commands = ("sglang::scheduler_TP0", "VLLM::EngineCore", "/usr/lib/xorg/Xorg", "python train.py")
+    processes = [replace(make_process(pid, 1), command=command) for pid, command in enumerate(commands, 1)]
+    texts = [row.cells["COMMAND"].text for row in table_rows(make_board([make_gpu(0, processes)]))]
+    assert texts[:4] == [
+        "SGLang server: sglang::scheduler_TP0",
+        "tune, vLLM server: VLLM::EngineCore",
+        "/usr/lib/xorg/Xorg",
+        "python train.py",
+    ]
