@@ -30,7 +30,7 @@ from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_name_width, gpu_
 from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.processes.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.processes.terminate_text import termination_details
+from vramtop.tui.screens.dashboard.signals.terminate_text import termination_details
 
 Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))

@@ -23,7 +23,12 @@ STATUS_WIDTH = 12
 
 def process_user(row: ProcessRow) -> str:
     """Return the user of a process."""
-    return shorten(printable(row.process.user or "n/a"), _USER_WIDTH)
+    return user_text(row.process.user)
+
+
+def user_text(user: str | None) -> str:
+    """Return the name of a user."""
+    return shorten(printable(user or "n/a"), _USER_WIDTH)
 
 
 def process_status(row: ProcessRow) -> CellText:
@@ -55,9 +60,9 @@ def figure_tone(row: ProcessRow) -> Tone:
 
 
 def group_count(group: ProcessGroup) -> str:
-    """Return the number of its processes."""
+    """Return the number of its processes; of a single one on several GPUs its pid."""
     count = len(group.process_keys)
-    return "1 proc" if count == 1 else f"{count} procs"
+    return str(group.rows[0].process.pid) if count == 1 else f"{count} procs"
 
 
 def group_user(group: ProcessGroup) -> str:

@@ -5,14 +5,15 @@ Every used byte of a GPU is in some row: memory that no process accounts for has
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow
+from vramtop.monitor.host.inspect import Ancestor
 from vramtop.monitor.snapshot import GpuReading, MigDevice, ProcessKey
 
 from ....draw import WORST_FIRST, CellText, printable, severity_rank, unattributed_label
-from .cell_texts import group_user, process_command, process_user
+from .cell_texts import group_user, process_command, process_user, user_text
 from .columns import COLUMNS, Column, ColumnName
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
@@ -44,13 +45,17 @@ class TableRow:
     """Of a process below its group: the lines that connect both, and its rank."""
     rest_bytes: int | None = None
     """Bytes of memory that no process accounts for."""
+    ancestor: Ancestor | None = None
+    """A process that holds no GPU memory, and has started some that do."""
+    below: tuple[ProcessRow, ...] = ()
+    """Of an ancestor: the processes that it has started, directly or not."""
 
     @property
     def rows(self) -> tuple[ProcessRow, ...]:
         """The processes that it stands for, one per GPU."""
         if self.row is not None:
             return (self.row,)
-        return self.group.rows if self.group else ()
+        return self.group.rows if self.group else self.below
 
     @property
     def process_row(self) -> ProcessRow | None:
@@ -74,7 +79,10 @@ class TableRow:
         if self.row is not None:
             return self._process_cell(self.row, column)
         if self.group is not None:
-            return column.group(self.group)
+            cell = column.group(self.group)
+            return CellText(f"{self.lead or ''}{cell.text}", cell.tone) if column.name == "COMMAND" else cell
+        if self.ancestor is not None:
+            return CellText(_texts_of_ancestor(self.ancestor, self.lead or "").get(column.name, ""), "muted")
         return CellText(_texts_of_rest(self.gpu, self.rest_bytes).get(column.name, "-"), "muted")
 
     @property
@@ -123,8 +131,12 @@ def matches(row: TableRow, wanted: Sequence[str]) -> bool:
 
 def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
     """Return the rows sorted; unknown values come last, and among equals more memory comes first."""
-    order = _ORDERS[by]
-    return sorted(rows, key=lambda row: (not row.rows, *order(row), -_used(row), _position(row)))
+    return sorted(rows, key=lambda row: order_key(row, by))
+
+
+def order_key(row: TableRow, by: SortKey) -> tuple[Any, ...]:
+    """Return what ``in_order`` sorts by."""
+    return (not row.rows, *_ORDERS[by](row), -_used(row), _position(row))
 
 
 def in_rank_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
@@ -160,9 +172,17 @@ def _texts_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, st
     }  # fmt: skip
 
 
+def _texts_of_ancestor(ancestor: Ancestor, lead: str) -> dict[ColumnName, str]:
+    return {
+        "PID": str(ancestor.pid),
+        "USER": user_text(ancestor.user) if ancestor.user else "",
+        "COMMAND": lead + printable(ancestor.command or ancestor.name or "n/a"),
+    }
+
+
 def _searched_text(row: TableRow) -> str:
     cells = " ".join(row.cell(column).text for column in COLUMNS)
-    if row.row is None and row.group is not None:
+    if row.row is None and row.rows:
         return cells.lower()  # its GPUs are found in its processes
     job = row.row.job.label if row.row and row.row.job else ""
     return f"{cells} {job} gpu{row.gpu.index} gpu{row.gpu.label}".lower()

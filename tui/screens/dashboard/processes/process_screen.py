@@ -12,9 +12,9 @@ from textual.screen import Screen
 
 from ....draw import MUTED
 from ....widgets import StaticLines
+from ..signals import Terminations
 from .process_table import ProcessTable
 from .table_views import VIEW_SETTING
-from .terminate_screen import Terminations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

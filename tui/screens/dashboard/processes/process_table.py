@@ -1,7 +1,7 @@
 """Table of the runs and processes on all GPUs; it redraws only changed lines, and its cursor follows a row."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
@@ -11,12 +11,16 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
+from vramtop.monitor.host.inspect import Ancestor, AncestryReader
 
 from .columns import Column, ColumnName, columns_for
 from .marks import Marks
 from .process_rows import SORT_KEYS, RowKey, SortKey, TableRow
 from .row_painter import MARGIN, LineStyles, RowPainter
 from .table_views import VIEWS, TableView, ViewName
+
+if TYPE_CHECKING:
+    from ....background import LatestOnlyTask
 
 _HEADER_LINES = 1
 _NARROW = 100
@@ -82,6 +86,9 @@ class ProcessTable(ScrollView, can_focus=True):
         self._painted: dict[int, Strip] = {}
         """The lines that were drawn last, by position."""
         self._painter = RowPainter(self._line_styles)
+        self._ancestry = AncestryReader()
+        self._ancestry_task: LatestOnlyTask[Mapping[int, Ancestor]] | None = None
+        """None: the tree has not been shown yet."""
         self._board_width = 0
         """Width for which the columns were chosen."""
 
@@ -117,11 +124,13 @@ class ProcessTable(ScrollView, can_focus=True):
         if self.marks.show_board(board):
             self.post_message(self.Marked())
         self._refresh_rows()
+        self._read_ancestors()
 
     def show_view(self, name: ViewName) -> None:
         """Show runs, the tree or all processes."""
         self._view.name = name
         self._refresh_rows()
+        self._read_ancestors()
 
     def show_next_view(self) -> ViewName:
         """Show the next one of these views, and return it."""
@@ -188,7 +197,9 @@ class ProcessTable(ScrollView, can_focus=True):
         if row is None:
             return
         process = row.process_row
-        if process is None:
+        if row.ancestor is not None:
+            self.notify(f"Process {row.ancestor.pid} holds no GPU memory.", markup=False)
+        elif process is None:
             self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
         elif row.fold == "folded" and not row.is_incomplete:
             self.action_unfold()
@@ -246,6 +257,19 @@ class ProcessTable(ScrollView, can_focus=True):
             self._painted.clear()
         self._measure()
         self._repaint()
+
+    def _read_ancestors(self) -> None:
+        """Read who has started the processes, if the tree is shown: off the UI thread."""
+        if pids := self._view.ancestors_to_read():
+            if self._ancestry_task is None:
+                from ....background import LatestOnlyTask
+
+                self._ancestry_task = LatestOnlyTask("process tree", self.call_later, self._show_ancestors)
+            self._ancestry_task.submit(lambda: self._ancestry.read(*pids))
+
+    def _show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> None:
+        if self._view.show_ancestors(ancestors):
+            self._refresh_rows()
 
     def _position_of(self, followed: TableRow) -> int:
         """Return where a row is now; if it is gone, the row that shows its process, otherwise the cursor's place."""

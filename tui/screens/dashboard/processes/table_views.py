@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Literal
 
 from vramtop.monitor.board import Board, GroupKey, ProcessGroup, group_processes
+from vramtop.monitor.host.inspect import Ancestor
 
 from .cell_texts import group_count, group_gpus
 from .columns import ColumnName
 from .process_rows import SortKey, TableRow, in_order, matching, table_rows, unattributed_rows
 from .run_rows import run_rows
+from .tree_rows import tree_rows
 
 ViewName = Literal["runs", "tree", "processes"]
 VIEW_SETTING = "process_view"
@@ -31,6 +33,7 @@ class TableView:
         self._groups: Sequence[ProcessGroup] | None = None
         """Of the board; None: not needed yet."""
         self._unfolded: set[GroupKey] = set()
+        self._ancestors: Mapping[int, Ancestor] = {}
 
     @property
     def has_groups(self) -> bool:
@@ -60,7 +63,25 @@ class TableView:
         if self.name == "runs":
             rest = unattributed_rows(self._board)
             return run_rows(self._all_groups(), rest, words=words, by=by, unfolded=self._unfolded)
+        if self.name == "tree":
+            rest = unattributed_rows(self._board)
+            return tree_rows(self._board, rest, self._ancestors, words=words, by=by)
         return in_order(matching(table_rows(self._board), words), by)
+
+    def ancestors_to_read(self) -> tuple[set[int], set[int]] | None:
+        """Return the pids of the parents of all processes, and those of the processes; None: nothing shows ancestors.
+
+        Those of a recording are not processes of this machine now.
+        """
+        if self.name != "tree" or self._board is None or self._board.snapshot.source.kind != "nvml":
+            return None
+        processes = [row.process for row in self._board.processes]
+        return {process.parent for process in processes if process.parent}, {process.pid for process in processes}
+
+    def show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> bool:
+        """Show these in the tree, and return True if they differ from those before."""
+        changed, self._ancestors = ancestors != self._ancestors, ancestors
+        return changed
 
     def unfold(self, row: TableRow) -> None:
         """Show the processes of a run."""
@@ -75,7 +96,6 @@ class TableView:
     def _all_groups(self) -> Sequence[ProcessGroup]:
         if self._groups is None:
             self._groups = _displayed_groups(self._board) if self._board else ()
-            self._unfolded.intersection_update(group.key for group in self._groups)
         return self._groups
 
 

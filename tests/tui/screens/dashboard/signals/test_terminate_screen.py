@@ -22,10 +22,10 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.processes.terminate_screen import TerminateScreen
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
+from vramtop.tui.screens.dashboard.signals.terminate_screen import TerminateScreen
 
-TERMINATE = "vramtop.tui.screens.dashboard.processes.terminate_screen"
+TERMINATE = "vramtop.tui.screens.dashboard.signals.terminate_screen"
 GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
 SLOW = (
