@@ -15,7 +15,6 @@ from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot import CurrentDemand, MigDevice, Snapshot, WatchedJob, gpu_list
 from vramtop.monitor.snapshot.mig_devices import mig_devices
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import Settings
 
 from ...draw import STATUSES, VERDICTS, TextOutput, detect_output, format_table, truncate, unattributed_label
 from ...reports import anomaly_lines
@@ -80,14 +79,17 @@ def board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool) 
         snapshot: this machine now.
         enabled: False: nothing is read.
     """
-    attach = AutomaticAttach(watchlist, enabled=enabled and Settings().attaches(), on_bug=save_fault)
+    attach = AutomaticAttach(watchlist, enabled=enabled, on_bug=save_fault)
     board = watchlist.update(snapshot)
     attach.observe(board)
-    if attach.finished.is_set():  # there is nothing to read
-        return watchlist.rebuild_board() or board
-    attach.start()
-    attach.finished.wait(_ATTACH_SECONDS)
-    attach.close()
+    if not attach.finished.is_set():  # there is something to read
+        from vramtop.monitor.storage import Settings
+
+        attach.enabled = Settings().attaches()
+        if attach.enabled:
+            attach.start()
+            attach.finished.wait(_ATTACH_SECONDS)
+            attach.close()
     return watchlist.rebuild_board() or board
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -12,8 +13,6 @@ from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
-from vramtop.monitor.snapshot import Demand
-
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
 from .gpus import GpuArea, GpuRows
@@ -21,7 +20,15 @@ from .header_text import header_line, notices, summary_line
 from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
-from .processes import PROCESS_KEYS, VIEW_SETTING, ProcessScreen, ProcessTable, view_named
+from .processes import (
+    COLUMNS_SETTING,
+    PROCESS_KEYS,
+    VIEW_SETTING,
+    ProcessScreen,
+    ProcessTable,
+    columns_named,
+    view_named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import Board
+    from vramtop.monitor.snapshot import Demand
 
     from ..base import BoardApp, FeedStatus
 
@@ -87,6 +95,7 @@ class DashboardScreen(ProcessScreen):
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
         self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
+        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
         if self.app.board:
             self.show_board(self.app.board)
         else:
@@ -95,7 +104,7 @@ class DashboardScreen(ProcessScreen):
     @property
     def demand(self) -> Demand:
         """The figures that it shows beyond memory."""
-        return Demand(gpus=self._gpu_area.detailed, host=self._shows_host)
+        return replace(self.table.demand, gpus=self._gpu_area.detailed, host=self._shows_host)
 
     @property
     def _shows_host(self) -> bool:
