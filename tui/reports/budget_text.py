@@ -32,7 +32,7 @@ _METHOD_TEXTS = {
 
 
 def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
-    """Yield a budget: headline, bar, table by phase and component, assumptions and warnings.
+    """Yield a budget: headline, bar, table by phase and component.
 
     Args:
         budget: of a job.
@@ -75,9 +75,19 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield ""
     yield from _phase_table(budget, output)
     yield from _tensor_table(budget, output)
-    for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
+
+
+def closing_lines(budget: Budget, notes: Sequence[str], output: TextOutput, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the warnings, the notes, and the assumptions: their number, or with ``verbose`` each of them."""
+    for title, sentences in (("warning", budget.warnings), ("note", notes)):
         for sentence in sentences:
             yield from output.wrapped(f"{title}: {sentence}", further="  ")
+    count = len(budget.assumptions)
+    if verbose:
+        for sentence in budget.assumptions:
+            yield from output.wrapped(f"assumed: {sentence}", further="  ")
+    elif count:
+        yield f"{count} assumption{'s' if count > 1 else ''}: -v lists {'them' if count > 1 else 'it'}"
 
 
 def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator[str]:

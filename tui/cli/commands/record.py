@@ -20,27 +20,10 @@ from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import Settings
 
 from ..crash_report import save_fault
-from ..shared_flags import positive_seconds
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Job
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file and the times."""
-    parser.add_argument(
-        "file", metavar="FILE", help="the recording: run.jsonl.gz is compressed, run.jsonl is plain text"
-    )
-    parser.add_argument("--seconds", type=positive_seconds, default=None, help="stop after this time")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    parser.add_argument(
-        "--no-attach", action="store_true", default=argparse.SUPPRESS,
-        help="do not attach to training processes by itself: the recording has no budgets",
-    )  # fmt: skip
-    parser.add_argument(
-        "--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help="time between readings (default: 1)"
-    )
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

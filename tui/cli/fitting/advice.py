@@ -28,10 +28,10 @@ from ...job.flags import flags_by_key
 
 _MAX_SUGGESTIONS = 6
 _HEADINGS: dict[Verdict, str] = {
-    "fits": "changes with which it fits, the cheapest first:",
-    "tight": "no change makes it fit; changes with which it is tight, the cheapest first:",
-    "does_not_fit": "no change makes it fit; the changes that come closest:",
-    "unknown": "changes that make it smaller:",
+    "fits": "ways to make it fit, least costly first:",
+    "tight": "nothing makes it fit; ways to make it tight, least costly first:",
+    "does_not_fit": "nothing makes it fit; what comes closest:",
+    "unknown": "ways to make it smaller:",
 }
 """Heading of the suggestions, by the verdict of the best one."""
 
