@@ -238,7 +238,7 @@ def test_once_prints_the_fault_of_a_device_once(
 ) -> None:
     gpu = mig_gpu()
     less = replace(gpu, mig=tuple(replace(each, used_bytes=GIB) for each in gpu.mig))
-    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([make_snapshot([less], time=time.time())]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([make_snapshot([less], time=time.time())]))
     assert main(["--once"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "add up to" in line]
     assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
@@ -262,7 +262,7 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(
     make_gpu: Make,
 ) -> None:
     snapshot = make_snapshot([mig_gpu(), make_gpu(1)], time=time.time())
-    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([snapshot]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([snapshot]))
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
