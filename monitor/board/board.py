@@ -28,6 +28,8 @@ class ProcessRow:
     """GPU or MIG device whose memory the process holds."""
     process: GpuProcess
     elapsed_seconds: float | None
+    is_live: bool = True
+    """It is a process of this machine now, not of a recording."""
     kind: ProcessKind = "unknown"
     """What the process is, by its command line."""
     program_name: str | None = None

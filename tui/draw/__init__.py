@@ -44,7 +44,11 @@ if TYPE_CHECKING:
         held_cells_with_budget_mark as held_cells_with_budget_mark,
         held_colour as held_colour,
     )
-    from .gpu_figures import gpu_figure_parts as gpu_figure_parts
+    from .gpu_figures import (
+        gpu_figure_parts as gpu_figure_parts,
+        power_words as power_words,
+        reason_badge as reason_badge,
+    )
     from .labels import (
         ALARM as ALARM,
         FAINT as FAINT,
@@ -127,7 +131,7 @@ else:
                 "bar_content beyond_budget_bytes budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark "
                 "held_colour"
             ),
-            "gpu_figures": "gpu_figure_parts",
+            "gpu_figures": "gpu_figure_parts power_words reason_badge",
             "labels": (
                 "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
                 "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "

@@ -32,7 +32,7 @@ _METHOD_TEXTS = {
 
 
 def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
-    """Yield a budget: headline, bar, table by phase and component, assumptions and warnings.
+    """Yield a budget: headline, bar, table by phase and component.
 
     Args:
         budget: of a job.
@@ -44,7 +44,9 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield output.text(_model_line(budget))
     if budget.serving is not None:
         each, cache = format_gib(budget.serving.sequence_bytes, digits=2), peak.components.activations
-        yield output.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+        yield output.text(
+            f"{budget.serving.engine}: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens"
+        )
         yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
@@ -75,9 +77,19 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield ""
     yield from _phase_table(budget, output)
     yield from _tensor_table(budget, output)
-    for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
+
+
+def closing_lines(budget: Budget, notes: Sequence[str], output: TextOutput, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the warnings, the notes, and the assumptions: their number, or with ``verbose`` each of them."""
+    for title, sentences in (("warning", budget.warnings), ("note", notes)):
         for sentence in sentences:
             yield from output.wrapped(f"{title}: {sentence}", further="  ")
+    count = len(budget.assumptions)
+    if verbose:
+        for sentence in budget.assumptions:
+            yield from output.wrapped(f"assumed: {sentence}", further="  ")
+    elif count:
+        yield f"{count} assumption{'s' if count > 1 else ''}: -v lists {'them' if count > 1 else 'it'}"
 
 
 def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator[str]:
@@ -131,20 +143,20 @@ def _job_line(budget: Budget) -> str:
     every = budget.model.trainable_parameters == budget.model.parameters
     tuning = "full fine-tuning" if every else "fine-tuning of a part"
     if training.mode == "inference":
-        tuning = "served by vLLM" if job.served_by_vllm else "inference"
+        tuning = f"served by {job.engine_name}" if job.is_served else "inference"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
         tuning = f"LoRA rank {job.lora.rank}{quantized}"
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
-    most = "up to " if job.served_by_vllm else ""
+    most = "up to " if job.is_served else ""
     parts = [tuning, training.precision, f"{most}{batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
         parts.append(f"checkpointing {training.activation_checkpointing}")
     if parallel.world_size > 1:
-        split = "split" if job.served_by_vllm else parallel.strategy
+        split = "split" if job.is_served else parallel.strategy
         parts.append(f"{split} over {parallel.world_size:,} GPUs, each")
     return ", ".join(parts)
 

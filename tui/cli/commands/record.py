@@ -14,20 +14,6 @@ from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.sources import RecordingWriter, Sampler
 from vramtop.monitor.sources.nvml import NvmlSource
 
-from ..shared_flags import positive_seconds
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file and the times."""
-    parser.add_argument(
-        "file", metavar="FILE", help="the recording: run.jsonl.gz is compressed, run.jsonl is plain text"
-    )
-    parser.add_argument("--seconds", type=positive_seconds, default=None, help="stop after this time")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    parser.add_argument(
-        "--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help="time between readings (default: 1)"
-    )
-
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Record until interrupted, or for ``--seconds``; exit code 0, or 3 if there was no reading."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -12,7 +13,7 @@ from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
-from vramtop.monitor.snapshot import Demand
+from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
 
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
@@ -21,7 +22,15 @@ from .header_text import header_line, notices, summary_line
 from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
-from .processes import PROCESS_KEYS, VIEW_SETTING, ProcessScreen, ProcessTable, view_named
+from .processes import (
+    COLUMNS_SETTING,
+    PROCESS_KEYS,
+    VIEW_SETTING,
+    ProcessScreen,
+    ProcessTable,
+    columns_named,
+    view_named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import Board
+    from vramtop.monitor.snapshot import Demand, GpuKey
 
     from ..base import BoardApp, FeedStatus
 
@@ -87,20 +97,32 @@ class DashboardScreen(ProcessScreen):
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
         self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
+        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
         if self.app.board:
             self.show_board(self.app.board)
         else:
             self._show_head(None, self.app.feed)
 
     @property
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU under the cursor of the rows; otherwise that of the table's row, or the first one."""
+        rows, selected = self.query_one(GpuRows), self.table.selected
+        if rows.has_focus and rows.selected_key is not None:
+            return rows.selected_key
+        if selected is not None:
+            return selected.gpu.key
+        shown = self.app.board.displayed_gpus if self.app.board else ()
+        return shown[0].reading.key if shown else None
+
+    @property
     def demand(self) -> Demand:
         """The figures that it shows beyond memory."""
-        return Demand(gpus=self._gpu_area.detailed, host=self._shows_host)
+        return replace(self.table.demand, gpus=self._gpu_area.detailed, host=self._shows_host)
 
     @property
     def _shows_host(self) -> bool:
         gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
-        return self.app.host_line and has_room(self._area.height, gpus)
+        return is_on(self.app.settings, HOST_LINE) and has_room(self._area.height, gpus)
 
     @property
     def _area(self) -> Size:
@@ -151,6 +173,10 @@ class DashboardScreen(ProcessScreen):
         if self.app.board:
             self._gpu_area.select(self.app.board, event.position)
         self._draw()
+
+    @on(GpuRows.Opened)
+    def _open_gpu(self, event: GpuRows.Opened) -> None:
+        self.app.show_gpu(event.key)
 
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
@@ -207,7 +233,8 @@ class DashboardScreen(ProcessScreen):
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""
-        self.app.switch_host_line()
+        self.app.save_setting(HOST_LINE, OFF if is_on(self.app.settings, HOST_LINE) else ON)
+        self.app.update_demand()
         self._draw()
 
     def commands(self) -> Iterable[SystemCommand]:

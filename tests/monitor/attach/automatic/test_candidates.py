@@ -40,7 +40,7 @@ def test_the_process_that_holds_most_is_read_first(rows) -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ("python -m sglang.launch_server --port 3", "server"),
+        ("python -m lmdeploy.serve --port 3", "server"),
         ("VLLM::Worker_TP1", "reading…"),
         ("python -m ipykernel_launcher -f kernel.json", "notebook"),
         ("/usr/lib/xorg/Xorg :0", "desktop"),

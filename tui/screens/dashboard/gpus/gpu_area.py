@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual.app import ComposeResult
+    from textual.events import Click
     from textual.screen import Screen
 
     from vramtop.monitor.board import Board, GpuRow
@@ -137,12 +138,21 @@ def stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
 
 
 class GpuPanel(ContentLines):
-    """A GPU's panel."""
+    """A GPU's panel; a click opens the GPU."""
+
+    _key: GpuKey | None = None
+
+    def on_click(self, event: Click) -> None:
+        """Open the GPU."""
+        event.stop()
+        if self._key is not None:
+            self.post_message(GpuRows.Opened(self._key))
 
     def show_gpu(
         self, gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None
     ) -> None:
         """Show this GPU; the arguments are those of ``panel_lines``."""
+        self._key = gpu.reading.key
         height = panel_height(shape.graph_height)
         if self._height != height:
             self.styles.height = self._height = height

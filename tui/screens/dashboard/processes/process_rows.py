@@ -3,7 +3,7 @@
 Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,18 +13,35 @@ from vramtop.monitor.host.inspect import Ancestor
 from vramtop.monitor.snapshot import GpuReading, MigDevice, ProcessKey
 
 from ....draw import WORST_FIRST, CellText, printable, severity_rank, unattributed_label
-from .cell_texts import group_user, process_command, process_user, short_gpu_list, user_text, without_folder
-from .columns import COLUMNS, Column, ColumnName
+from .columns import (
+    COLUMNS,
+    Column,
+    ColumnName,
+    figure_order,
+    group_user,
+    is_figure,
+    process_command,
+    process_user,
+    short_gpu_list,
+    user_text,
+    without_folder,
+)
 
-SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
+SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
 RowKey = GroupKey
 """Key of the GPU or MIG device, pid and start time (pid None: memory that no process accounts for); or of a group."""
 Fold = Literal["folded", "unfolded"]
 
-SORT_KEYS: tuple[SortKey, ...] = ("STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER")
+SORTED_BY: dict[SortKey, ColumnName] = {
+    "STATUS": "STATUS", "VRAM": "VRAM GiB", "GPU": "GPU", "DIFF": "DIFF", "PID": "PID", "UP": "UP", "USER": "USER",
+    "SM": "SM %", "BW": "BW %", "CPU": "CPU %", "RAM": "RAM GiB", "THR": "THR",
+}  # fmt: skip
+"""The column of each sort order, in the order in which a key steps through them."""
 _MIN_UNATTRIBUTED_BYTES = 54_000_000
 """Less unattributed memory would be shown as 0.0 GiB, and gets no row."""
-_OF_ENDED: dict[ColumnName, str] = {"VRAM GiB": "-", "DIFF": "-"}
+_OF_ENDED: dict[ColumnName, str] = {
+    "VRAM GiB": "-", "DIFF": "-", **{column.name: "-" for column in COLUMNS if column.figure},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +75,11 @@ class TableRow:
         if self.row is not None:
             return (self.row,)
         return self.group.rows if self.group else self.below
+
+    @property
+    def present(self) -> tuple[ProcessRow, ...]:
+        """Those of them that have not ended."""
+        return tuple(row for row in self.rows if row.ended_at is None)
 
     @property
     def process_row(self) -> ProcessRow | None:
@@ -131,6 +153,31 @@ def matches(row: TableRow, wanted: Sequence[str]) -> bool:
     return all(word in text for word in wanted)
 
 
+def next_sort_key(key: SortKey, columns: Collection[ColumnName]) -> SortKey:
+    """Return the sort order after this one; a figure that is read on demand counts only while it is shown.
+
+    Args:
+        key: the present one.
+        columns: those that are shown.
+    """
+    keys = [each for each, name in SORTED_BY.items() if name in columns or not is_figure(name)]
+    return keys[(keys.index(key) + 1) % len(keys) if key in keys else 0]
+
+
+def position_of(followed: TableRow, rows: Sequence[TableRow], default: int) -> int:
+    """Return where a row is now; if it is gone, the row that shows its process, otherwise the default."""
+    keys: dict[RowKey, int] = {}
+    for at, row in enumerate(rows):
+        keys.setdefault(row.key, at)
+    if followed.key in keys:
+        return keys[followed.key]
+    if followed.group is not None and followed.group.key in keys:
+        return keys[followed.group.key]
+    shown = {each.key for each in followed.rows}
+    showing = (at for at, row in enumerate(rows) if any(each.key in shown for each in row.rows))
+    return next(showing, default) if shown else default
+
+
 def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
     """Return the rows sorted; unknown values come last, and among equals more memory comes first."""
     return sorted(rows, key=lambda row: order_key(row, by))
@@ -188,7 +235,7 @@ def _texts_of_ancestor(ancestor: Ancestor, lead: str) -> dict[ColumnName, str]:
 
 
 def _searched_text(row: TableRow) -> str:
-    cells = " ".join(row.cell(column).text for column in COLUMNS)
+    cells = " ".join(row.cell(column).text for column in COLUMNS if not column.figure)
     if row.row is None and row.rows:
         return cells.lower()  # its GPUs are found in its processes
     process = row.row.process.command or "" if row.row else ""  # also what the cell leaves out
@@ -242,4 +289,9 @@ _ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...],
     "PID": lambda row: (min((each.process.pid for each in row.rows), default=0),),
     "UP": _by_elapsed,
     "USER": lambda row: (_user(row),),
+    "SM": lambda row: figure_order("sm_percent", row.present),
+    "BW": lambda row: figure_order("bandwidth_percent", row.present),
+    "CPU": lambda row: figure_order("cpu_percent", row.present),
+    "RAM": lambda row: figure_order("rss_bytes", row.present),
+    "THR": lambda row: figure_order("threads", row.present),
 }

@@ -13,15 +13,17 @@ from textual.screen import Screen
 from ....draw import MUTED
 from ....widgets import StaticLines
 from ..signals import Terminations
+from .columns import COLUMNS_SETTING, ColumnDialog, columns_named, columns_text, default_columns
 from .process_table import ProcessTable
 from .table_views import VIEW_SETTING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from vramtop.monitor.board import ProcessRow
 
     from ...base import BoardApp
+    from .columns import ColumnName
 
 PROCESS_KEYS = (
     Binding("v", "view", "View", tooltip="runs, the tree of parent processes, or all processes; kept"),
@@ -29,6 +31,7 @@ PROCESS_KEYS = (
         "space", "mark", "Mark", show=False, key_display="Space",
         tooltip="mark the processes under the cursor, for k; Esc unmarks all",
     ),
+    Binding("c", "columns", "Columns", show=False, tooltip="choose the columns, such as SM, CPU, RAM, threads; kept"),
     Binding("s", "sort", "Sort", tooltip="sort the processes by the next column, marked ↓ in its title"),
     Binding(
         "k", "terminate", "Kill",
@@ -79,6 +82,7 @@ class ProcessScreen(Screen[None]):
     def process_commands(self) -> Iterable[SystemCommand]:
         """Return the commands of the command palette that act on processes."""
         yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Columns", "Choose the columns of the process table", self.action_columns)
         yield SystemCommand("View", "Runs, the tree of parent processes, or all processes", self.action_view)
         if self.app.termination_refusal is None:
             yield SystemCommand("Kill", "Signal the marked processes, or those under the cursor", self.action_terminate)
@@ -95,6 +99,19 @@ class ProcessScreen(Screen[None]):
     def action_sort(self) -> None:
         """Sort the processes by the next column."""
         self.table.sort_by_next()
+
+    def action_columns(self) -> None:
+        """Choose the columns of the table."""
+        chosen = columns_named(self.app.settings.get(COLUMNS_SETTING)) or default_columns()
+        self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
+
+    def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
+        if choice is not None:
+            self.app.save_setting(COLUMNS_SETTING, columns_text(choice))
+
+    @on(ProcessTable.DemandChanged)
+    def _update_demand(self) -> None:
+        self.app.update_demand()
 
     def action_view(self) -> None:
         """Show the table's next view: runs, tree, processes."""

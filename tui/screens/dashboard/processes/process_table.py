@@ -12,10 +12,11 @@ from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.host.inspect import Ancestor, AncestryReader
+from vramtop.monitor.snapshot import Demand
 
-from .columns import Column, ColumnName, columns_for
+from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
 from .marks import Marks
-from .process_rows import SORT_KEYS, RowKey, SortKey, TableRow
+from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
 from .row_painter import MARGIN, LineStyles, RowPainter
 from .table_views import VIEWS, TableView, ViewName
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 _HEADER_LINES = 1
 _NARROW = 100
 """Below this width, columns are one cell apart, not two."""
-_SORTED_BY: dict[SortKey, ColumnName] = {
-    "STATUS": "STATUS", "VRAM": "VRAM GiB", "GPU": "GPU", "DIFF": "DIFF", "PID": "PID", "UP": "UP", "USER": "USER",
-}  # fmt: skip
 
 
 class ProcessTable(ScrollView, can_focus=True):
@@ -73,6 +71,9 @@ class ProcessTable(ScrollView, can_focus=True):
     class Marked(Message):
         """The marked processes have changed."""
 
+    class DemandChanged(Message):
+        """It shows figures that are read on demand, of other processes than before."""
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.sort_key: SortKey = "STATUS"
@@ -91,6 +92,8 @@ class ProcessTable(ScrollView, can_focus=True):
         """None: the tree has not been shown yet."""
         self._board_width = 0
         """Width for which the columns were chosen."""
+        self._wanted: Sequence[ColumnName] | None = None
+        """The columns that the user wants, the most important first; None: the default."""
 
     @property
     def row_count(self) -> int:
@@ -111,6 +114,19 @@ class ProcessTable(ScrollView, can_focus=True):
     def titles(self) -> list[str]:
         """The columns' titles."""
         return [self._title(column) for column in self._painter.columns]
+
+    @property
+    def columns(self) -> Sequence[ColumnName]:
+        """The columns for which there is room."""
+        return [column.name for column in self._painter.columns]
+
+    @property
+    def demand(self) -> Demand:
+        """The figures that its columns show, of the processes in sight; of all those by which it is sorted."""
+        top = self.scroll_offset.y
+        rows = self._rows[top : top + max(0, self.size.height - _HEADER_LINES)]
+        in_sight = (key for row in rows if row.ancestor is None for key in row.process_keys)
+        return figure_demand(self.columns, SORTED_BY[self.sort_key], in_sight)
 
     @property
     def selected(self) -> TableRow | None:
@@ -137,9 +153,16 @@ class ProcessTable(ScrollView, can_focus=True):
         self.show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
         return self.view
 
+    def show_columns(self, wanted: Sequence[ColumnName] | None) -> Sequence[ColumnName]:
+        """Show these columns, the most important first, and return those for which there is room; None: the default."""
+        self._wanted = wanted
+        self._refresh_rows()
+        self.post_message(self.DemandChanged())
+        return self.columns
+
     def sort_by_next(self) -> SortKey:
-        """Sort by the next column, and return it."""
-        self._sort_by(SORT_KEYS[(SORT_KEYS.index(self.sort_key) + 1) % len(SORT_KEYS)])
+        """Sort by the next column, and return it; by a figure that is read on demand only while it is shown."""
+        self._sort_by(next_sort_key(self.sort_key, self.columns))
         return self.sort_key
 
     def filter_by(self, words: str) -> None:
@@ -226,13 +249,21 @@ class ProcessTable(ScrollView, can_focus=True):
         """Sort by a clicked title; move the cursor to a clicked row, or open the row if the cursor is there."""
         event.stop()
         if event.y < _HEADER_LINES:
-            self._sort_by_column_at(event.x)
+            name = self._painter.column_at(event.x)
+            for key in [key for key, sorted_by in SORTED_BY.items() if sorted_by == name]:
+                self._sort_by(key)
             return
         row = event.y - _HEADER_LINES + self.scroll_offset.y
         if row == self.cursor_row:
             self.action_open()
         elif row < len(self._rows):
             self.move_cursor(row=row)
+
+    def watch_scroll_y(self, before: float, now: float) -> None:
+        """Ask for the figures of the rows that have come into sight."""
+        super().watch_scroll_y(before, now)
+        if any(map(is_figure, self.columns)):
+            self.post_message(self.DemandChanged())
 
     def on_resize(self, _: Resize) -> None:
         """Measure again: other rows may be visible."""
@@ -244,16 +275,18 @@ class ProcessTable(ScrollView, can_focus=True):
         return strip
 
     def _refresh_rows(self) -> None:
-        followed = self.selected
-        self._rows = self._view.rows(words=self.filter_words, by=self.sort_key)
-        if followed is not None:
-            self.cursor_row = self._position_of(followed)
-        self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
+        followed, view = self.selected, self._view
         gap = 1 if self._board_width < _NARROW else 2
         width = self._board_width - self.scrollbar_size_vertical - MARGIN
-        columns = columns_for(width, gap, widths=self._view.widths, groups=self._view.has_groups)
+        columns = columns_for(width, gap, widths=view.widths, groups=view.has_groups, wanted=self._wanted)
         if self._painter.lay_out(columns, gap):
             self._painted.clear()
+        if is_figure(SORTED_BY[self.sort_key]) and SORTED_BY[self.sort_key] not in self.columns:
+            self.sort_key = "STATUS"
+        self._rows = view.rows(words=self.filter_words, by=self.sort_key)
+        if followed is not None:
+            self.cursor_row = position_of(followed, self._rows, self.cursor_row)
+        self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
         self._measure()
         self._repaint()
 
@@ -270,25 +303,8 @@ class ProcessTable(ScrollView, can_focus=True):
         if self._view.show_ancestors(ancestors):
             self._refresh_rows()
 
-    def _position_of(self, followed: TableRow) -> int:
-        """Return where a row is now; if it is gone, the row that shows its process, otherwise the cursor's place."""
-        keys: dict[RowKey, int] = {}
-        for at, row in enumerate(self._rows):
-            keys.setdefault(row.key, at)
-        if followed.key in keys:
-            return keys[followed.key]
-        if followed.group is not None and followed.group.key in keys:
-            return keys[followed.group.key]
-        shown = {each.key for each in followed.rows}
-        if shown:
-            for at, row in enumerate(self._rows):
-                if any(each.key in shown for each in row.rows):
-                    return at
-        return self.cursor_row
-
     def _measure(self) -> None:
-        width = MARGIN + sum(column.width + self._painter.gap for column in self._painter.columns)
-        self.virtual_size = Size(width, len(self._rows) + _HEADER_LINES)
+        self.virtual_size = Size(self._painter.full_width, len(self._rows) + _HEADER_LINES)
 
     def _repaint(self) -> None:
         """Refresh the lines that have changed."""
@@ -319,23 +335,14 @@ class ProcessTable(ScrollView, can_focus=True):
         )
 
     def _title(self, column: Column) -> str:
-        sorted_by = _SORTED_BY[self.sort_key] == column.name
-        title = column.name.removesuffix(" GiB" if sorted_by else "") + ("↓" if sorted_by else "")
+        sorted_by = SORTED_BY[self.sort_key] == column.name
+        title = column.name.removesuffix(" GiB").removesuffix(" %") + "↓" if sorted_by else column.name
         return f"{title:>{column.width}}" if column.right else f"{title:<{column.width}}"
 
     def _sort_by(self, key: SortKey) -> None:
         self.sort_key = key
         self._refresh_rows()
-
-    def _sort_by_column_at(self, x: int) -> None:
-        x -= MARGIN
-        for column in self._painter.columns:
-            x -= column.width + self._painter.gap
-            if x < 0:
-                keys = [key for key, name in _SORTED_BY.items() if name == column.name]
-                if keys:
-                    self._sort_by(keys[0])
-                return
+        self.post_message(self.DemandChanged())
 
     def _clear_drawn(self) -> None:
         self._painter.clear()

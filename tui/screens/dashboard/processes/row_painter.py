@@ -10,7 +10,7 @@ from textual.strip import Strip
 
 from ....draw import CellText
 from ....widgets.table_cell import table_cell
-from .columns import Column
+from .columns import Column, ColumnName
 from .marks import Marking
 from .process_rows import Fold, RowKey, TableRow
 
@@ -71,6 +71,20 @@ class RowPainter:
         self.columns, self.gap = columns, gap
         self.clear()
         return True
+
+    @property
+    def full_width(self) -> int:
+        """Cells of all columns."""
+        return MARGIN + sum(column.width + self.gap for column in self.columns)
+
+    def column_at(self, x: int) -> ColumnName | None:
+        """Return the column in a cell of a line; None: there is none."""
+        end = MARGIN
+        for column in self.columns:
+            end += column.width + self.gap
+            if x < end:
+                return column.name
+        return None
 
     def header(self, titles: Sequence[str]) -> Strip:
         """Return the line of titles."""

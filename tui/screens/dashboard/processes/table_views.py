@@ -7,8 +7,7 @@ from typing import Literal
 from vramtop.monitor.board import Board, GroupKey, ProcessGroup, group_processes
 from vramtop.monitor.host.inspect import Ancestor
 
-from .cell_texts import group_count, group_gpus
-from .columns import ColumnName
+from .columns import ColumnName, group_count, group_gpus
 from .process_rows import SortKey, TableRow, in_order, matching, table_rows, unattributed_rows
 from .run_rows import run_rows
 from .tree_rows import tree_rows

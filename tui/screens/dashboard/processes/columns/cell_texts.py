@@ -9,7 +9,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.host.kinds import kind_label
 from vramtop.monitor.snapshot import gpu_list
 
-from ....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
+from .....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,16 +1,15 @@
-"""Columns of the process table: what each shows of a process and of a group, and which of them fit into a width.
+"""The columns of the process table, and which of them fit into a width.
 
-To add a column, write what it shows of both, and a row in ``COLUMNS``.
+To add a column, write what it shows of a process and of a group, and a row in ``COLUMNS``.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import ProcessGroup, ProcessRow
 
-from ....draw import CellText, format_duration, signed_gib, status_tone
+from .....draw import CellText, format_duration, signed_gib, status_tone
 from .cell_texts import (
     STATUS_WIDTH,
     figure_tone,
@@ -24,33 +23,26 @@ from .cell_texts import (
     process_status,
     process_user,
 )
+from .column import Column, ColumnName
+from .figure_columns import FIGURE_COLUMNS
 
-ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
 _NOTHING = CellText("")
 _UNKNOWN = CellText("-", "muted")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of the table."""
-
-    name: ColumnName
-    width: int
-    """Cells; the last column takes the rest of the line."""
-    right: bool = False
-    """Right-aligned, for numbers."""
-    importance: int
-    """Columns are chosen from the lowest number on, until the line is full."""
-    of_groups: bool = False
-    """Shown only while there is a group of several rows."""
-    process: Callable[[ProcessRow], CellText]
-    """Returns the cell of one process on one GPU."""
-    group: Callable[[ProcessGroup], CellText]
-    """Returns the cell of a group of several rows."""
+def default_columns() -> tuple[ColumnName, ...]:
+    """Return the columns that are shown unless the user chooses, the most important first."""
+    shown = (column for column in COLUMNS if column.is_default)
+    return tuple(column.name for column in sorted(shown, key=lambda column: column.importance))
 
 
 def columns_for(
-    width: int, gap: int = 2, *, widths: Mapping[ColumnName, int] | None = None, groups: bool = False
+    width: int,
+    gap: int = 2,
+    *,
+    widths: Mapping[ColumnName, int] | None = None,
+    groups: bool = False,
+    wanted: Sequence[ColumnName] | None = None,
 ) -> list[Column]:
     """Return the columns that fit, in order; the least important are left out, and the last fills the width.
 
@@ -59,16 +51,18 @@ def columns_for(
         gap: cells between two columns.
         widths: least widths of columns that need more than usual.
         groups: there is a group of several rows.
+        wanted: the user's choice, the most important first; None: the default.
     """
     least = widths or {}
+    places = {name: place for place, name in enumerate(default_columns() if wanted is None else wanted)}
     every = [
         replace(column, width=max(column.width, least.get(column.name, 0)))
         for column in COLUMNS
-        if groups or not column.of_groups
+        if column.name in places and (groups or not column.of_groups)
     ]
     chosen: set[ColumnName] = set()
     left = width
-    for column in sorted(every, key=lambda column: column.importance):
+    for column in sorted(every, key=lambda column: places[column.name]):
         if column.width + gap > left and chosen:
             break
         chosen.add(column.name)
@@ -106,39 +100,53 @@ def _spread(group: ProcessGroup) -> CellText:
 
 COLUMNS = (
     Column(
-        name="PID", width=7, right=True, importance=0,
+        name="PID", about="process id; of a run the number of processes", width=7, right=True, importance=0,
         process=lambda row: CellText(str(row.process.pid)),
         group=lambda group: CellText(group_count(group)),
     ),
     Column(
-        name="USER", width=9, importance=90,
+        name="USER", about="whose process it is", width=9, importance=90,
         process=lambda row: CellText(process_user(row)),
         group=lambda group: CellText(group_user(group)),
     ),
     Column(
-        name="GPU", width=3, right=True, importance=10,
+        name="GPU", about="index of the GPU, or MIG device; of a run all of them", width=3, right=True, importance=10,
         process=lambda row: CellText(row.gpu.label),
         group=lambda group: CellText(group_gpus(group)),
     ),
-    Column(name="VRAM GiB", width=8, right=True, importance=20, process=_used, group=group_used),
     Column(
-        name="MAX", width=5, right=True, importance=50, of_groups=True,
+        name="VRAM GiB", about="GPU memory that it holds; of a run the sum", width=8, right=True, importance=20,
+        process=_used, group=group_used,
+    ),
+    Column(
+        name="MAX", about="of a run: the rank that holds the most", width=5, right=True, importance=50, of_groups=True,
         process=lambda _: _NOTHING, group=_of_highest(_used),
     ),
     Column(
-        name="SPREAD", width=6, right=True, importance=60, of_groups=True,
+        name="SPREAD", about="of a run: its highest less its lowest rank", width=6, right=True,
+        importance=60, of_groups=True,
         process=lambda _: _NOTHING, group=_spread,
     ),
-    Column(name="BUDGET", width=6, right=True, importance=80, process=_budget, group=_of_highest(_budget)),
-    Column(name="DIFF", width=6, right=True, importance=70, process=_difference, group=_of_highest(_difference)),
-    Column(name="STATUS", width=STATUS_WIDTH, importance=30, process=process_status, group=group_status),
     Column(
-        name="UP", width=7, right=True, importance=100,
+        name="BUDGET", about="predicted memory; of a run that of its highest rank", width=6,
+        right=True, importance=80, process=_budget, group=_of_highest(_budget),
+    ),
+    Column(
+        name="DIFF", about="held memory less the budget", width=6, right=True, importance=70,
+        process=_difference, group=_of_highest(_difference),
+    ),
+    Column(
+        name="STATUS", about="how it compares with its budget, or why it has none", width=STATUS_WIDTH, importance=30,
+        process=process_status, group=group_status,
+    ),
+    *FIGURE_COLUMNS,
+    Column(
+        name="UP", about="run time", width=7, right=True, importance=100,
         process=lambda row: CellText(format_duration(row.elapsed_seconds)),
         group=lambda group: CellText(format_duration(group.elapsed_seconds)),
     ),
     Column(
-        name="COMMAND", width=12, importance=40,
+        name="COMMAND", about="job and command line", width=12, importance=40,
         process=lambda row: CellText(process_command(row)),
         group=lambda group: CellText(group_command(group)),
     ),
