@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         SEPARATOR as SEPARATOR,
         WORST_FIRST as WORST_FIRST,
         badge as badge,
+        difference_label as difference_label,
         format_duration as format_duration,
         gpu_labels as gpu_labels,
         gpu_status as gpu_status,
@@ -133,9 +134,9 @@ else:
             ),
             "gpu_figures": "gpu_figure_parts power_words reason_badge",
             "labels": (
-                "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
-                "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
-                "worst_row"
+                "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
+                "join_to_width left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib "
+                "WORST_FIRST worst_row"
             ),
             "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
             "palette": (

@@ -80,6 +80,11 @@ def signed_gib(size_bytes: int | None) -> str:
     return format_gib(size_bytes, signed=True)
 
 
+def difference_label(comparison: Comparison) -> str:
+    """Return how far a process is from its budget, in GiB; empty if the budget is a guess."""
+    return "" if comparison.status == "incomplete" else signed_gib(comparison.difference_bytes)
+
+
 def high_water_label(comparison: Comparison) -> str:
     """Return the maximum that a process has held, and who measured it: ``most 60.6 (seen every 1.0 s)``."""
     high = comparison.peak_usage
@@ -123,7 +128,7 @@ def gpu_status(gpu: GpuRow) -> Content:
     row = worst_row(gpu.rows)
     if row and row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
-        return Content.assemble(status, signed_gib(row.comparison.difference_bytes))
+        return Content.assemble(status, difference_label(row.comparison))
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)

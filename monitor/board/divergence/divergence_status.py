@@ -46,8 +46,10 @@ class Comparison:
 
     @property
     def difference_bytes(self) -> int | None:
-        """Observed less expected; None if nothing was observed."""
-        return None if self.observed_bytes is None else self.observed_bytes - self.expected_bytes
+        """Observed less expected; None if nothing was observed, or what is expected is a guess."""
+        if self.observed_bytes is None or self.status == "incomplete":
+            return None
+        return self.observed_bytes - self.expected_bytes
 
     @property
     def diverges(self) -> bool:
@@ -104,7 +106,8 @@ def as_far_as_known(comparison: Comparison, budget: Budget, missing: Sequence[st
     if comparison.status in ("unknown", "incomplete"):
         return comparison
     if missing:
-        return _incomplete(comparison, f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known")
+        names = " and ".join(key.rpartition(".")[2].replace("_", " ") for key in missing)
+        return _incomplete(comparison, f"its {names} {'is' if len(missing) == 1 else 'are'} not known")
     import msgspec  # not before there is a run
 
     directions = _DOUBTS.get(comparison.status, ())

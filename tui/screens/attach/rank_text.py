@@ -21,6 +21,7 @@ from ...draw import (
     badge,
     bar_content,
     beyond_budget_bytes,
+    difference_label,
     draw_bar,
     format_duration,
     held_colour,
@@ -204,13 +205,12 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
-    difference = signed_gib(comparison.difference_bytes)
+    size = difference_label(comparison)
+    difference = f" {size} GiB" if size else ""
     phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
-    return Content.assemble(
-        status, f" {difference} GiB{phase} · {comparison.sentence} · {high_water_label(comparison)}"
-    )
+    return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")
 
 
 def _clock(unix_seconds: float) -> str:

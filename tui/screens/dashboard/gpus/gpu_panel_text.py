@@ -22,6 +22,7 @@ from ....draw import (
     bar_content,
     budget_cells,
     darker,
+    difference_label,
     format_duration,
     gpu_figure_parts,
     graph_levels,
@@ -34,7 +35,6 @@ from ....draw import (
     process_name,
     severity_rank,
     shorten,
-    signed_gib,
     unattributed_label,
     worst_row,
 )
@@ -287,7 +287,8 @@ def _job(row: ProcessRow) -> Content:
     if row.job is None or row.comparison is None:
         return Content("?")
     status = row.comparison.status
-    difference = f" {signed_gib(row.comparison.difference_bytes)} GiB"
+    size = difference_label(row.comparison)
+    difference = f" {size} GiB" if size else ""
     return Content.assemble(shorten(printable(row.job.label), 24), " ", badge(STATUSES[status], status), difference)
 
 
