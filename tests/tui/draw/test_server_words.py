@@ -41,4 +41,4 @@ def test_bars_of_servers_show_their_cache(
     (gpu,) = watchlist.update(make_snapshot([make_gpu(0, processes)])).gpus
     cells = budget_cells(gpu, 80)
     assert cells is not None
-    assert "KV cache" in "".join(cell[0] for cell in cells)
+    assert "KV cache" in "".join(cell.char for cell in cells)
