@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ProcessFigure as ProcessFigure,
     )
     from .field_types import resolve_annotations as resolve_annotations
+    from .gpu_activity import GpuFigure as GpuFigure
     from .gpu_details import (
         DetailLevel as DetailLevel,
         EccErrors as EccErrors,
@@ -65,6 +66,7 @@ else:
             "clock_reasons": "ClockReason",
             "demand": "CurrentDemand Demand DRIVER_FIGURES HOST_FIGURES ProcessFigure",
             "field_types": "resolve_annotations",
+            "gpu_activity": "GpuFigure",
             "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",

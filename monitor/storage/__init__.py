@@ -11,7 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .pending_jobs import PendingJobs as PendingJobs
     from .reservations import Reservation as Reservation, Reservations as Reservations
-    from .settings import Settings as Settings
+    from .settings import HOST_LINE as HOST_LINE, OFF as OFF, ON as ON, Settings as Settings, is_on as is_on
     from .user_file import (
         UserFile as UserFile,
         change_in_background as change_in_background,
@@ -24,7 +24,7 @@ else:
         {
             "pending_jobs": "PendingJobs",
             "reservations": "Reservation Reservations",
-            "settings": "Settings",
+            "settings": "HOST_LINE is_on OFF ON Settings",
             "user_file": "change_in_background data_file data_folder UserFile",
         },
     )

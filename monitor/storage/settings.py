@@ -10,14 +10,20 @@ from vramtop.estimator.common import CannotTellError
 from .user_file import UserFile, change_in_background, data_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _Values = dict[str, str]
 _VERSION = 1
 _ATTACH = "attach"
-_HOST_LINE = "host_line"
-_ON, _OFF = "on", "off"
+HOST_LINE = "host_line"
+"""Name of the setting that shows the line about the host."""
+ON, OFF = "on", "off"
+
+
+def is_on(settings: Mapping[str, str], name: str) -> bool:
+    """Return True unless a setting is switched off."""
+    return settings.get(name) != OFF
 
 
 @dataclass(slots=True)
@@ -46,15 +52,7 @@ class Settings:
 
     def attaches(self) -> bool:
         """Return False if training processes are not to be attached to by themselves: ``"attach": "off"``."""
-        return self.read().get(_ATTACH) != _OFF
-
-    def host_line(self) -> bool:
-        """Return True if the line about the host is shown, as it is until it is switched off."""
-        return self.read().get(_HOST_LINE) != _OFF
-
-    def save_host_line(self, shown: bool) -> None:
-        """Save whether the line about the host is shown."""
-        self.save(_HOST_LINE, _ON if shown else _OFF)
+        return is_on(self.read(), _ATTACH)
 
     def save(self, name: str, value: str) -> None:
         """Save a setting; others in the file stay."""

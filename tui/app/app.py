@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import Snapshot
+    from vramtop.monitor.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources import SnapshotSource
 
     from ..background import Recorder
@@ -73,7 +73,6 @@ class VramtopApp(BoardApp):
         self.fit_draft = None
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
-        self.host_line = options.host_line
         if options.theme in self.available_themes:
             self.theme = options.theme
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
@@ -178,6 +177,12 @@ class VramtopApp(BoardApp):
         if self.is_running:
             self._show_feed()
 
+    def show_gpu(self, key: GpuKey) -> None:
+        """Open the GPU screen on this GPU or MIG device."""
+        from ..screens.gpu import open_gpu_on
+
+        open_gpu_on(self, key)
+
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process."""
         from ..screens.attach import open_attach_on
@@ -217,12 +222,6 @@ class VramtopApp(BoardApp):
         """Open the help, at the keys of the screen that the user is on."""
         titles = [str(screen.TITLE) for screen in reversed(self.screen_stack)]
         self.push_screen(HelpScreen(titles, self.BINDINGS))
-
-    def switch_host_line(self) -> None:
-        """Show the line about the host, or hide it, from now on."""
-        self.host_line = not self.host_line
-        self._options.save_host_line(self.host_line)
-        self.update_demand()
 
     def action_pause(self) -> None:
         """Pause the readings, or resume them."""

@@ -54,10 +54,6 @@ class AppOptions:
     """What the user has chosen on screens in earlier runs, such as the view of the process table."""
     save_setting: Callable[[str, str], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes, the theme among them."""
-    host_line: bool = True
-    """Show the line about the host, if there is room."""
-    save_host_line: Callable[[bool], None] = lambda _: None
-    """Called when the user switches that line on or off."""
     demand: CurrentDemand = field(default_factory=CurrentDemand)
     """What the screen in front shows beyond memory; the source reads only that."""
     clock: Callable[[], float] = time.monotonic

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.attach import Attachment
     from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import Demand, ProcessKey
+    from vramtop.monitor.snapshot import Demand, GpuKey, ProcessKey
 
     from ..background import EstimateFunction
 
@@ -69,6 +69,15 @@ class ShowsProcess(Protocol):
         """Its pid and start time; None: there is none now."""
 
 
+@runtime_checkable
+class ShowsGpus(Protocol):
+    """A screen with GPUs, one of which is under the cursor."""
+
+    @property
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU or MIG device under the cursor, or that of the process under it; None: there is none."""
+
+
 class BoardApp(TerminalApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 
@@ -83,8 +92,6 @@ class BoardApp(TerminalApp):
     """The interpreter that the user gave with ``--python``."""
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
-    host_line: bool
-    """Show the line about the host, if there is room."""
     attach: AutomaticAttach | None
     """Attaches to training processes by itself; None: this is not about this machine."""
     attachments: MutableMapping[ProcessKey, Attachment]
@@ -106,6 +113,10 @@ class BoardApp(TerminalApp):
         """The process under the dashboard's cursor."""
 
     @abstractmethod
+    def show_gpu(self, key: GpuKey) -> None:
+        """Open the GPU screen on this GPU or MIG device."""
+
+    @abstractmethod
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process."""
 
@@ -125,10 +136,6 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def save_setting(self, name: str, value: str) -> None:
         """Keep what the user has chosen on a screen for later runs."""
-
-    @abstractmethod
-    def switch_host_line(self) -> None:
-        """Show the line about the host, or hide it, from now on."""
 
     @abstractmethod
     def rebuild_board(self) -> None:

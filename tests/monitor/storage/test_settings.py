@@ -2,7 +2,7 @@ import stat
 import threading
 from pathlib import Path
 
-from vramtop.monitor.storage.settings import Settings
+from vramtop.monitor.storage.settings import HOST_LINE, OFF, ON, Settings, is_on
 
 
 def wait_until_written() -> None:
@@ -48,15 +48,10 @@ def test_a_damaged_file_is_renamed_and_reported(tmp_path: Path) -> None:
     assert "was kept as settings.json.damaged-" in said[1]
 
 
-def test_the_line_about_the_host_is_shown_until_it_is_switched_off(tmp_path: Path) -> None:
-    path = tmp_path / "settings.json"
-    assert Settings(path).host_line()
-    Settings(path).save("theme", "nord")
-    wait_until_written()
-    Settings(path).save_host_line(shown=False)
-    wait_until_written()
-    assert not Settings(path).host_line()
-    assert Settings(path).read()["theme"] == "nord"
+def test_the_line_about_the_host_is_shown_until_it_is_switched_off() -> None:
+    assert is_on({"theme": "nord"}, HOST_LINE)
+    assert not is_on({HOST_LINE: OFF}, HOST_LINE)
+    assert is_on({HOST_LINE: ON}, HOST_LINE)
 
 
 def test_a_file_that_cannot_be_read_is_reported_once(tmp_path: Path) -> None:
@@ -65,5 +60,5 @@ def test_a_file_that_cannot_be_read_is_reported_once(tmp_path: Path) -> None:
     said: list[str] = []
     settings = Settings(path, said.append)
     assert settings.read() == {}
-    assert settings.host_line()
+    assert settings.attaches()
     assert len(said) == 1

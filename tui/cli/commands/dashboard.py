@@ -15,7 +15,7 @@ from vramtop.monitor.host import HostRam, available_host_memory
 from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import PendingJobs, Reservations, Settings
+from vramtop.monitor.storage import HOST_LINE, PendingJobs, Reservations, Settings, is_on
 
 from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
 from ..crash_report import crash_sentence, save_fault
@@ -39,10 +39,10 @@ def run(options: argparse.Namespace) -> int:
     jobs = _jobs(options)
     settings, notices = Settings(), list[str]()
     settings.notify = notices.append
-    shows_host = settings.host_line()
+    saved = settings.read()
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
-    demand = CurrentDemand(Demand(host=shows_host), always=figures)
+    demand = CurrentDemand(Demand(host=is_on(saved, HOST_LINE)), always=figures)
     source, banner = _source(options, demand)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
@@ -56,7 +56,6 @@ def run(options: argparse.Namespace) -> int:
     pending = PendingJobs()
     pending.notify = notices.append
     saved_jobs = pending.load() if banner is None else ()  # saved for this machine, not for a recorded one
-    saved = settings.read()
     for job in (*saved_jobs, *jobs):
         watchlist.add_pending(job)
     if banner is None:  # set only now: jobs of the command line are not saved
@@ -83,8 +82,6 @@ def run(options: argparse.Namespace) -> int:
         theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
         settings=saved,
         save_setting=settings.save,
-        host_line=shows_host,
-        save_host_line=settings.save_host_line,
         demand=demand,
         attach=attach,
     )

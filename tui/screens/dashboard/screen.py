@@ -13,9 +13,11 @@ from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
+from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
+
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
-from .gpus import GpuArea, GpuRows
+from .gpus import GpuArea, GpuRows, panel_need
 from .header_text import header_line, notices, summary_line
 from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import Board
-    from vramtop.monitor.snapshot import Demand
+    from vramtop.monitor.snapshot import Demand, GpuKey
 
     from ..base import BoardApp, FeedStatus
 
@@ -102,6 +104,17 @@ class DashboardScreen(ProcessScreen):
             self._show_head(None, self.app.feed)
 
     @property
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU under the cursor of the rows; otherwise that of the table's row, or the first one."""
+        rows, selected = self.query_one(GpuRows), self.table.selected
+        if rows.has_focus and rows.selected_key is not None:
+            return rows.selected_key
+        if selected is not None:
+            return selected.gpu.key
+        shown = self.app.board.displayed_gpus if self.app.board else ()
+        return shown[0].reading.key if shown else None
+
+    @property
     def demand(self) -> Demand:
         """The figures that it shows beyond memory."""
         return replace(self.table.demand, gpus=self._gpu_area.detailed, host=self._shows_host)
@@ -109,7 +122,7 @@ class DashboardScreen(ProcessScreen):
     @property
     def _shows_host(self) -> bool:
         gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
-        return self.app.host_line and has_room(self._area.height, gpus)
+        return is_on(self.app.settings, HOST_LINE) and has_room(self._area.height, gpus)
 
     @property
     def _area(self) -> Size:
@@ -160,6 +173,10 @@ class DashboardScreen(ProcessScreen):
         if self.app.board:
             self._gpu_area.select(self.app.board, event.position)
         self._draw()
+
+    @on(GpuRows.Opened)
+    def _open_gpu(self, event: GpuRows.Opened) -> None:
+        self.app.show_gpu(event.key)
 
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
@@ -216,7 +233,8 @@ class DashboardScreen(ProcessScreen):
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""
-        self.app.switch_host_line()
+        self.app.save_setting(HOST_LINE, OFF if is_on(self.app.settings, HOST_LINE) else ON)
+        self.app.update_demand()
         self._draw()
 
     def commands(self) -> Iterable[SystemCommand]:
@@ -259,7 +277,7 @@ class DashboardScreen(ProcessScreen):
         return plan_layout(
             width=self._area.width,
             height=height,
-            gpus=len(board.displayed_gpus),
+            gpus=[panel_need(gpu) for gpu in board.displayed_gpus],
             processes=len(board.processes) + len(board.displayed_gpus),
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),

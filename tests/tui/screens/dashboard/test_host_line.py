@@ -39,8 +39,8 @@ def test_the_line_goes_first_where_there_is_no_room(height: int, gpus: int, room
 
 
 async def test_h_switches_the_line_and_its_readings_on_and_off(scripted_source, make_snapshot, make_gpu) -> None:
-    demand, saved = CurrentDemand(), []
-    options = AppOptions(interval=0.05, demand=demand, save_host_line=saved.append)
+    demand, saved = CurrentDemand(), {}
+    options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
     source = scripted_source([make_snapshot([make_gpu()], host=LOAD)])
     app = VramtopApp(source, Watchlist(lambda _: None), options)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -49,9 +49,10 @@ async def test_h_switches_the_line_and_its_readings_on_and_off(scripted_source, 
         await pilot.press("h")
         assert WORDS not in "".join(screen_lines(app))
         assert not demand.value.host
+        assert saved == {"host_line": "off"}
         await pilot.press("h")
         await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
-        assert saved == [False, True]
+        assert saved == {"host_line": "on"}
         assert demand.value.gpus == {"GPU-00000000": "compact"}
         await pilot.resize_terminal(80, 24)
         await until_shown(pilot, lambda: demand.value == Demand())

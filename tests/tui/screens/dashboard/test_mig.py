@@ -98,7 +98,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert "40.0" not in listed[2]
         assert "shared" in listed[2]
         assert "12.0/20.0    8.0" in listed[3]
-        assert "… warming up −6.0" in listed[3]  # its job's 12 of 18 GiB
+        assert "… warming up   −6.0" in listed[3]  # its job's 12 of 18 GiB
         assert listed[3].startswith("▶")  # the device with the job, not its GPU
         opened = app.screen.query_one("#open", GpuPanel).shown.plain
         assert "0:9 MIG 1g.20gb of" in opened
@@ -111,12 +111,12 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
         await settle(pilot)
         panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
         assert [lines[0].split("of H100")[0].split("H100")[0] for lines in panels] == [
-            "┌─ 0 ",
-            "┌─ 0:3:0 MIG 1c.3g.40gb ",
-            "┌─ 0:3:1 MIG 2c.3g.40gb ",
+            "── 0 ",  # without a job: no frame
+            "── 0:3:0 MIG 1c.3g.40gb ",
+            "── 0:3:1 MIG 2c.3g.40gb ",
             "┌─ 0:9 MIG 1g.20gb ",
         ]
-        assert "in MIG mode: programs run in its 3 devices" in panels[0][2]
+        assert "in MIG mode: programs run in its 3 devices" in panels[0][1]
         assert "11.0 of 40.0 GiB (28 %), shared · free 29.0" in panels[1][0]
         assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
@@ -238,7 +238,7 @@ def test_once_prints_the_fault_of_a_device_once(
 ) -> None:
     gpu = mig_gpu()
     less = replace(gpu, mig=tuple(replace(each, used_bytes=GIB) for each in gpu.mig))
-    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([make_snapshot([less], time=time.time())]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([make_snapshot([less], time=time.time())]))
     assert main(["--once"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "add up to" in line]
     assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
@@ -262,7 +262,7 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(
     make_gpu: Make,
 ) -> None:
     snapshot = make_snapshot([mig_gpu(), make_gpu(1)], time=time.time())
-    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([snapshot]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([snapshot]))
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
