@@ -90,16 +90,18 @@ def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
         return None
     slack = memory_segment("slack", expected - components.total_bytes)
     return draw_bar(
-        [*component_segments(components, budget=_only_budget(gpu), uncertain=is_uncertain(gpu)), slack],
+        [*component_segments(components, budget=_wording_budget(gpu), uncertain=is_uncertain(gpu)), slack],
         scale_bytes=gpu.reading.total_bytes or 1,
         width=width,
         marked=BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected),
     )
 
 
-def _only_budget(gpu: GpuRow) -> Budget | None:
-    jobs = gpu.rows_with_budget
-    return jobs[0].budget if len(jobs) == 1 else None
+def _wording_budget(gpu: GpuRow) -> Budget | None:
+    """Return a budget in whose words the sum can be shown: of the only job, or of any if all are servers."""
+    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
+    alike = len(budgets) == 1 or all(budget.serving is not None for budget in budgets)
+    return budgets[0] if budgets and alike else None
 
 
 def is_uncertain(gpu: GpuRow) -> bool:
