@@ -172,8 +172,8 @@ class Watchlist:
             return row if reason is None else replace(row, no_budget_reason=reason)
         run, rank = rank_of[row.process.key]
         row = replace(row, job=run.job, missing=run.missing)
-        if run.job.served_by_vllm:  # also where its command line does not say so
-            row = replace(row, kind="server", program_name="vLLM")
+        if run.job.is_served:  # also where its command line does not say so
+            row = replace(row, kind="server", program_name=run.job.engine_name)
         budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
         if isinstance(budget, str):
             return replace(row, problem=budget, no_budget_reason=self.no_budget_reason(row))

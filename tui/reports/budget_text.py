@@ -44,7 +44,9 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield output.text(_model_line(budget))
     if budget.serving is not None:
         each, cache = format_gib(budget.serving.sequence_bytes, digits=2), peak.components.activations
-        yield output.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+        yield output.text(
+            f"{budget.serving.engine}: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens"
+        )
         yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
@@ -141,20 +143,20 @@ def _job_line(budget: Budget) -> str:
     every = budget.model.trainable_parameters == budget.model.parameters
     tuning = "full fine-tuning" if every else "fine-tuning of a part"
     if training.mode == "inference":
-        tuning = "served by vLLM" if job.served_by_vllm else "inference"
+        tuning = f"served by {job.engine_name}" if job.is_served else "inference"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
         tuning = f"LoRA rank {job.lora.rank}{quantized}"
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
-    most = "up to " if job.served_by_vllm else ""
+    most = "up to " if job.is_served else ""
     parts = [tuning, training.precision, f"{most}{batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
         parts.append(f"checkpointing {training.activation_checkpointing}")
     if parallel.world_size > 1:
-        split = "split" if job.served_by_vllm else parallel.strategy
+        split = "split" if job.is_served else parallel.strategy
         parts.append(f"{split} over {parallel.world_size:,} GPUs, each")
     return ", ".join(parts)
 

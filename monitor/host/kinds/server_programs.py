@@ -12,7 +12,9 @@ SERVERS = (
         titles=("VLLM::", "ray::RayWorkerWrapper"), has_job=True,
     ),
     KnownProgram(kind="server", name="TRL vLLM", executables=("trl",), with_word=("vllm-serve",)),
-    KnownProgram(kind="server", name="SGLang", executables=("sglang",), modules=("sglang",), titles=("sglang::",)),
+    KnownProgram(
+        kind="server", name="SGLang", executables=("sglang",), modules=("sglang",), titles=("sglang::",), has_job=True,
+    ),
     KnownProgram(
         kind="server", name="TGI", modules=("text_generation_server",),
         executables=("text-generation-launcher", "text-generation-server", "text-generation-router"),

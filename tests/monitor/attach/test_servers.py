@@ -75,9 +75,22 @@ def test_engines_that_a_script_starts_are_no_part_of_what_it_trains(start: Start
 
 
 def test_a_server_without_known_rules_is_named(start: Start, tmp_path: Path) -> None:
-    package = tmp_path / "sglang"
+    package = tmp_path / "lmdeploy"
     package.mkdir()
-    (package / "launch_server.py").write_text("import time; print('ready', flush=True); time.sleep(120)")
-    pid = start([sys.executable, "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-0.6B"])
-    with pytest.raises(UnreadableProcessError, match="belongs to SGLang, a server"):
+    (package / "serve.py").write_text("import time; print('ready', flush=True); time.sleep(120)")
+    pid = start([sys.executable, "-m", "lmdeploy.serve", "Qwen/Qwen3-0.6B"])
+    with pytest.raises(UnreadableProcessError, match="belongs to LMDeploy, a server"):
         read_run(pid)
+
+
+def test_workers_without_titles_are_those_on_the_gpus(start: Start, vllm: str) -> None:
+    Path(vllm).write_text(
+        "import os, time\n"
+        "if not os.fork() and not os.fork():\n    print('ready', flush=True)\n"  # an engine, and its worker
+        "time.sleep(120)\n"
+    )
+    pid = start([sys.executable, vllm, "serve", "Qwen/Qwen3-0.6B"])
+    engine, worker = sorted(child.pid for child in psutil.Process(pid).children(recursive=True))
+    attached = read_run(worker, on_gpu={engine, worker})
+    assert [rank.pid for rank in attached.ranks] == [engine, worker]
+    assert attached.reading.value("inference.engine") == "vllm"

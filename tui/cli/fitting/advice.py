@@ -88,7 +88,7 @@ def advise(
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )
-    if job.served_by_vllm:
+    if job.is_served:
         grown = replace(grown, micro_batch=None)  # vLLM runs as many sequences as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
@@ -178,7 +178,7 @@ def _largest_line(grown: LargestFitting, job: Job) -> str:
     limit = ", the model's limit" if grown.at_model_limit else ""
     length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"
     text = f"sequences of {length} (now {training.sequence_length:,})"
-    if not job.served_by_vllm:
+    if not job.is_served:
         batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "not even micro-batch 1"
         text = f"{batch} (now {training.micro_batch}); {text}"
     return f"largest that fits, with everything else unchanged: {text}"

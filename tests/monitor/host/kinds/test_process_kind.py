@@ -64,7 +64,7 @@ def test_only_some_kinds_may_have_a_job() -> None:
         None,
         "VLLM::EngineCore",
         "python -m ipykernel_launcher",
-        "sglang::scheduler",
+        "tritonserver",
         "Xorg",
     )
     assert [identify(None, command).may_have_job for command in commands] == [True, True, True, False, False, False]
