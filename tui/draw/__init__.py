@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .bars import (
+        PAINTED as PAINTED,
         BarRange as BarRange,
         BarSegment as BarSegment,
         Cell as Cell,
@@ -119,7 +120,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "bars": "BarRange BarSegment Cell component_segments draw_bar memory_segment split_beyond",
+            "bars": "BarRange BarSegment Cell component_segments draw_bar memory_segment PAINTED split_beyond",
             "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
