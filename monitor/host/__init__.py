@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ancestors as ancestors,
         parse_rank as parse_rank,
         read_process as read_process,
+        remember_process_tree as remember_process_tree,
     )
     from .process_origin import (
         ProcessOrigin as ProcessOrigin,
@@ -66,7 +67,9 @@ else:
             "interpreter": "find_interpreter installed_versions",
             "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
             "process_identity": "is_running namespace_pids start_time_of",
-            "process_info": "ancestors parse_rank ProcessInfo read_process UnreadableProcessError",
+            "process_info": (
+                "ancestors parse_rank ProcessInfo read_process remember_process_tree UnreadableProcessError"
+            ),
             "process_origin": "ancestor_pids ProcessOrigin read_origin",
             "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
             "run_processes": "find_run_processes RunProcesses",

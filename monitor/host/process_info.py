@@ -1,9 +1,11 @@
 """One process as vramtop may read it: command line, environment, folder, interpreter and parent."""
 
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -14,7 +16,7 @@ from vramtop.estimator.readers.program import Launch
 from vramtop.estimator.readers.tools import parse_launch
 
 from .kinds import KnownProgram, has_server_title, identify
-from .process_identity import is_same_start
+from .process_identity import is_same_start, processes_by_parent
 
 UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server"]
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
@@ -159,15 +161,39 @@ def ancestors(process: ProcessInfo) -> Iterator[ProcessInfo]:
 
 def descendants(process: ProcessInfo) -> Iterator[ProcessInfo]:
     """Yield its children and their children, in the order of their pids."""
-    try:
-        children = psutil.Process(process.pid).children(recursive=True)
-    except psutil.Error:
-        return
-    for child in sorted(children, key=lambda each: each.pid):
+    children = _TREE.children()
+    found, waiting = set[int](), [process.pid]
+    while waiting:
+        new = set(children.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
+    for pid in sorted(found - {process.pid}):
         try:
-            yield read_process(child.pid)
+            yield read_process(pid)
         except (InputError, CannotTellError):  # it has just ended
             continue
+
+
+def remember_process_tree(seconds: float) -> None:
+    """Look for children in a tree of processes that may be so old: with thousands of them, reading it takes long."""
+    _TREE.max_age_seconds = seconds
+
+
+@dataclass(slots=True)
+class _ProcessTree:
+    """The children of all processes, remembered for a while."""
+
+    max_age_seconds: float = 0.0
+    _children: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    _read_at: float = -math.inf
+
+    def children(self) -> Mapping[int, Sequence[int]]:
+        if time.monotonic() - self._read_at >= self.max_age_seconds:
+            self._children, self._read_at = processes_by_parent(), time.monotonic()
+        return self._children
+
+
+_TREE = _ProcessTree()
 
 
 def parse_rank(text: str | None) -> int | None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         SEPARATOR as SEPARATOR,
         WORST_FIRST as WORST_FIRST,
         badge as badge,
+        difference_label as difference_label,
         format_duration as format_duration,
         gpu_labels as gpu_labels,
         gpu_status as gpu_status,
@@ -72,12 +73,14 @@ if TYPE_CHECKING:
     from .memory_graph import (
         EIGHTHS as EIGHTHS,
         Readings as Readings,
+        TimelineMark as TimelineMark,
         axis_labels as axis_labels,
         column_of as column_of,
         column_sizes as column_sizes,
         graph_levels as graph_levels,
         level_of as level_of,
         level_rows as level_rows,
+        timeline_cells as timeline_cells,
     )
     from .palette import (
         ASCII_SIGNS as ASCII_SIGNS,
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
         NEUTRAL as NEUTRAL,
         NO_JOB as NO_JOB,
         OTHER_MEMORY as OTHER_MEMORY,
+        PHASES as PHASES,
         STATUSES as STATUSES,
         UNCERTAIN as UNCERTAIN,
         VERDICTS as VERDICTS,
@@ -134,15 +138,18 @@ else:
             ),
             "gpu_figures": "gpu_figure_parts power_words reason_badge",
             "labels": (
-                "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
-                "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
-                "worst_row"
+                "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
+                "join_to_width left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib "
+                "WORST_FIRST worst_row"
             ),
-            "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
+            "memory_graph": (
+                "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings "
+                "timeline_cells TimelineMark"
+            ),
             "palette": (
                 "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
-                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS "
-                "WARNING"
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY PHASES STATUSES UNCERTAIN unattributed_label "
+                "VERDICTS WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

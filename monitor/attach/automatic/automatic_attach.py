@@ -62,7 +62,8 @@ class AutomaticAttach:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watchlist = watchlist
-        self._enabled = enabled
+        self.enabled = enabled
+        """Read processes; they are named by their kind in any case."""
         self.left_alone = LeftAlone() if left_alone is None else left_alone
         self._tracing = tracing
         self.on_change = on_change
@@ -107,14 +108,14 @@ class AutomaticAttach:
         """Return why a process has no budget, in a word or two; None: nothing is known about it."""
         if not self._live:  # the machine of a recording, or not known yet
             reason = reason_by_kind(row)
-            return reason or ("reading…" if self._enabled and self._time == 0.0 else None)
-        if not self._enabled:
+            return reason or ("reading…" if self.enabled and self._time == 0.0 else None)
+        if not self.enabled:
             return reason_by_kind(row) or "not attached"
         return self._candidates.reason(row)
 
     def progress(self) -> AttachProgress | None:
         """Return how many runs have been read; None: nothing is read by itself."""
-        if not self._enabled or not self._live:
+        if not self.enabled or not self._live:
             return None
         with self._lock:
             read, total = self._candidates.count_groups()
@@ -123,17 +124,18 @@ class AutomaticAttach:
     def observe(self, board: Board) -> None:
         """Take note of the processes on a board, and read those that are new."""
         self._time, self._live = board.snapshot.time, board.snapshot.source.kind == "nvml"
-        if not self._enabled or not self._live:
+        if not self.enabled or not self._live:
             return
         now, rows = self._clock(), board.processes
         with self._lock:
-            self._candidates.update(rows, now)
-            due = self._candidates.first_due
-            if any_waits := due is not None and due <= now:
+            wanted = self._candidates.update(rows, now)
+            if is_due := self._candidates.is_due(now):
                 self._on_gpu = frozenset(row.process.pid for row in rows)
                 self.finished.clear()
+        if wanted:
+            self.left_alone.remove(wanted)
         self._drop_ended(board)
-        if any_waits:
+        if is_due:
             self._wake()
         elif self._tracing is not None:
             self._tracing.observe(board)
@@ -157,7 +159,7 @@ class AutomaticAttach:
                 self._candidates.read_again(keys, self._clock())
                 self.finished.clear()
             self._wake()
-            return f"Process {row.process.pid} is attached again." if self._enabled else _DISABLED
+            return f"Process {row.process.pid} is attached again." if self.enabled else _DISABLED
         self.left_alone.add(keys)
         self._watchlist.dismiss_runs(keys)
         with self._lock:
@@ -224,6 +226,8 @@ class AutomaticAttach:
 
     def _take(self, candidate: Candidate, answer: RunAnswer) -> None:
         """Add the run that was read, unless the user has decided about it in the meantime."""
+        if self._closing.is_set():  # the worker was ended
+            return
         if answer.traceback is not None:
             self.bugs.append(answer.traceback)
             self._on_bug(answer.traceback)

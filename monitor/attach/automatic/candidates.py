@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Hashable, Iterable, Iterator
+    from collections.abc import Collection, Container, Hashable, Iterable
 
     from ...board import ProcessRow
     from ...snapshot import ProcessKey, WatchedJob
@@ -74,8 +74,16 @@ class Candidates:
     def __init__(self, left_alone: Container[ProcessKey]) -> None:
         self._left_alone = left_alone
         self._by_key: dict[ProcessKey, Candidate] = {}
-        self.first_due: float | None = None
-        """When the next process is to be read; None: all are decided."""
+        self._groups: dict[Hashable, list[Candidate]] = {}
+        self._queue: list[Candidate] = []
+        """What is to be read now, the most pressing last; some of it may have been decided since."""
+        self._first_due: float | None = None
+        self._counts: tuple[int, int] | None = (0, 0)
+        """The answer of ``count_groups``; None: something has changed since."""
+
+    def is_due(self, now: float) -> bool:
+        """Return True if a process is to be read now."""
+        return bool(self._queue) or (self._first_due is not None and self._first_due <= now)
 
     def get(self, key: ProcessKey) -> Candidate | None:
         """Return a candidate; None: it has not been seen."""
@@ -88,9 +96,13 @@ class Candidates:
             return candidate.reason
         return "left alone" if row.process.key in self._left_alone else reason_by_kind(row) or "reading…"
 
-    def update(self, rows: Collection[ProcessRow], now: float) -> None:
-        """Take in the processes that are on the GPUs now; those that are decided already cost a look-up each."""
-        changed = False
+    def update(self, rows: Collection[ProcessRow], now: float) -> list[ProcessKey]:
+        """Take in the processes that are on the GPUs now; those that are decided already cost a look-up each.
+
+        Returns:
+            Processes that were left alone, and that the user has attached to since.
+        """
+        wanted, changed = [], False
         for row in rows:
             candidate = self._by_key.get(row.process.key)
             if candidate is None:
@@ -99,25 +111,37 @@ class Candidates:
                 continue
             if row.job is not None:
                 candidate.run_shown = True
-            elif candidate.run is not None and candidate.run_shown:  # dismissed by the user
-                candidate.run, candidate.reason, candidate.due = None, "left alone", None
-                changed = True
+                if candidate.reason == "left alone":
+                    candidate.reason = None
+                    wanted.append(candidate.key)
+            elif candidate.run_shown:  # the user has dismissed its run
+                candidate.run_shown, changed = False, True
+                self._leave(candidate)
             if candidate.command != row.process.command:
                 self._execute(candidate, row, now)
                 changed = True
             elif candidate.waits and _held(row) > _held(candidate.row):
                 candidate.row = row
-        if changed:
-            self._set_first_due()
         if len(self._by_key) > 2 * len(rows) + _SPARE_CANDIDATES:
-            present = {row.process.key for row in rows}
-            self._by_key = {key: each for key, each in self._by_key.items() if key in present}
-            self._set_first_due()
+            self._forget_all_but({row.process.key for row in rows})
+            changed = True
+        if changed:
+            self._look_again()
+        return wanted
 
     def next_due(self, now: float) -> Candidate | None:
         """Return the process to read next, the one with most memory first; None: none yet."""
-        due = [each for each in self._by_key.values() if each.due is not None and each.due <= now]
-        return min(due, key=lambda each: (each.readings, -_held(each.row)), default=None)
+        if not self._queue and self.is_due(now):
+            waiting = [each for each in self._by_key.values() if each.due is not None]
+            self._queue = [each for each in waiting if each.due is not None and each.due <= now]
+            self._queue.sort(key=lambda each: (-each.readings, _held(each.row)))
+            later = (each.due for each in waiting if each.due is not None and each.due > now)
+            self._first_due = min(later, default=None)
+        while self._queue:
+            candidate = self._queue.pop()
+            if candidate.due is not None and candidate.due <= now:
+                return candidate
+        return None
 
     def settle(self, candidate: Candidate, answer: RunAnswer, now: float, *, time: float) -> None:
         """Record that a process was read: its reason counts for all waiting processes of its group.
@@ -133,11 +157,11 @@ class Candidates:
         reason: NoBudgetReason | None = "server" if answer.reason and candidate.row.kind == "server" else answer.reason
         if candidate.run is None:
             candidate.reason = reason
-        if answer.attachment is None and answer.reason != "ended":
-            for each in self._of_group(candidate):
+        if (answer.attachment is None and answer.reason != "ended") or answer.reason == "no model":
+            for each in self._groups[candidate.group]:
                 if each.waits:
                     each.due, each.reason = None, reason
-        self._set_first_due()
+        self._expect(candidate.due)
 
     def attach(
         self, reader: Candidate, keys: Iterable[ProcessKey], run: WatchedJob | None, reason: NoBudgetReason | None
@@ -156,15 +180,14 @@ class Candidates:
                 candidate.run, candidate.run_shown, candidate.reason = run, False, reason
                 if candidate is not reader:
                     candidate.due = None
-        self._set_first_due()
+        self._counts = None
 
     def leave_alone(self, keys: Iterable[ProcessKey]) -> None:
         """Read these processes no more."""
         for key in keys:
             candidate = self._by_key.get(key)
             if candidate is not None:
-                candidate.run, candidate.reason, candidate.due = None, "left alone", None
-        self._set_first_due()
+                self._leave(candidate)
 
     def read_again(self, keys: Iterable[ProcessKey], now: float) -> None:
         """Read these processes now, whatever is known about them."""
@@ -172,26 +195,30 @@ class Candidates:
             candidate = self._by_key.get(key)
             if candidate is not None:
                 candidate.reason, candidate.due, candidate.readings = "reading…", now, 0
-        self._set_first_due()
+        self._look_again()
 
     def keys_of_group(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
         """Return the processes that were started like this one, such as the ranks of its run; itself among them."""
         candidate = self._by_key.get(key)
-        return (key,) if candidate is None else tuple(each.key for each in self._of_group(candidate))
+        return (key,) if candidate is None else tuple(each.key for each in self._groups[candidate.group])
 
     def count_groups(self) -> tuple[int, int]:
         """Return the groups that were read and all that were to be read."""
-        groups: dict[Hashable, bool] = {}
-        for each in self._by_key.values():
-            if each.readings or each.waits or each.run:
-                groups[each.group] = groups.get(each.group, False) or each.waits
-        return sum(not waits for waits in groups.values()), len(groups)
+        if self._counts is None:
+            read = [
+                not any(each.waits for each in members)
+                for members in self._groups.values()
+                if any(each.readings or each.waits or each.run for each in members)
+            ]
+            self._counts = sum(read), len(read)
+        return self._counts
 
     def _add(self, row: ProcessRow, now: float) -> None:
         process = row.process
         candidate = self._by_key[process.key] = Candidate(
             key=process.key, command=process.command, group=_group(row), row=row, reason=None
         )
+        self._groups.setdefault(candidate.group, []).append(candidate)
         if row.job is not None:  # somebody attached to it before
             return
         if process.key in self._left_alone:
@@ -212,8 +239,15 @@ class Candidates:
         reason = reason_by_kind(row)
         candidate.reason, candidate.due = (reason, None) if reason else ("reading…", now)
 
-    def _of_group(self, candidate: Candidate) -> Iterator[Candidate]:
-        return (each for each in self._by_key.values() if each.group == candidate.group)
+    def _leave(self, candidate: Candidate) -> None:
+        candidate.run, candidate.reason, candidate.due = None, "left alone", None
+        self._counts = None
+
+    def _forget_all_but(self, present: Container[ProcessKey]) -> None:
+        self._by_key = {key: each for key, each in self._by_key.items() if key in present}
+        self._groups = {}
+        for each in self._by_key.values():
+            self._groups.setdefault(each.group, []).append(each)
 
     def _again(self, candidate: Candidate, answer: RunAnswer, now: float, *, time: float) -> float | None:
         if candidate.readings >= MAX_READINGS:
@@ -224,8 +258,15 @@ class Candidates:
         is_young = start is not None and time - start < YOUNG_SECONDS
         return now + SETTLED_SECONDS if is_young and candidate.readings == 1 and answer.attachment else None
 
-    def _set_first_due(self) -> None:
-        self.first_due = min((each.due for each in self._by_key.values() if each.due is not None), default=None)
+    def _look_again(self) -> None:
+        """Collect anew what is to be read: something was added, or has changed."""
+        self._queue, self._counts = [], None
+        self._first_due = min((each.due for each in self._by_key.values() if each.due is not None), default=None)
+
+    def _expect(self, due: float | None) -> None:
+        self._counts = None
+        if due is not None:
+            self._first_due = due if self._first_due is None else min(due, self._first_due)
 
 
 def _held(row: ProcessRow) -> int:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import CannotTellError
 
 from ...host import is_running
-from ...storage import UserFile, change_in_background, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from ...snapshot import ProcessKey
+    from ...storage import UserFile
 
 _VERSION = 1
 _MAX_PROCESSES = 1000
@@ -60,6 +60,8 @@ class LeftAlone:
         return self._keys
 
     def _change(self, change: Callable[[set[ProcessKey]], set[ProcessKey]]) -> None:
+        from ...storage import change_in_background
+
         def changed(saved: _Keys) -> _Keys:
             keys = change({(pid, start) for pid, start in saved})
             return sorted((key for key in keys if is_running(key)), key=str)[:_MAX_PROCESSES]
@@ -68,5 +70,7 @@ class LeftAlone:
 
     @property
     def _file(self) -> UserFile[_Keys]:
+        from ...storage import UserFile, data_file  # not before a process could be left alone
+
         path = self._path or data_file("left-alone.json")
         return UserFile(path, kind=_Keys, empty=list, version=_VERSION, description="the processes that you left alone")

@@ -10,7 +10,7 @@ from vramtop.estimator.common import CannotTellError, InputError, VramtopError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import match_nvml_name
 
-from ...host import UnreadableProcessError, is_running
+from ...host import UnreadableProcessError, is_running, remember_process_tree
 from ..attachment import Attachment
 from ..read_run import read_run
 from ..saved_answers import SavedAnswers, with_saved_answers
@@ -19,6 +19,8 @@ from .run_answer import NoBudgetReason, ReadRequest, RunAnswer, TraceRequest
 _MAX_TRACING_BYTES = 6 * 2**30
 """Of RAM for the processes that trace a step."""
 _WATCH_SECONDS = 0.5
+_TREE_SECONDS = 1.0
+"""Age of the tree of processes that several readings share; ranks that are younger are read when a board has them."""
 _EVIDENCE = ("training.", "lora.", "parallel.")
 """Tables whose written settings show that a program trains."""
 
@@ -36,6 +38,7 @@ def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
 
 def _read(request: ReadRequest) -> RunAnswer:
     pid, start_time = request.pid, request.start_time
+    remember_process_tree(_TREE_SECONDS)
     try:
         _require_environment(pid)
         read = partial(read_run, pid, start_time=start_time, on_gpu=request.on_gpu or None)

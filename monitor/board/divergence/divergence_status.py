@@ -43,11 +43,15 @@ class Comparison:
     """Phase of the run; None: unknown."""
     trend: GrowthTrend | None = None
     """Trend of a job that grows although it should be steady."""
+    left_budget_at: float | None = None
+    """Unix seconds at which it went over its budget, or was steady below it; None: it did not, or that was not seen."""
 
     @property
     def difference_bytes(self) -> int | None:
-        """Observed less expected; None if nothing was observed."""
-        return None if self.observed_bytes is None else self.observed_bytes - self.expected_bytes
+        """Observed less expected; None if nothing was observed, or what is expected is a guess."""
+        if self.observed_bytes is None or self.status == "incomplete":
+            return None
+        return self.observed_bytes - self.expected_bytes
 
     @property
     def diverges(self) -> bool:
@@ -90,6 +94,7 @@ def compare_with_budget(
         sentence=sentence,
         phase=tracker.phase if observed is not None else None,
         trend=trend,
+        left_budget_at=tracker.steady_since if status == "under" else tracker.over_since,
     )
 
 
@@ -104,7 +109,8 @@ def as_far_as_known(comparison: Comparison, budget: Budget, missing: Sequence[st
     if comparison.status in ("unknown", "incomplete"):
         return comparison
     if missing:
-        return _incomplete(comparison, f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known")
+        names = " and ".join(key.rpartition(".")[2].replace("_", " ") for key in missing)
+        return _incomplete(comparison, f"its {names} {'is' if len(missing) == 1 else 'are'} not known")
     import msgspec  # not before there is a run
 
     directions = _DOUBTS.get(comparison.status, ())
@@ -118,7 +124,7 @@ def _incomplete(comparison: Comparison, reason: str) -> Comparison:
     observed = comparison.observed_bytes
     held = "its memory is not known" if observed is None else f"holds {format_gib(observed)} GiB"
     sentence = f"{held}, which cannot be judged: {reason}"
-    return replace(comparison, status="incomplete", sentence=sentence, trend=None)
+    return replace(comparison, status="incomplete", sentence=sentence, trend=None, left_budget_at=None)
 
 
 def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> Status:

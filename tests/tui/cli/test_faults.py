@@ -42,7 +42,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def call(snapshot: Snapshot | None, *words: str) -> tuple[int, str, str]:
         for command in ("once", "fit", "attach", "record"):
-            monkeypatch.setattr(f"vramtop.tui.cli.commands.{command}.NvmlSource", lambda: Machine(snapshot))
+            monkeypatch.setattr(f"vramtop.tui.cli.commands.{command}.NvmlSource", lambda **_: Machine(snapshot))
         code = main(words)
         captured = capsys.readouterr()
         return code, captured.out, captured.err

@@ -8,19 +8,20 @@ from textual.content import Content
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import ProcessRow
-from vramtop.monitor.board.divergence import RunPhase
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw import (
     COMPONENTS,
     MUTED,
     NO_JOB,
+    PHASES,
     STATUSES,
     BarSegment,
     Readings,
     badge,
     bar_content,
     beyond_budget_bytes,
+    difference_label,
     draw_bar,
     format_duration,
     held_colour,
@@ -33,14 +34,6 @@ from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_l
 from ..step import GPU_TOTAL, GPU_TOTAL_COLOUR
 from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
 
-PHASES: dict[RunPhase, tuple[str, str]] = {
-    "started": ("S", "start"),
-    "context": ("C", "context"),
-    "loading": ("L", "loading"),
-    "warming_up": ("F", "first step"),
-    "steady": ("=", "steady"),
-}
-"""Letter and name of each phase."""
 _LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
 _CACHED = "▒"
 
@@ -204,13 +197,12 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
-    difference = signed_gib(comparison.difference_bytes)
+    size = difference_label(comparison)
+    difference = f" {size} GiB" if size else ""
     phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
-    return Content.assemble(
-        status, f" {difference} GiB{phase} · {comparison.sentence} · {high_water_label(comparison)}"
-    )
+    return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")
 
 
 def _clock(unix_seconds: float) -> str:

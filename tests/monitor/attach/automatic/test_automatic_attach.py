@@ -106,7 +106,7 @@ def test_an_incomplete_run_says_what_is_missing_and_never_diverges(machine, star
     assert board.gpus[0].has_guessed_budget
     assert row.missing == ("training.sequence_length",)
     assert row.comparison.status == "incomplete"
-    assert "training.sequence_length is not known" in row.comparison.sentence
+    assert "its sequence length is not known" in row.comparison.sentence
 
 
 def test_what_the_user_filled_in_before_completes_a_run(machine, start, script, flags) -> None:

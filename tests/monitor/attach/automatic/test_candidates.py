@@ -77,7 +77,7 @@ def test_a_process_that_is_read_too_early_is_read_again_a_few_times(rows) -> Non
         assert read(candidates, now + seconds - 0.1, EARLY) is None
         now += seconds
         assert read(candidates, now, EARLY) == 1
-    assert candidates.first_due is None
+    assert not candidates.is_due(1e9)
 
 
 def test_a_young_complete_run_is_read_once_more(rows) -> None:
@@ -86,7 +86,7 @@ def test_a_young_complete_run_is_read_once_more(rows) -> None:
     complete = RunAnswer(attachment=object())  # type: ignore[arg-type]
     assert read(candidates, 0.0, complete, time=1_010.0) == 1
     assert read(candidates, SETTLED_SECONDS, complete, time=1_070.0) == 1
-    assert candidates.first_due is None
+    assert not candidates.is_due(1e9)
 
 
 def test_a_process_that_executes_another_program_is_decided_about_again(rows) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import ProcessGroup, ProcessRow
 
-from .....draw import CellText, format_duration, signed_gib, status_tone
+from .....draw import CellText, difference_label, format_duration, status_tone
 from .cell_texts import (
     STATUS_WIDTH,
     figure_tone,
@@ -81,7 +81,7 @@ def _budget(row: ProcessRow) -> CellText:
 
 def _difference(row: ProcessRow) -> CellText:
     comparison = row.comparison
-    return CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), status_tone(row))
+    return CellText("-" if comparison is None else difference_label(comparison) or "-", status_tone(row))
 
 
 def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGroup], CellText]:
