@@ -101,7 +101,6 @@ if TYPE_CHECKING:
         MemoryKind as MemoryKind,
         blend as blend,
         component_mark as component_mark,
-        darker as darker,
         ink_on as ink_on,
         on_colour as on_colour,
         unattributed_label as unattributed_label,
@@ -147,7 +146,7 @@ else:
                 "timeline_cells TimelineMark"
             ),
             "palette": (
-                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
+                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "
                 "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY PHASES STATUSES UNCERTAIN unattributed_label "
                 "VERDICTS WARNING"
             ),
