@@ -77,7 +77,6 @@ if TYPE_CHECKING:
         TimelineMark as TimelineMark,
         TimeMark as TimeMark,
         axis_labels as axis_labels,
-        column_of as column_of,
         column_sizes as column_sizes,
         graph_levels as graph_levels,
         level_of as level_of,
@@ -145,7 +144,7 @@ else:
                 "signed_gib WORST_FIRST worst_row"
             ),
             "memory_graph": (
-                "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings "
+                "axis_labels column_sizes EIGHTHS graph_levels level_of level_rows Readings "
                 "timeline_cells timeline_marks TimelineMark TimeMark"
             ),
             "palette": (
