@@ -108,14 +108,14 @@ class AutomaticAttach:
         """Return why a process has no budget, in a word or two; None: nothing is known about it."""
         if not self._live:  # the machine of a recording, or not known yet
             reason = reason_by_kind(row)
-            return reason or ("reading…" if self.enabled and self._time == 0.0 else None)
+            return reason or ("reading…" if self.enabled and not self._time else None)
         if not self.enabled:
             return reason_by_kind(row) or "not attached"
         return self._candidates.reason(row)
 
     def progress(self) -> AttachProgress | None:
         """Return how many runs have been read; None: nothing is read by itself."""
-        if not self.enabled or not self._live:
+        if not self.enabled or (self._time and not self._live):
             return None
         with self._lock:
             read, total = self._candidates.count_groups()
