@@ -72,12 +72,14 @@ if TYPE_CHECKING:
     from .memory_graph import (
         EIGHTHS as EIGHTHS,
         Readings as Readings,
+        TimelineMark as TimelineMark,
         axis_labels as axis_labels,
         column_of as column_of,
         column_sizes as column_sizes,
         graph_levels as graph_levels,
         level_of as level_of,
         level_rows as level_rows,
+        timeline_cells as timeline_cells,
     )
     from .palette import (
         ASCII_SIGNS as ASCII_SIGNS,
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
         NEUTRAL as NEUTRAL,
         NO_JOB as NO_JOB,
         OTHER_MEMORY as OTHER_MEMORY,
+        PHASES as PHASES,
         STATUSES as STATUSES,
         UNCERTAIN as UNCERTAIN,
         VERDICTS as VERDICTS,
@@ -138,11 +141,14 @@ else:
                 "join_to_width left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib "
                 "WORST_FIRST worst_row"
             ),
-            "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
+            "memory_graph": (
+                "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings "
+                "timeline_cells TimelineMark"
+            ),
             "palette": (
                 "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
-                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS "
-                "WARNING"
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY PHASES STATUSES UNCERTAIN unattributed_label "
+                "VERDICTS WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

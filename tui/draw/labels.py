@@ -120,21 +120,22 @@ def severity_rank(row: ProcessRow) -> int:
     return len(WORST_FIRST) if row.comparison is None else WORST_FIRST.index(row.comparison.status)
 
 
-def gpu_status(gpu: GpuRow) -> Content:
-    """Return the GPU's state by its worst job: sign, word and difference; without a job, why there is none."""
+def gpu_status(gpu: GpuRow, width: int) -> Content:
+    """Return the GPU's state by its worst job: sign, word, and at the right the difference; or why there is no job."""
     for fault in gpu.reading.faults:
         if fault.field is None:
             return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
     row = worst_row(gpu.rows)
     if row and row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
-        return Content.assemble(status, difference_label(row.comparison))
+        return left_and_right(status, Content.assemble(difference_label(row.comparison)), width)
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)
     if gpu.reading.processes is None:
         return Content.styled(" processes n/a", MUTED)
-    return Content.styled(" no budget" if gpu.rows else " idle", MUTED)
+    reason = next((row.no_budget_reason for row in gpu.rows if row.no_budget_reason), "no budget")
+    return Content.styled(f" {reason}" if gpu.rows else " idle", MUTED)
 
 
 def join_to_width(parts: Iterable[Content | str], width: int) -> Content:

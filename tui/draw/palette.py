@@ -21,7 +21,7 @@ from .contrast import WHITE, contrast, parse_hex
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget, ComponentName
-    from vramtop.monitor.board.divergence import Status
+    from vramtop.monitor.board.divergence import RunPhase, Status
     from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.preflight.context import CheckStatus
     from vramtop.monitor.snapshot import GpuReading
@@ -47,7 +47,7 @@ class Mark:
         return self.short or self.word
 
 
-GOOD, BAD, WARNING, NEUTRAL, UNCERTAIN = "#20734a", "#cb1a16", "#c4770d", "#7c7f8e", "#2c8be4"
+GOOD, BAD, WARNING, NEUTRAL, UNCERTAIN = "#207346", "#cb1a16", "#c4770d", "#7c7f8e", "#2c8be4"
 DARK_INK, LIGHT_INK = "#0b1220", "#ffffff"
 """Letters that stand on one of the palette's colours."""
 BEYOND_BUDGET = BAD
@@ -94,6 +94,15 @@ STATUSES: dict[Status, Mark] = {
     "out_of_memory": Mark("✗", "OUT OF MEMORY", BAD),
     "unknown": Mark("?", "unknown", NEUTRAL),
 }
+
+PHASES: dict[RunPhase, tuple[str, str]] = {
+    "started": ("S", "start"),
+    "context": ("C", "context"),
+    "loading": ("L", "loading"),
+    "warming_up": ("F", "first step"),
+    "steady": ("=", "steady"),
+}
+"""Letter and name of each phase of a run."""
 
 VERDICTS: dict[Verdict, Mark] = {
     "fits": Mark("✓", "FITS", GOOD),

@@ -8,13 +8,13 @@ from textual.content import Content
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import ProcessRow
-from vramtop.monitor.board.divergence import RunPhase
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw import (
     COMPONENTS,
     MUTED,
     NO_JOB,
+    PHASES,
     STATUSES,
     BarSegment,
     Readings,
@@ -34,14 +34,6 @@ from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_l
 from ..step import GPU_TOTAL, GPU_TOTAL_COLOUR
 from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
 
-PHASES: dict[RunPhase, tuple[str, str]] = {
-    "started": ("S", "start"),
-    "context": ("C", "context"),
-    "loading": ("L", "loading"),
-    "warming_up": ("F", "first step"),
-    "steady": ("=", "steady"),
-}
-"""Letter and name of each phase."""
 _LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
 _CACHED = "▒"
 

@@ -22,7 +22,9 @@ from .columns import (
     is_figure,
     process_command,
     process_user,
+    short_gpu_list,
     user_text,
+    without_folder,
 )
 
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
@@ -60,6 +62,8 @@ class TableRow:
     """Of a process below its group: the lines that connect both, and its rank."""
     rest_bytes: int | None = None
     """Bytes of memory that no process accounts for."""
+    parts: tuple["TableRow", ...] = ()
+    """Of a row for such memory on several GPUs: the rows of each."""
     ancestor: Ancestor | None = None
     """A process that holds no GPU memory, and has started some that do."""
     below: tuple[ProcessRow, ...] = ()
@@ -103,7 +107,7 @@ class TableRow:
             return CellText(f"{self.lead or ''}{cell.text}", cell.tone) if column.name == "COMMAND" else cell
         if self.ancestor is not None:
             return CellText(_texts_of_ancestor(self.ancestor, self.lead or "").get(column.name, ""), "muted")
-        return CellText(_texts_of_rest(self.gpu, self.rest_bytes).get(column.name, "-"), "muted")
+        return CellText(_texts_of_rest(self).get(column.name, "-"), "muted")
 
     @property
     def cells(self) -> dict[ColumnName, CellText]:
@@ -113,7 +117,7 @@ class TableRow:
     def _process_cell(self, row: ProcessRow, column: Column) -> CellText:
         cell = column.process(row)
         if column.name == "COMMAND" and self.lead is not None:
-            cell = CellText(f"{self.lead}{process_command(row, label=False)}", cell.tone)
+            cell = CellText(f"{self.lead}{process_command(row, label=self.group is None)}", cell.tone)
         if row.ended_at is None or column.name == "STATUS":
             return cell
         return CellText(_OF_ENDED.get(column.name, cell.text), "muted")
@@ -205,7 +209,8 @@ def _unattributed(gpu: GpuRow) -> list[TableRow]:
     return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)] if worth_a_row else []
 
 
-def _texts_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, str]:
+def _texts_of_rest(row: TableRow) -> dict[ColumnName, str]:
+    reading, size = row.gpu, row.rest_bytes
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
     else:
@@ -213,15 +218,19 @@ def _texts_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, st
         if size is None and (reason := reading.reason("unattributed_bytes")):
             words = f"unattributed n/a: {reason}"
     return {
-        "GPU": reading.label, "VRAM GiB": format_gib(size), "MAX": "", "SPREAD": "", "COMMAND": printable(words),
-    }  # fmt: skip
+        "GPU": short_gpu_list(part.gpu.label for part in row.parts or (row,)),
+        "VRAM GiB": format_gib(size),
+        "MAX": "",
+        "SPREAD": "",
+        "COMMAND": printable(words),
+    }
 
 
 def _texts_of_ancestor(ancestor: Ancestor, lead: str) -> dict[ColumnName, str]:
     return {
         "PID": str(ancestor.pid),
         "USER": user_text(ancestor.user) if ancestor.user else "",
-        "COMMAND": lead + printable(ancestor.command or ancestor.name or "n/a"),
+        "COMMAND": lead + printable(without_folder(ancestor.command or ancestor.name or "n/a")),
     }
 
 
@@ -229,8 +238,9 @@ def _searched_text(row: TableRow) -> str:
     cells = " ".join(row.cell(column).text for column in COLUMNS if not column.figure)
     if row.row is None and row.rows:
         return cells.lower()  # its GPUs are found in its processes
+    process = row.row.process.command or "" if row.row else ""  # also what the cell leaves out
     job = row.row.job.label if row.row and row.row.job else ""
-    return f"{cells} {job} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
+    return f"{cells} {job} {process} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
 
 
 def _position(row: TableRow) -> tuple[float, ...]:

@@ -219,15 +219,14 @@ class ProcessTable(ScrollView, can_focus=True):
         row = self.selected
         if row is None:
             return
-        process = row.process_row
-        if row.ancestor is not None:
-            self.notify(f"Process {row.ancestor.pid} holds no GPU memory.", markup=False)
-        elif process is None:
-            self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
-        elif row.fold == "folded" and not row.is_incomplete:
+        if row.fold == "folded" and not row.is_incomplete:
             self.action_unfold()
-        else:
+        elif (process := row.process_row) is not None:
             self.post_message(self.Opened(process))
+        elif row.ancestor is not None:
+            self.notify(f"Process {row.ancestor.pid} holds no GPU memory.", markup=False)
+        else:
+            self.notify(f"GPU {row.cells['GPU'].text}: {row.cells['COMMAND'].text}", markup=False)
 
     def action_unfold(self) -> None:
         """Show the processes of the run under the cursor."""

@@ -1,10 +1,16 @@
 """Rows of the table that shows runs: one per run or program, with the rows of its processes below it if unfolded."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
+from vramtop.estimator.common import GIB
 from vramtop.monitor.board import GroupKey, ProcessGroup, ProcessRow
 
 from .process_rows import SortKey, TableRow, in_order, in_rank_order, matches
+
+_SMALL_BYTES = 2 * GIB
+"""What the driver itself takes of a GPU is less."""
+_MIN_TOGETHER = 3
 
 
 def run_rows(
@@ -25,8 +31,18 @@ def run_rows(
         unfolded: groups whose processes are shown.
     """
     wanted = words.lower().split()
-    tops = in_order([*(_top(group) for group in groups), *rest], by)
+    tops = in_order([*(_top(group) for group in groups), *_together(rest)], by)
     return [row for top in tops for row in _with_children(top, wanted, by, unfolded)]
+
+
+def _together(rest: Sequence[TableRow]) -> list[TableRow]:
+    """Return memory that no process accounts for, what little each GPU has of it as one row."""
+    small = [row for row in rest if row.rest_bytes is not None and row.rest_bytes < _SMALL_BYTES]
+    if len(small) < _MIN_TOGETHER:
+        return list(rest)
+    size, gpu = sum(row.rest_bytes or 0 for row in small), small[0].gpu
+    row = TableRow(key=("unattributed",), gpu=gpu, row=None, rest_bytes=size, parts=tuple(small), fold="folded")
+    return [*(each for each in rest if each not in small), row]
 
 
 def _top(group: ProcessGroup) -> TableRow:
@@ -40,16 +56,15 @@ def _top(group: ProcessGroup) -> TableRow:
 def _with_children(
     top: TableRow, wanted: Sequence[str], by: SortKey, unfolded: Collection[GroupKey]
 ) -> Iterator[TableRow]:
-    group = top.group
-    if top.row is not None or group is None:
+    if top.fold is None:
         if not wanted or matches(top, wanted):
             yield top
         return
-    is_unfolded = group.key in unfolded
+    is_unfolded = top.key in unfolded
     if not wanted and not is_unfolded:
         yield top
         return
-    children = _children(group)
+    children = _children(top.group) if top.group else list(top.parts)
     found = [row for row in children if matches(row, wanted)] if wanted else children
     some = 0 < len(found) < len(children)
     if wanted and not found and not matches(top, wanted):
@@ -57,7 +72,7 @@ def _with_children(
     if not is_unfolded and not some:
         yield top
         return
-    yield TableRow(key=top.key, gpu=top.gpu, row=None, group=group, fold="unfolded")
+    yield replace(top, fold="unfolded")
     yield from _connected(in_rank_order(found or children, by))
 
 
@@ -75,4 +90,4 @@ def _child(group: ProcessGroup, row: ProcessRow, rank: str) -> TableRow:
 def _connected(rows: Sequence[TableRow]) -> Iterator[TableRow]:
     for at, row in enumerate(rows, start=1):
         line = "└ " if at == len(rows) else "├ "
-        yield TableRow(key=row.key, gpu=row.gpu, row=row.row, group=row.group, lead=f"{line}{row.lead or ''}")
+        yield replace(row, lead=f"{line}{row.lead or ''}")

@@ -84,13 +84,11 @@ class TableView:
 
     def unfold(self, row: TableRow) -> None:
         """Show the processes of a run."""
-        if row.group:
-            self._unfolded.add(row.group.key)
+        self._unfolded.add(row.key)
 
     def fold(self, row: TableRow) -> None:
         """Hide the processes of a run."""
-        if row.group:
-            self._unfolded.discard(row.group.key)
+        self._unfolded.discard(row.key)
 
     def _all_groups(self) -> Sequence[ProcessGroup]:
         if self._groups is None:

@@ -80,6 +80,7 @@ class _Tree:
         for found, node in nodes:
             process = found[0].process
             self._put_below(node, process.parent, process.parent_name)
+        self.roots = _with_processes(self.roots)
 
     def _put_below(self, node: _Node, parent: int | None, parent_name: str | None) -> None:
         above = self._node_of(parent, parent_name)
@@ -100,6 +101,13 @@ class _Tree:
         node = self._by_pid[pid] = _Node(ancestor=ancestor)
         self._put_below(node, ancestor.parent, None)
         return node
+
+
+def _with_processes(nodes: Sequence[_Node]) -> list[_Node]:
+    """Return the nodes without ancestors of nothing: a pid that is reused between two readings may look like a loop."""
+    for node in nodes:
+        node.children = _with_processes(node.children)
+    return [node for node in nodes if node.row or node.children]
 
 
 def _table_row(key: ProcessKey, rows: Sequence[ProcessRow]) -> TableRow:

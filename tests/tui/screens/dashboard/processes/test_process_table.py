@@ -243,6 +243,6 @@ def test_processes_are_named_as_what_they_are(make_board, make_gpu, make_process
     assert texts[:4] == [
         "SGLang server: sglang::scheduler_TP0",
         "tune, vLLM server: VLLM::EngineCore",
-        "/usr/lib/xorg/Xorg",
+        "Xorg",
         "python train.py",
     ]

@@ -7,6 +7,7 @@ import pytest
 from textual.app import App, ComposeResult
 from waiting import until_shown
 
+from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
@@ -208,12 +209,23 @@ async def test_groups_are_sorted_by_their_sums_and_worst_figures(make_board, gpu
         assert order["DIFF"][0] == order["STATUS"][0] == "4 procs"
 
 
-async def test_unattributed_memory_keeps_its_row(make_board, gpus):
+async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_much_has_a_row_of_its_own(
+    make_board, gpus, make_gpu
+):
+    def rest() -> list[tuple[str, str]]:
+        return [(row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in table.rows if not row.rows]
+
     app = TableApp()
-    async with app.run_test(size=(120, 20)):
+    async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(ProcessTable)
-        table.show_board(make_board(gpus()), width=120)
-        assert [row.cells["VRAM GiB"].text for row in table.rows if not row.rows] == ["1.0"] * 4
+        table.show_board(make_board([*gpus(), make_gpu(4, used_bytes=30 * GIB)]), width=120)
+        assert rest() == [("4", "30.0"), ("0-3", "4.0")]
+        table.focus()
+        await pilot.press("end", "enter")
+        assert rest() == [("4", "30.0"), ("0-3", "4.0"), *((str(at), "1.0") for at in range(4))]
+        await pilot.press("left")
+        table.filter_by("unattributed gpu2")
+        assert rest() == [("0-3", "4.0"), ("2", "1.0")]
 
 
 async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes(make_board, gpus):

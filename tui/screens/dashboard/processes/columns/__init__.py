@@ -15,7 +15,9 @@ if TYPE_CHECKING:
         group_user as group_user,
         process_command as process_command,
         process_user as process_user,
+        short_gpu_list as short_gpu_list,
         user_text as user_text,
+        without_folder as without_folder,
     )
     from .column import Column as Column, ColumnName as ColumnName
     from .column_choice import (
@@ -38,7 +40,9 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "cell_texts": "group_count group_gpus group_user process_command process_user user_text",
+            "cell_texts": (
+                "group_count group_gpus group_user process_command process_user short_gpu_list user_text without_folder"
+            ),
             "column": "Column ColumnName",
             "column_choice": "columns_named COLUMNS_SETTING columns_text",
             "column_dialog": "ColumnDialog",

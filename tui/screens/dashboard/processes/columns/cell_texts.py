@@ -12,6 +12,8 @@ from vramtop.monitor.snapshot import gpu_list
 from .....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import ProcessGroup, ProcessRow
 
@@ -48,10 +50,16 @@ def process_command(row: ProcessRow, *, label: bool = True) -> str:
         label: name the job, and what it is.
     """
     process = row.process
-    command = printable(process.command or process.name or process.note or "n/a")
+    command = printable(without_folder(process.command or process.name or process.note or "n/a"))
     if process.note and process.command:
         command = f"({printable(process.note)}) {command}"
     return f"{what}: {command}" if label and (what := _what(row, row.job)) else command
+
+
+def without_folder(command: str) -> str:
+    """Return a command line without the folder of its program, which is the same for most and leaves little room."""
+    program, blank, rest = command.partition(" ")
+    return f"{program.rpartition('/')[2]}{blank}{rest}" if program.startswith("/") else command
 
 
 def figure_tone(row: ProcessRow) -> Tone:
@@ -73,7 +81,12 @@ def group_user(group: ProcessGroup) -> str:
 
 def group_gpus(group: ProcessGroup) -> str:
     """Return its GPUs in the shortest form: ``0-7``."""
-    return gpu_list(gpu_labels(group.rows), most=_MAX_GPU_PARTS).replace(", ", ",")
+    return short_gpu_list(gpu_labels(group.rows))
+
+
+def short_gpu_list(labels: Iterable[str]) -> str:
+    """Return GPUs without blanks: ``0,2,4-7``."""
+    return gpu_list(labels, most=_MAX_GPU_PARTS).replace(", ", ",")
 
 
 def group_used(group: ProcessGroup) -> CellText:
