@@ -36,6 +36,13 @@ _BARS = (
     ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; bars are scaled to its memory"),
     ("n/a", "not known; details say why"),
 )
+_TABLE = (
+    ("▸ ▾", "a run, or processes of one program: its processes are folded away, or shown below it"),
+    ("* ~", "marked, for k: all of the row's processes, or some"),
+    ("MAX", "of a run: the most that a rank holds; BUDGET and DIFF are of that rank"),
+    ("SPREAD", "of a run: how much more that is than the rank with the least holds"),
+    ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
+)
 _STATUS_HELP = {
     "loading": "has not loaded all of its weights yet",
     "warming_up": "has not reached its first full step yet",
@@ -103,6 +110,7 @@ def help_content(
     dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings)
     lines = [_heading("Keys"), *(_entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
     lines += [_heading("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
+    lines += [_heading("Reading the table"), *(_entry(sign, text) for sign, text in _TABLE)]
     lines += [line for section in sections.values() for line in section]
     lines += [_heading("Graph of a run"), *(_entry(sign, text) for sign, text in _ATTACH_GRAPH)]
     lines += [_heading("Components of a budget")]

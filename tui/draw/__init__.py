@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .bars import (
+        PAINTED as PAINTED,
         BarRange as BarRange,
         BarSegment as BarSegment,
         Cell as Cell,
@@ -100,7 +101,6 @@ if TYPE_CHECKING:
         MemoryKind as MemoryKind,
         blend as blend,
         component_mark as component_mark,
-        darker as darker,
         ink_on as ink_on,
         on_colour as on_colour,
         unattributed_label as unattributed_label,
@@ -123,7 +123,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "bars": "BarRange BarSegment Cell component_segments draw_bar memory_segment split_beyond",
+            "bars": "BarRange BarSegment Cell component_segments draw_bar memory_segment PAINTED split_beyond",
             "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
@@ -146,7 +146,7 @@ else:
                 "timeline_cells TimelineMark"
             ),
             "palette": (
-                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
+                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "
                 "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY PHASES STATUSES UNCERTAIN unattributed_label "
                 "VERDICTS WARNING"
             ),
