@@ -49,7 +49,8 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
         yield output.text(
             f"{budget.serving.engine}: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens"
         )
-        yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
+        if cache > budget.serving.sequence_bytes:
+            yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
         yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
