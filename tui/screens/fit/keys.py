@@ -2,7 +2,7 @@
 
 from textual.binding import Binding, BindingType
 
-from ...job import ALT_DIGIT_CHARACTERS
+from ...job.form import ALT_DIGIT_CHARACTERS
 
 FIT_KEYS: list[BindingType] = [
     Binding(

@@ -14,7 +14,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 
-from ...job import CopiedTextScreen, JobForm, LoadedJob, ModelInput, OpenedJob, OpenJobScreen, open_save_dialog
+from ...job import CopiedTextScreen, LoadedJob, OpenedJob, OpenJobScreen, open_save_dialog
+from ...job.form import JobForm, ModelInput
 from ...widgets import KeysLine
 from ..preflight import PreflightMark
 from ..step import LiveStepScreen
@@ -125,7 +126,9 @@ class FitCheckScreen(Screen[None]):
             self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
         if self._pane.read_again(session.read_again):
             self._estimates.cancel()
-            self.query_one(VerdictView).show_problem(f"reading what you opened again, with {form.model}", mark="…")
+            self.query_one(VerdictView).show_problem(
+                f"reading what you opened again, with {form.state.model}", mark="…"
+            )
         else:
             self._estimate()
 

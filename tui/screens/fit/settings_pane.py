@@ -10,7 +10,8 @@ from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, with_changes
 
 from ...background import LatestOnlyTask
-from ...job import FormReading, JobForm, LoadedJob, cached_models, model_names
+from ...job import FormReading, LoadedJob
+from ...job.form import JobForm, cached_models, model_choices
 
 _MODEL = "model.id"
 
@@ -42,7 +43,7 @@ class SettingsPane(Vertical):
 
     def compose(self) -> ComposeResult:
         """The form."""
-        yield JobForm(self._initial, models=model_names(), id="form")
+        yield JobForm(self._initial, models=model_choices(), id="form")
 
     def on_mount(self) -> None:
         """Look for models in the Hugging Face cache, to suggest their names."""
@@ -94,7 +95,7 @@ class SettingsPane(Vertical):
         """Show a job that was read from a file or a launch line, with the place where each value was read."""
         self._reading.cancel()
         await self.remove_children()
-        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
+        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_choices(), id="form")
         await self.mount(form)
         self._edited_field = source.missing[0] if source.missing else _MODEL
 
@@ -103,4 +104,4 @@ class SettingsPane(Vertical):
         self._on_read(loaded)
 
     def _offer_models(self, names: tuple[str, ...]) -> None:
-        self.form.add_models(names)
+        self.form.set_models(model_choices(cached=names))

@@ -15,7 +15,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import load_job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.job.copy_dialog import CopiedTextScreen
-from vramtop.tui.job.job_form import FieldRow
+from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.job.save_dialog import SaveJobScreen
 from vramtop.tui.screens.fit.screen import FitCheckScreen

@@ -1,0 +1,83 @@
+"""Names of models to choose from, and the search among them: recent ones, those in the cache, built-in ones."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from textual.fuzzy import FuzzySearch
+
+from vramtop.estimator.model import built_in_models, hub_cache
+
+_MAX_FUZZY_CHARACTERS = 8
+"""Longer words are compared by their beginning: the matcher tries every way to spread the letters."""
+_SEARCH = FuzzySearch()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model that can be chosen."""
+
+    name: str
+    """As it is written into the field."""
+    note: str
+    """Where the name comes from: recent, in the cache, or the built-in model's publisher."""
+    other_names: tuple[str, ...] = ()
+
+
+def model_choices(recent: Sequence[str] = (), cached: Sequence[str] = ()) -> tuple[ModelChoice, ...]:
+    """Return the models that can be chosen, the likeliest first: recent, in the cache, built in."""
+    built_in = tuple(_built_in_choices())
+    known = {name: choice for choice in built_in for name in (choice.name, *choice.other_names)}
+    used = {known[name].name if name in known else name for name in recent}
+    found = [
+        *(ModelChoice(name, "recent", known[name].other_names if name in known else ()) for name in recent),
+        *(ModelChoice(name, "in the cache") for name in cached if name not in used),
+        *(choice for choice in built_in if choice.name not in used),
+    ]
+    return tuple({choice.name: choice for choice in reversed(found)}.values())[::-1]
+
+
+def search_models(typed: str, choices: Iterable[ModelChoice]) -> tuple[ModelChoice, ...]:
+    """Return the models whose name has the letters of each typed word in their order, the best match first."""
+    words = typed.casefold().split()
+    scored = [(_score(words, choice), choice) for choice in choices]
+    ranked = sorted((each for each in scored if each[0] > 0), key=lambda each: (-each[0], len(each[1].name)))
+    return tuple(choice for _, choice in ranked)
+
+
+def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the ids of the models in the Hugging Face cache, sorted; empty if the cache cannot be read."""
+    try:
+        names = sorted(
+            entry.name
+            for entry in hub_cache(os.environ if environ is None else environ).iterdir()
+            if entry.name.startswith("models--")
+        )
+    except OSError:
+        return ()
+    return tuple(name.removeprefix("models--").replace("--", "/", 1) for name in names)
+
+
+def _built_in_choices() -> Iterator[ModelChoice]:
+    for model in built_in_models():
+        publisher, _, short = model.id.rpartition("/")
+        yield ModelChoice(short, publisher or "built in", (model.id, *model.aliases))
+
+
+def _score(words: Sequence[str], choice: ModelChoice) -> float:
+    return max(_score_of_name(words, name) for name in (choice.name, *choice.other_names))
+
+
+def _score_of_name(words: Sequence[str], name: str) -> float:
+    """Return how well the words match; 0 if one of them does not."""
+    total = 0.0
+    for word in words:
+        if not _has_in_order(word, name.casefold()):
+            return 0.0
+        total += _SEARCH.match(word if word in name.casefold() else word[:_MAX_FUZZY_CHARACTERS], name)[0]
+    return total
+
+
+def _has_in_order(letters: str, name: str) -> bool:
+    rest = iter(name)
+    return all(letter in rest for letter in letters)
