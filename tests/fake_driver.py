@@ -28,6 +28,8 @@ class FakeProcess:
     """False: the accounting statistics belong to an earlier process with this pid."""
     gpu_instance: int | None = None
     compute_instance: int | None = None
+    utilisation: tuple[int, int] | None = None
+    """Percent of the multiprocessors and of the memory bandwidth in the latest sample; None: there is no sample."""
 
 
 @dataclass
@@ -305,6 +307,22 @@ class FakeDriver:
         unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
         stats._obj.maxMemoryUsage = unknown if found[0].peak_bytes is None else found[0].peak_bytes
         stats._obj.isRunning = found[0].running
+        return SUCCESS
+
+    def _nvmlDeviceGetProcessUtilization(  # noqa: N802
+        self, name: str, handle: Any, samples: Any, count: Any, since: Any
+    ) -> int:
+        gpu = self.gpus[handle_number(handle)]
+        if gpu.mig:
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        sampled = [(process.pid, process.utilisation) for process in gpu.processes if process.utilisation]
+        capacity, count._obj.value = count._obj.value, len(sampled)
+        if not sampled:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        if len(sampled) > capacity:
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+        for row, (pid, (sm, memory)) in zip(samples, sampled, strict=True):
+            row.pid, row.smUtil, row.memUtil, row.timeStamp = pid, sm, memory, since.value + 1
         return SUCCESS
 
     def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .host_need import HostNeed as HostNeed
     from .rank_peaks import RankPeaks as RankPeaks
     from .serving_need import ServingNeed as ServingNeed
+    from .serving_share import budget_on_gpu as budget_on_gpu
     from .uncertainty import widen_for_uncertainty as widen_for_uncertainty
 else:
     __getattr__, __all__ = lazy_exports(
@@ -38,6 +39,7 @@ else:
             "host_need": "HostNeed",
             "rank_peaks": "RankPeaks",
             "serving_need": "ServingNeed",
+            "serving_share": "budget_on_gpu",
             "uncertainty": "widen_for_uncertainty",
         },
     )

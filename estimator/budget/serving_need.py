@@ -12,7 +12,7 @@ class ServingNeed:
 
     ``gpu_memory_utilization`` is a share of the GPU's total for all that vLLM knows of: weights, the activations of its
     largest step, memory of other libraries, and the cache, which gets the rest (``determine_available_memory``,
-    vllm/v1/worker/gpu_worker.py). CUDA's context lies outside of that share.
+    vllm/v1/worker/gpu_worker.py). CUDA's context lies outside of that share; what else does depends on the version.
     """
 
     utilization: float
@@ -22,7 +22,7 @@ class ServingNeed:
     libraries: int
     """Allocated outside of torch while it profiles itself."""
     graphs: int
-    """CUDA graphs, which newer versions count in and older ones do not."""
+    """CUDA graphs; 0: it records none."""
     sequence_bytes: int
     """Cache of one sequence of full length."""
     token_bytes: int
@@ -30,6 +30,20 @@ class ServingNeed:
     sequences: int
     """Concurrent sequences that the job asks for."""
     length: int
+    cache: int | None = None
+    """Size of the cache where that is set, in place of a share."""
+    context: int = 0
+    """CUDA's context, outside of the share."""
+    communication: int = 0
+    """NCCL's buffers, where these are outside of the share."""
+    graphs_in_share: bool = False
+    """The share includes the CUDA graphs."""
+    context_in_share: bool = False
+    """The share includes CUDA's context."""
+    share_doubt: float = 0.0
+    """The share may be larger or smaller by that much of the GPU's total: the version has no known rules."""
+    sleeps: bool = False
+    """It may give its memory back for a time."""
 
     @property
     def fixed_bytes(self) -> int:
@@ -53,11 +67,18 @@ class ServingNeed:
 
     def asked_bytes(self, total_bytes: int) -> int:
         """Return the bytes that vLLM takes of a GPU."""
-        return int(self.utilization * total_bytes)
+        return int(self.utilization * total_bytes) if self.cache is None else self.fixed_bytes + self.cache
 
     def cache_bytes(self, total_bytes: int) -> int:
         """Return the bytes that remain for the cache; 0 if none do."""
-        return max(0, self.asked_bytes(total_bytes) - self.fixed_bytes)
+        if self.cache is not None:
+            return self.cache
+        return max(0, self.asked_bytes(total_bytes) - self.fixed_bytes - self._counted_graphs)
+
+    @property
+    def _counted_graphs(self) -> int:
+        """CUDA graphs, as far as they lessen the cache."""
+        return self.graphs if self.graphs_in_share else 0
 
     def cache_tokens(self, total_bytes: int) -> int:
         """Return the tokens that the cache holds, as vLLM logs them (``GPU KV cache size``)."""

@@ -22,6 +22,7 @@ _ALLOCATED_SHARE = 0.05
 _CACHED_SHARE = 0.08
 """Cached bytes, as a share of the allocated ones, that the closed form's range includes."""
 _MIN_CACHED_BYTES = 256 * MIB
+_WHY_SERVER = "its settings decide how a server divides its share of the GPU, not how much it takes"
 _OUTSIDE_BYTES = 300 * MIB
 """Error of CUDA context and libraries that the closed form's range includes."""
 
@@ -149,6 +150,9 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     measure, observed, expected = figure.measure, figure.observed, figure.expected
     if observed is None or expected is None:
         return Divergence(sentence="its memory cannot be read", parts=(), explanations=())
+    if budget.serving is not None:
+        words = f"{_MEASURE_LABELS[measure]} {format_gib(observed)} GiB, expected {format_gib(expected)}"
+        return Divergence(sentence=f"{words}; {_WHY_SERVER}", parts=(), explanations=())
     found = explain(
         budget.job,
         budget,

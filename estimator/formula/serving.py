@@ -8,7 +8,7 @@ from ..common import GIB, MIB
 from ..job import Gpu, Inference
 from ..model import Architecture, LocalParameters, Stage
 from .activations import layer_token_bytes, prefill_tokens, sequence_cache_bytes
-from .cuda_overhead import VLLM_GRAPHS_BYTES, context_bytes
+from .cuda_overhead import VLLM_GRAPHS_BYTES, context_bytes, nccl_bytes
 from .host_memory import host_need_of_plan
 from .plan import Plan
 
@@ -20,6 +20,8 @@ _SAMPLER_BYTES_PER_LOGIT = 41
 _LIBRARIES_BYTES = 250 * MIB
 """Buffers of NCCL, cuBLAS and attention kernels: 0.16 to 0.35 GiB in vLLM's logs (#12126, #13061, #10517)."""
 _LARGE_GPU_BYTES = 70 * GIB
+_UNKNOWN_VERSION_DOUBT = 0.02
+"""Of the GPU: the difference of the default shares of versions before and since 0.20."""
 
 
 def serving_budget(plan: Plan, *, method: Method) -> Budget:
@@ -75,11 +77,18 @@ def _need(plan: Plan, stage: Stage) -> ServingNeed:
         weights=round(sum(_weight_bytes(held, asked.weights, widths.compute) for held in stage.parameters)),
         activations=max(_prefill_bytes(plan, step), _sampler_bytes(arch, stage, min(sequences, step))),
         libraries=_LIBRARIES_BYTES,
-        graphs=VLLM_GRAPHS_BYTES,
+        graphs=VLLM_GRAPHS_BYTES if asked.cuda_graphs else 0,
         sequence_bytes=sequence_cache_bytes(job, arch, stage.layers, length),
         token_bytes=layer_token_bytes(job, arch) * stage.layers,
         sequences=sequences,
         length=length,
+        cache=asked.cache_bytes,
+        context=context_bytes(job.versions, plan.generation),
+        communication=0 if job.versions.counts_nccl else nccl_bytes(job.parallel),
+        graphs_in_share=job.versions.counts_cuda_graphs,
+        context_in_share=job.versions.counts_context,
+        share_doubt=0.0 if job.versions.knows_vllm else _UNKNOWN_VERSION_DOUBT,
+        sleeps=asked.sleep,
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         MissingFieldError as MissingFieldError,
         format_value as format_value,
     )
+    from .field_help import is_switch as is_switch
     from .gpu_catalogue import (
         Generation as Generation,
         Gpu as Gpu,
@@ -68,6 +69,7 @@ else:
         __name__,
         {
             "config_fields": "ConfigFields format_value MissingFieldError",
+            "field_help": "is_switch",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": "Job",
             "job_file": (

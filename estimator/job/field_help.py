@@ -44,8 +44,6 @@ class FieldHelp:
     """None: the key is absent by default."""
     when_absent: str | None = None
     """What applies while the key is absent, in words; None: the docstring does not say."""
-    is_flag: bool = False
-    """It is true or false."""
     placeholder: str = "NAME"
     """What stands for its value in a usage line: ``N``, ``NAME``, ``FOLDER``."""
 
@@ -79,9 +77,17 @@ def field_help(key: str) -> FieldHelp:
         choices=choices_of(field.type),
         default=_default(field),
         when_absent=absent["words"].strip() if absent else None,
-        is_flag=bool in (field.type, *get_args(field.type)),
         placeholder=_PLACEHOLDERS.get(key) or _placeholder(field.type),
     )
+
+
+@lru_cache(maxsize=256)
+def is_switch(key: str) -> bool:
+    """Return True if a key of the job file is true or false."""
+    table, _, name = key.partition(".")
+    kind = table_struct(table) if name else None
+    types = [field.type for field in msgspec.structs.fields(kind) if field.encode_name == name] if kind else []
+    return any(bool in (each, *get_args(each)) for each in types)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, budget_on_gpu
 from vramtop.estimator.common import VramtopError, format_gib
 
 from ..snapshot import DeviceIndex, GpuProcess, Snapshot
@@ -73,6 +73,7 @@ def find_starting_processes(
         if process.pid not in budgets:
             budgets |= _budgets_of_job(process, on_gpu, estimate, read_run)
         budget = budgets.get(process.pid)
+        budget = budget and budget_on_gpu(budget, gpu.cuda_total_bytes)
         remaining = (budget.steady_device_bytes if budget else 0) - (process.used_bytes or 0)
         if budget is not None and process.used_bytes is not None and remaining > 0:
             device = process.device_index_on(gpu.index)

@@ -28,7 +28,8 @@ class BudgetCache:
     def __init__(self, estimate: Callable[[Job], Budget]) -> None:
         self._estimate = estimate
         self._budgets: dict[bytes, Budget | str] = {}
-        self._rank_budgets: dict[bytes, dict[RankPeak, Budget]] = {}
+        self._rank_budgets: dict[bytes, dict[RankPeak | int, Budget]] = {}
+        """By pipeline stage; of servers by the memory of the GPU."""
 
     def budget_of(self, job: Job) -> Budget | str:
         """Return the budget of a job, or the reason that there is none."""
@@ -40,19 +41,38 @@ class BudgetCache:
                 self._budgets[key] = error.message
         return self._budgets[key]
 
-    def budget_of_rank(self, run: WatchedJob, rank: int) -> Budget | str:
+    def budget_of_rank(self, run: WatchedJob, rank: int, total_bytes: int | None = None) -> Budget | str:
         """Return the budget of one process of a run; always the same object until the job's budget changes.
 
-        The budgets of pipeline stages differ, which is known if all ranks of the run are on this machine.
+        The budgets of pipeline stages differ, which is known if all ranks of the run are on this machine. A server's
+        depends on the GPU, of which it takes a share.
+
+        Args:
+            run: the run.
+            rank: place of the process in the run.
+            total_bytes: memory of its GPU as CUDA states it; None: unknown.
         """
         budget = self.budget_of(run.job)
-        if isinstance(budget, str) or not budget.stages or len(run.pids) != run.job.parallel.world_size:
+        if isinstance(budget, str):
+            return budget
+        if budget.serving is not None:
+            return self._budget_on_gpu(budget, total_bytes)
+        if not budget.stages or len(run.pids) != run.job.parallel.world_size:
             return budget
         by_peak = self._rank_budgets.setdefault(job_key(run.job), {})
         peak = budget.ranks[rank]
         if peak not in by_peak:
             by_peak[peak] = budget.of_rank(rank)
         return by_peak[peak]
+
+    def _budget_on_gpu(self, budget: Budget, total_bytes: int | None) -> Budget:
+        from vramtop.estimator.budget import budget_on_gpu  # not before there is a server
+
+        by_total = self._rank_budgets.setdefault(job_key(budget.job), {})
+        total = total_bytes or 0
+        if total not in by_total:
+            by_total[total] = budget_on_gpu(budget, total_bytes)
+        return by_total[total]
 
     def set_budget(self, budget: Budget) -> None:
         """Replace the quick estimate of a job by a better one."""

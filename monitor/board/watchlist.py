@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..host import HostRam
     from ..snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
-    from .board import PendingRow, ProcessRow
+    from .board import GpuRow, PendingRow, ProcessRow
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Watchlist:
             gpus=gpus,
             pending=self._pending_rows(snapshot, committed, pending),
             committed=committed,
-            runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budgets.budget_of(run.job)) for run in runs]),
+            runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budget_of_run(run, gpus)) for run in runs]),
             anomalies=self.anomaly_detector.update(snapshot),
         )
         self._budgets.discard_unused((*(run.job for run in runs), *pending))
@@ -147,8 +147,16 @@ class Watchlist:
             return row
         run, rank = rank_of[row.process.key]
         row = replace(row, job=run.job, missing=run.missing)
-        budget = self._budgets.budget_of_rank(run, rank)
+        budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
         return replace(row, problem=budget) if isinstance(budget, str) else self._tracker.compare_process(row, budget)
+
+    def _budget_of_run(self, run: WatchedJob, gpus: Iterable[GpuRow]) -> Budget | str:
+        """Return the budget of a run; a server's is the one on the first of its GPUs."""
+        budget = self._budgets.budget_of(run.job)
+        if isinstance(budget, str) or budget.serving is None:
+            return budget
+        rows = (row for gpu in gpus for row in gpu.rows if row.process.key in run.pids)
+        return next((row.budget for row in rows if row.budget is not None), budget)
 
     def _pending_rows(
         self, snapshot: Snapshot, committed: Mapping[DeviceIndex, int], pending: Sequence[Job]

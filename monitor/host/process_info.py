@@ -12,6 +12,7 @@ from vramtop.estimator.common import CannotTellError, InputError, displayed_argu
 from vramtop.estimator.readers.program import Launch
 from vramtop.estimator.readers.tools import parse_launch
 
+from .kinds import has_server_title
 from .process_identity import is_same_start
 
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
@@ -51,6 +52,11 @@ class ProcessInfo:
     def is_helper(self) -> bool:
         """True if multiprocessing started it: its command line says nothing about the job."""
         return any(name in argument for argument in self.argv for name in _MULTIPROCESSING_MODULES)
+
+    @property
+    def is_titled(self) -> bool:
+        """True if a server has put a title in place of its command line: that of the server says what it runs."""
+        return has_server_title(self.argv)
 
     @property
     def is_rank(self) -> bool:
@@ -114,9 +120,12 @@ def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
 
 
 def ancestors(process: ProcessInfo) -> Iterator[ProcessInfo]:
-    """Yield its parent, its parent's parent and so on, up to vramtop itself or the machine's first process."""
+    """Yield its parent, its parent's parent and so on, up to vramtop itself.
+
+    The first process is one of them: in a container it runs the program.
+    """
     pid = process.parent
-    while pid and pid != os.getpid() and pid > 1:
+    while pid and pid != os.getpid():
         try:
             parent = read_process(pid)
         except (InputError, CannotTellError):

@@ -11,6 +11,10 @@ from vramtop.estimator.readers.tools import find_program_index, find_tool_by_lau
 from .open_files import open_files
 from .process_info import ProcessInfo, ancestors, descendants
 
+_WORKING_ROLES = (re.compile(r"::Worker"), re.compile(r"::(EngineCore|scheduler)"))
+"""Titles of the processes of a server that hold GPU memory: vLLM's workers, or its engine without any; SGLang's
+schedulers."""
+_NUMBER = re.compile(r"\d+")
 _GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
 
 
@@ -50,7 +54,7 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
     launcher = _launcher_of(program)
     copies = _self_launched_ranks(program)
     ranks = copies or _ranks(program, launcher)
-    workers = _spawned_ranks(program, on_gpu) if ranks == (program,) else ()
+    workers = (_server_workers(program) or _spawned_ranks(program, on_gpu)) if ranks == (program,) else ()
     if workers:
         return RunProcesses(requested=requested, program=program, launcher=launcher, ranks=workers, self_started=True)
     if copies:
@@ -65,7 +69,7 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
 def _program_of(requested: ProcessInfo) -> ProcessInfo | None:
     """Return the process with the training script: this one, the one that forked it, or one that it launched."""
     for process in (requested, *ancestors(requested)):
-        if not process.is_helper and process.argv:
+        if not process.is_helper and not process.is_titled and process.argv:
             break
     else:
         return None
@@ -187,6 +191,18 @@ def _spawned_ranks(program: ProcessInfo, on_gpu: Collection[int] | None) -> tupl
     children = [child for child in descendants(program) if child.parent == program.pid]
     alike = [child for child in children if child.is_spawned or child.argv == program.argv]
     return tuple(child for child in alike if _holds_gpu_memory(child.pid, on_gpu))
+
+
+def _server_workers(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
+    """Return the processes of a server that hold GPU memory, which their titles tell: ``VLLM::Worker_TP1``.
+
+    An engine of one GPU has no workers and holds the memory itself: ``VLLM::EngineCore``.
+    """
+    titled = [child for child in descendants(program) if child.is_titled]
+    for role in _WORKING_ROLES:
+        if found := [child for child in titled if role.search(child.argv[0])]:
+            return tuple(sorted(found, key=lambda child: [int(number) for number in _NUMBER.findall(child.argv[0])]))
+    return ()
 
 
 def _holds_gpu_memory(pid: int, on_gpu: Collection[int] | None) -> bool:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .demand import CurrentDemand as CurrentDemand, Demand as Demand
+    from .demand import (
+        DRIVER_FIGURES as DRIVER_FIGURES,
+        CurrentDemand as CurrentDemand,
+        Demand as Demand,
+        ProcessFigure as ProcessFigure,
+    )
     from .field_types import ANNOTATION_NAMES as ANNOTATION_NAMES
     from .gpu_list import gpu_list as gpu_list
     from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
         mig_label as mig_label,
         processes_by_device as processes_by_device,
     )
+    from .process_figures import FIRST_SAMPLE as FIRST_SAMPLE, ProcessFigures as ProcessFigures
     from .snapshot import (
         HOST_MEMORY as HOST_MEMORY,
         MAX_UNIX_SECONDS as MAX_UNIX_SECONDS,
@@ -45,11 +51,12 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "demand": "CurrentDemand Demand",
+            "demand": "CurrentDemand Demand DRIVER_FIGURES ProcessFigure",
             "field_types": "ANNOTATION_NAMES",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
+            "process_figures": "FIRST_SAMPLE ProcessFigures",
             "snapshot": (
                 "AllocatorCounters ComputeMode DeviceIndex Fault FinalCounters GpuKey GpuProcess GpuReading "
                 "HistoryKey HOST_MEMORY MAX_UNIX_SECONDS MigReading NO_ANSWER NO_DRIVER ProcessCounters "

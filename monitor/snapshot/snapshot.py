@@ -225,6 +225,11 @@ class GpuReading:
         return any(fault.code == HOST_MEMORY for fault in self.faults)
 
     @property
+    def cuda_total_bytes(self) -> int | None:
+        """Its memory as CUDA states it: without what the driver reserves."""
+        return None if self.total_bytes is None else self.total_bytes - (self.reserved_bytes or 0)
+
+    @property
     def attributed_bytes(self) -> int | None:
         """Sum over the processes; None if the list or one of its figures is unknown."""
         if self.processes is None:

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ..draw import COMPONENTS, STATUSES, VERDICTS, Mark
+from ..draw import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour
 from ..screens import SCREENS, ScreenSpec
 from ..screens.dashboard import DashboardScreen, ProcessTable
 
@@ -141,4 +141,4 @@ def _entry(key: str, text: str) -> Content:
 
 
 def _marked(words: str, mark: Mark, text: str) -> Content:
-    return Content.assemble(" ", (words, f"#0b1220 on {mark.colour}"), f"  {text}")
+    return Content.assemble(" ", (words, on_colour(mark.colour)), f"  {text}")

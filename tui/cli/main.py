@@ -146,6 +146,10 @@ class _CommandParser(_Parser):
             _command_module(self._command).add_arguments(self)
             add_output_arguments(self, suppress_defaults=True)
             self._command = None
+            if self.get_default("flags") is not None:
+                from ..job.flags import normal_words
+
+                args = normal_words(args)
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:  # the parent parser would refer to its own help
             self.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -56,7 +56,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
 
 def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the job with all of its settings, the machine, and the method of the estimate."""
-    from ..job import add_job_arguments
+    from ..job.flags import add_job_arguments
 
     add_job_arguments(parser)
     _add_machine_arguments(parser)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     )
     from .gpu_bars import (
         BUDGET_LINE as BUDGET_LINE,
-        NO_JOB as NO_JOB,
         bar_content as bar_content,
         budget_cells as budget_cells,
         held_cells as held_cells,
@@ -73,19 +72,28 @@ if TYPE_CHECKING:
     )
     from .palette import (
         ASCII_SIGNS as ASCII_SIGNS,
+        BAD as BAD,
         CHECK_RUNNING as CHECK_RUNNING,
         CHECK_UNKNOWN as CHECK_UNKNOWN,
         CHECKS as CHECKS,
         COMPONENTS as COMPONENTS,
+        NEUTRAL as NEUTRAL,
+        NO_JOB as NO_JOB,
         OTHER_MEMORY as OTHER_MEMORY,
         STATUSES as STATUSES,
+        UNCERTAIN as UNCERTAIN,
         VERDICTS as VERDICTS,
+        WARNING as WARNING,
         Mark as Mark,
         MemoryKind as MemoryKind,
         blend as blend,
+        component_mark as component_mark,
         darker as darker,
+        ink_on as ink_on,
+        on_colour as on_colour,
         unattributed_label as unattributed_label,
     )
+    from .process_figures import figure_reason as figure_reason, figure_text as figure_text
     from .terminal_capabilities import (
         TEXTUAL_COLOUR_SYSTEMS as TEXTUAL_COLOUR_SYSTEMS,
         ColourDepth as ColourDepth,
@@ -104,13 +112,14 @@ else:
         __name__,
         {
             "bars": "BarSegment Cell component_segments draw_bar mark_range memory_segment",
+            "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
             "contrast": (
                 "BLACK luminance MIN_DRAWING_CONTRAST MIN_TEXT_CONTRAST nearest_of_16 nearest_of_256 readable "
                 "readable_of_16 readable_of_256 Rgb rgb_of_256 VGA WHITE XTERM"
             ),
-            "gpu_bars": "bar_content budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark NO_JOB",
+            "gpu_bars": "bar_content budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark",
             "labels": (
                 "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
                 "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
@@ -118,8 +127,9 @@ else:
             ),
             "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
             "palette": (
-                "ASCII_SIGNS blend CHECK_RUNNING CHECK_UNKNOWN CHECKS COMPONENTS darker Mark MemoryKind "
-                "OTHER_MEMORY STATUSES unattributed_label VERDICTS"
+                "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS darker ink_on Mark "
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY STATUSES UNCERTAIN unattributed_label VERDICTS "
+                "WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

@@ -12,11 +12,9 @@ from vramtop.monitor.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuReading
 
 from .bars import BarSegment, Cell, component_segments, draw_bar, mark_range, memory_segment
-from .palette import STATUSES, darker
+from .palette import NO_JOB, STATUSES, darker, on_colour
 
 PROCESS = "█"
-NO_JOB = "#4d85cb"
-"""Colour of processes without a budget."""
 _MIN_PROCESS_CELLS = 1.5
 """Processes of fewer cells are drawn as one segment."""
 BUDGET_LINE = "┈"
@@ -86,7 +84,7 @@ def bar_content(cells: Sequence[Cell]) -> Content:
 def _style(cell: Cell) -> str:
     if cell.colour is None:
         return "bold" if cell.char == _MARK else ""
-    return f"#0b1220 on {cell.colour}" if cell.char.isalpha() or cell.char == BUDGET_LINE else cell.colour
+    return on_colour(cell.colour) if cell.char.isalpha() or cell.char == BUDGET_LINE else cell.colour
 
 
 def _process_segment(row: ProcessRow, *, dark: bool) -> BarSegment:

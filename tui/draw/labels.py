@@ -11,7 +11,7 @@ from textual.content import Content
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.host import duration_text
 
-from .palette import STATUSES, VERDICTS, Mark
+from .palette import STATUSES, VERDICTS, WARNING, Mark, on_colour
 from .text_output import printable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WORST_FIRST: tuple[Status, ...] = (
 SEPARATOR = " · "
 MUTED = "$foreground 65%"
 FAINT = "$foreground 35%"
-ALARM = "bold #0b1220 on #c96c04"
+ALARM = f"bold {on_colour(WARNING)}"
 _GPU_FAULTS = {
     "GPU_IS_LOST": "lost",
     "RESET_REQUIRED": "reset required",
@@ -90,7 +90,7 @@ def badge(mark: Mark, name: str) -> Content:
     """Return sign and word of a status or verdict between spaces; one that needs attention stands on its colour."""
     text = f" {mark.letter} {mark.word} "
     if mark.word in _BADGE_WORDS and name != "fits":
-        return Content.styled(text, f"bold #0b1220 on {mark.colour}")
+        return Content.styled(text, f"bold {on_colour(mark.colour)}")
     return Content.styled(text, _CALM_STYLES.get(name, MUTED))
 
 

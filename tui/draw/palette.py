@@ -1,12 +1,26 @@
-"""Letters, names and colours of components, statuses, verdicts and checks, for dashboard and command line alike."""
+"""Letters, words and colours of components, statuses, verdicts and checks, for dashboard and command line alike.
+
+How the colours were chosen; ``tests/tui/draw/test_palette.py`` holds each of these:
+
+- All stand out from a dark and from a light ground (WCAG 2.1: contrast 3), so that one palette serves every theme, and
+  dark or white letters are readable on each (4.5): ``ink_on``.
+- Components alternate between dark and light in the order in which a bar stacks them. Neighbours differ for protanopes,
+  deuteranopes and tritanopes too: an OKLab distance of at least 0.09, where 0.02 is just noticeable; of at least 0.055
+  between components that are neighbours only if those between them are empty.
+- Neighbours differ in 256 and in 16 colours. No component is red: red is memory beyond a budget.
+- Statuses use five colours (good, bad, warning, neutral, uncertain), which differ in the same way.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from .contrast import WHITE, contrast, parse_hex
+
 if TYPE_CHECKING:
-    from vramtop.estimator.budget import ComponentName
+    from vramtop.estimator.budget import Budget, ComponentName
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.preflight.context import CheckStatus
@@ -23,64 +37,104 @@ class Mark:
     letter: str
     word: str
     colour: str
-    """A hexadecimal RGB colour that stands out from dark and light ground, and on which ``INK`` is readable."""
+    """A hexadecimal RGB colour that stands out from dark and light ground; letters on it are of ``ink_on``."""
+    short: str = ""
+    """A shorter word for where there is little room; empty: the word is short enough."""
+
+    @property
+    def short_word(self) -> str:
+        """The shorter word, if there is one."""
+        return self.short or self.word
 
 
-INK = "#0b1220"
-"""Colour of letters that stand on one of these colours."""
+GOOD, BAD, WARNING, NEUTRAL, UNCERTAIN = "#20734a", "#cb1a16", "#c4770d", "#7c7f8e", "#2c8be4"
+DARK_INK, LIGHT_INK = "#0b1220", "#ffffff"
+"""Letters that stand on one of the palette's colours."""
+BEYOND_BUDGET = BAD
+"""Memory above the upper bound of a budget."""
+NO_JOB = "#4f79a8"
+"""Memory of processes without a budget."""
 
 COMPONENTS: dict[ComponentName, Mark] = {
-    "weights": Mark("W", "weights", "#3a80f3"),
-    "gradients": Mark("G", "gradients", "#0e9385"),
-    "optimizer": Mark("O", "optimizer", "#9269f6"),
-    "activations": Mark("A", "activations", "#c96c04"),
-    "logits": Mark("L", "logits and loss", "#e44593"),
-    "temporary": Mark("T", "temporary", "#87827f"),
-    "communication": Mark("M", "communication", "#189746"),
-    "context": Mark("C", "CUDA context", "#788497"),
+    "weights": Mark("W", "weights", "#3e86f1"),
+    "gradients": Mark("G", "gradients", "#2a6d5f", "grad"),
+    "optimizer": Mark("O", "optimizer", "#7a45d1", "optim"),
+    "activations": Mark("A", "activations", "#b06f0b", "act"),
+    "logits": Mark("L", "logits and loss", "#b12788", "logits"),
+    "temporary": Mark("T", "temporary", "#558d57", "temp"),
+    "communication": Mark("M", "communication", "#706212", "comm"),
+    "context": Mark("C", "CUDA context", "#87898d", "CUDA"),
 }
 
+_SERVER_WORDS: dict[ComponentName, tuple[str, str]] = {
+    "activations": ("KV cache", "KV"),
+    "temporary": ("largest step", "step"),
+    "communication": ("libraries", "libs"),
+}
+"""What a server holds in place of a training step's memory."""
+
 OTHER_MEMORY: dict[MemoryKind, Mark] = {
-    "held": Mark("█", "held", "#788497"),
-    "committed": Mark("▒", "committed", "#788497"),
-    "slack": Mark("·", "slack", "#788497"),
-    "unattributed": Mark("▓", "unattributed", "#788497"),
-    "reserved": Mark("░", "reserved", "#788497"),
+    "held": Mark("█", "held", NEUTRAL),
+    "committed": Mark("▒", "committed", NEUTRAL),
+    "slack": Mark("·", "slack", NEUTRAL),
+    "unattributed": Mark("▓", "unattributed", NEUTRAL),
+    "reserved": Mark("░", "reserved", NEUTRAL),
 }
 """Memory that is no component of a budget; slack is what PyTorch's allocator reserves beyond the components."""
 
 STATUSES: dict[Status, Mark] = {
-    "loading": Mark("…", "loading", "#788497"),
-    "warming_up": Mark("…", "warming up", "#788497"),
-    "on_budget": Mark("✓", "on budget", "#189746"),
-    "over": Mark("▲", "OVER", "#ef4444"),
-    "under": Mark("▼", "UNDER", "#c96c04"),
-    "growing": Mark("↗", "GROWING", "#ef4444"),
-    "incomplete": Mark("?", "incomplete", "#788497"),
-    "ended": Mark("■", "ended", "#788497"),
-    "out_of_memory": Mark("✗", "OUT OF MEMORY", "#ef4444"),
-    "unknown": Mark("?", "unknown", "#788497"),
+    "loading": Mark("…", "loading", NEUTRAL),
+    "warming_up": Mark("…", "warming up", NEUTRAL),
+    "on_budget": Mark("✓", "on budget", GOOD),
+    "over": Mark("▲", "OVER", BAD),
+    "under": Mark("▼", "UNDER", WARNING),
+    "growing": Mark("↗", "GROWING", BAD),
+    "incomplete": Mark("?", "incomplete", UNCERTAIN),
+    "ended": Mark("■", "ended", NEUTRAL),
+    "out_of_memory": Mark("✗", "OUT OF MEMORY", BAD),
+    "unknown": Mark("?", "unknown", NEUTRAL),
 }
 
 VERDICTS: dict[Verdict, Mark] = {
-    "fits": Mark("✓", "FITS", "#189746"),
-    "tight": Mark("!", "TIGHT", "#c96c04"),
-    "does_not_fit": Mark("✗", "DOES NOT FIT", "#ef4444"),
-    "unknown": Mark("?", "CANNOT TELL", "#788497"),
+    "fits": Mark("✓", "FITS", GOOD),
+    "tight": Mark("!", "TIGHT", WARNING),
+    "does_not_fit": Mark("✗", "DOES NOT FIT", BAD),
+    "unknown": Mark("?", "CANNOT TELL", NEUTRAL),
 }
 
 CHECKS: dict[CheckStatus, Mark] = {
-    "pass": Mark("✓", "pass", "#189746"),
-    "warning": Mark("!", "warning", "#c96c04"),
-    "failure": Mark("✗", "FAILURE", "#ef4444"),
-    "skipped": Mark("·", "skipped", "#788497"),
+    "pass": Mark("✓", "pass", GOOD),
+    "warning": Mark("!", "warning", WARNING),
+    "failure": Mark("✗", "FAILURE", BAD),
+    "skipped": Mark("·", "skipped", NEUTRAL),
 }
-CHECK_UNKNOWN = Mark("?", "unknown", "#c96c04")
+CHECK_UNKNOWN = Mark("?", "unknown", WARNING)
 """A check that could not be made, whatever its status."""
-CHECK_RUNNING = Mark("…", "running", "#788497")
+CHECK_RUNNING = Mark("…", "running", NEUTRAL)
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
 """ASCII characters for the signs above."""
+
+
+def component_mark(name: ComponentName, budget: Budget) -> Mark:
+    """Return the mark of a component, in the words of what the budget's job does."""
+    mark = COMPONENTS[name]
+    if budget.serving is None or name not in _SERVER_WORDS:
+        return mark
+    word, short = _SERVER_WORDS[name]
+    return replace(mark, word=word, short=short)
+
+
+@lru_cache(maxsize=256)
+def ink_on(colour: str) -> str:
+    """Return the colour of letters on a hexadecimal colour: white or dark, whichever is more readable."""
+    ground = parse_hex(colour)
+    return LIGHT_INK if contrast(WHITE, ground) >= contrast(parse_hex(DARK_INK), ground) else DARK_INK
+
+
+def on_colour(colour: str) -> str:
+    """Return the style of letters that stand on a hexadecimal colour."""
+    return f"{ink_on(colour)} on {colour}"
 
 
 def darker(colour: str, share: float = 0.72) -> str:

@@ -14,7 +14,7 @@ from vramtop.monitor.host import strip_invisible
 
 from .bars import Cell, colour_runs
 from .contrast import nearest_of_16, nearest_of_256, parse_hex
-from .palette import ASCII_SIGNS, INK
+from .palette import ASCII_SIGNS, ink_on
 from .terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
 
 _GROUNDS_FOR_WHITE_TEXT = (1, 4, 5)
@@ -80,11 +80,11 @@ class TextOutput:
         if self.colour_depth == "16":
             ground = nearest_of_16(parse_hex(colour))
             return f"\x1b[{97 if ground in _GROUNDS_FOR_WHITE_TEXT else 30};{40 + ground}m{text}\x1b[0m"
-        return f"\x1b[{self._code(38, INK)};{self._code(48, colour)}m{text}\x1b[0m"
+        return f"\x1b[{self._code(38, ink_on(colour))};{self._code(48, colour)}m{text}\x1b[0m"
 
     def _code(self, kind: int, colour: str) -> str:
         if self.colour_depth == "256":
-            return f"{kind};5;{16 if colour == INK else nearest_of_256(parse_hex(colour))}"
+            return f"{kind};5;{nearest_of_256(parse_hex(colour))}"
         return f"{kind};2;" + ";".join(map(str, parse_hex(colour)))
 
 

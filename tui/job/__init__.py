@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .changed_settings import changed_settings_text as changed_settings_text
     from .copy_dialog import CopiedTextScreen as CopiedTextScreen
     from .form_reading import FormReading as FormReading
-    from .job_flags import TRUST_KEY as TRUST_KEY, add_job_arguments as add_job_arguments, flags_by_key as flags_by_key
     from .load_job import (
         LoadedJob as LoadedJob,
         job_from_options as job_from_options,
@@ -29,7 +28,6 @@ else:
             "changed_settings": "changed_settings_text",
             "copy_dialog": "CopiedTextScreen",
             "form_reading": "FormReading",
-            "job_flags": "add_job_arguments flags_by_key TRUST_KEY",
             "load_job": "job_from_options load_from_options LoadedJob load_again",
             "open_dialog": "OpenedJob OpenJobScreen",
             "run_edits": "RunEdits",

@@ -8,7 +8,7 @@ from vramtop.estimator.advice import tool_edits
 from vramtop.estimator.common import displayed
 from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, job_differences, job_to_mapping, toml_value
 
-from .job_flags import TRUST_KEY, flags_by_key
+from .flags import TRUST_KEY, flags_by_key
 from .load_job import LoadedJob
 
 _ACCUMULATION = "training.gradient_accumulation"

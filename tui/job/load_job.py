@@ -19,7 +19,7 @@ from vramtop.estimator.job import (
 )
 from vramtop.estimator.model import read_config, resolve_model, usual_task
 
-from .job_flags import job_flags
+from .flags import FlagSettings, settings_of_flags
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.source import JobReading
@@ -75,29 +75,72 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
     """Load the job of the command line.
 
     Args:
-        options: parsed by a parser with ``add_job_arguments``.
+        options: parsed by a parser with ``add_job_arguments``, from ``normal_words``.
         launch: the launch line after ``--``; None if there is none.
 
     Raises:
         InputError: no job is given, it cannot be read, or a required setting is missing.
     """
-    changes = _changes_by_flags(options)
+    given = settings_of_flags(options.flags, gpus=getattr(options, "gpus", None))
+    changes = {**given.changes, **dict(parse_assignment(text) for text in options.set)}
+    named = options.job or (None if launch is not None else options.model_flag)
+    if options.model_flag and options.model_flag != named:
+        if options.job and Path(options.job).suffix not in (*_JOB_SUFFIXES, *_PROGRAM_SUFFIXES):
+            raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
+        changes.setdefault("model.id", options.model_flag)
+    loaded = _load(named, launch, changes, given, getattr(options, "gpus", None))
+    job = given.complete(loaded.job)
+    return _checked(replace(loaded, job=job, notes=(*given.remarks, *loaded.notes)))
+
+
+def _load(
+    named: str | None,
+    launch: Sequence[str] | None,
+    changes: Mapping[str, Any],
+    given: FlagSettings,
+    gpus: int | None,
+) -> LoadedJob:
+    """Load the file, the model or the launch line with these changes.
+
+    Raises:
+        InputError: there is none, it cannot be read, or a required setting is missing.
+    """
     if launch is not None:
-        if options.job:
-            raise InputError(f"both a job ({options.job}) and a launch line after -- were given; give one")
-        return _require_complete(_from_launch_line(launch, changes), "the launch line", "before the --, with")
-    if not options.job:
+        if named:
+            raise InputError(f"both a job ({named}) and a launch line after -- were given; give one")
+        loaded = _spread(_from_launch_line(launch, changes), changes, given, gpus)
+        return _require_complete(loaded, "the launch line", "before the --, with")
+    if not named:
         raise InputError("no job is given: a job file, a model, or a launch line after --")
-    path = Path(options.job)
+    path = Path(named)
     if path.suffix in _JOB_SUFFIXES and not path.is_dir():
-        return _checked(_require_complete(_from_file(path, changes), str(path), "with"))
+        return _require_complete(_spread(_from_file(path, changes), changes, given, gpus), str(path), "with")
     if path.suffix in _PROGRAM_SUFFIXES and is_file(path):
-        return _require_complete(_from_launch_line(["python", options.job], changes), str(path), "with")
+        loaded = _spread(_from_launch_line(["python", named], changes), changes, given, gpus)
+        return _require_complete(loaded, str(path), "with")
     try:
-        job = with_changes(_from_model(options.job, changes), changes, where="the command line")
-        return _checked(LoadedJob(job=job))
+        return LoadedJob(job=with_changes(_from_model(named, changes), changes, where="the command line"))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, gpus: int | None) -> LoadedJob:
+    """Return the job over the GPUs of the command line, where its own configuration leaves their number open."""
+    count = given.processes or gpus
+    missing = [key for key in loaded.missing if key in ("parallel.data_shard", "parallel.data_replicate")]
+    if loaded.reading is None or not count or len(missing) != 1:
+        return loaded
+    parallel = loaded.job.parallel
+    within = parallel.tensor * parallel.pipeline * parallel.context
+    if count % within:
+        return loaded
+    more = {**changes, missing[0]: count // within}
+    return replace(
+        loaded,
+        job=loaded.reading.job(more),
+        missing=loaded.reading.still_missing(more),
+        notes=(*loaded.notes, f"The job is spread over the {count} GPUs of the command line."),
+    )
 
 
 def _checked(loaded: LoadedJob) -> LoadedJob:
@@ -155,13 +198,6 @@ def load_again(text: str, first: LoadedJob, edits: Mapping[str, Any]) -> LoadedJ
     given = {key: value for key, value in edits.items() if not (is_same_model and key == "model.id")}
     loaded = load_from_text(text, given)
     return replace(loaded, origins={**loaded.origins, **dict.fromkeys(given, _GIVEN)})
-
-
-def _changes_by_flags(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the job keys that flags and ``--set`` change, with their values."""
-    flags = {key: getattr(options, key) for key in job_flags().values() if getattr(options, key) is not None}
-    assignments = [f"{key}={value}" for key, value in flags.items()] + list(options.set)
-    return dict(parse_assignment(text) for text in assignments)
 
 
 def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from vramtop.monitor.anomalies import Anomaly
 
-from ..draw import TextOutput
+from ..draw import WARNING, TextOutput
 
-ANOMALY_COLOUR = "#c96c04"
+ANOMALY_COLOUR = WARNING
 
 
 def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput, *, indent: str = "     ") -> Iterator[str]:

@@ -13,6 +13,7 @@ from ..draw import (
     VERDICTS,
     BarSegment,
     TextOutput,
+    component_mark,
     component_segments,
     draw_bar,
     format_table,
@@ -125,19 +126,21 @@ def _job_line(budget: Budget) -> str:
     every = budget.model.trainable_parameters == budget.model.parameters
     tuning = "full fine-tuning" if every else "fine-tuning of a part"
     if training.mode == "inference":
-        tuning = "inference"
+        tuning = "served by vLLM" if job.served_by_vllm else "inference"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
         tuning = f"LoRA rank {job.lora.rank}{quantized}"
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
-    parts = [tuning, training.precision, f"{batch} x {training.sequence_length} tokens"]
+    most = "up to " if job.served_by_vllm else ""
+    parts = [tuning, training.precision, f"{most}{batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
         parts.append(f"checkpointing {training.activation_checkpointing}")
     if parallel.world_size > 1:
-        parts.append(f"{parallel.strategy} over {parallel.world_size:,} GPUs, each")
+        split = "split" if job.served_by_vllm else parallel.strategy
+        parts.append(f"{split} over {parallel.world_size:,} GPUs, each")
     return ", ".join(parts)
 
 
@@ -169,9 +172,9 @@ def _phase_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     head = ("GiB", *(phase.name for phase in budget.phases))
     rows = [head]
     for name in names:
-        mark = COMPONENTS[name]
+        letter, word = COMPONENTS[name].letter, component_mark(name, budget).word
         figures = (format_gib(getattr(phase.components, name), digits=2) for phase in budget.phases)
-        rows.append((f"{mark.letter} {mark.word}", *figures))
+        rows.append((f"{letter} {word}", *figures))
     rows.append(("  allocated", *(format_gib(phase.allocated_bytes, digits=2) for phase in budget.phases)))
     rows.append(("  total", *(format_gib(phase.components.total_bytes, digits=2) for phase in budget.phases)))
     yield from (output.text(line) for line in format_table(rows, "<" + ">" * len(budget.phases)))

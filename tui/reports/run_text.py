@@ -13,12 +13,12 @@ from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board.divergence import Comparison
 from vramtop.monitor.snapshot import Snapshot, device_of
 
-from ..draw import STATUSES, TextOutput, format_table
+from ..draw import STATUSES, WARNING, TextOutput, format_table
 from .anomaly_text import ANOMALY_COLOUR
 from .budget_text import budget_lines
 
 _MAX_VALUE_LENGTH = 60
-_MISSING_COLOUR = "#c96c04"
+_MISSING_COLOUR = WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

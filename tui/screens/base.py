@@ -59,6 +59,15 @@ class DemandsFigures(Protocol):
         """The figures that it shows now; asked for with every board, and by ``BoardApp.update_demand``."""
 
 
+@runtime_checkable
+class ShowsProcess(Protocol):
+    """A screen about one process at a time, or about one of several."""
+
+    @property
+    def shown_process(self) -> ProcessKey | None:
+        """Its pid and start time; None: there is none now."""
+
+
 class BoardApp(TerminalApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 

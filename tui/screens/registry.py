@@ -93,6 +93,17 @@ SCREENS = (
         key_help="preflight: is everything there that a pending job needs; F12 or c in the fit check; r checks again",
         open="preflight.open_screen:open_pending_preflight",
     ),
+    ScreenSpec(
+        name="process",
+        key="i",
+        label="Info",
+        in_footer=False,
+        title="Process",
+        command_help="Utilisation, command, environment, open files and limits of a process",
+        key_help="the process under the cursor: SM, CPU, RAM, environment, open files, folder, parents, limits",
+        open="process.open_screen:open_process",
+        keys="process.keys:PROCESS_KEYS",
+    ),
 )
 
 

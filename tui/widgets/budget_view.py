@@ -13,11 +13,13 @@ from ..draw import (
     COMPONENTS,
     OTHER_MEMORY,
     VERDICTS,
+    WARNING,
     BarSegment,
     Cell,
     MemoryKind,
     badge,
     bar_content,
+    component_mark,
     component_segments,
     draw_bar,
     mark_range,
@@ -92,7 +94,8 @@ def phase_table(budget: Budget) -> list[Content]:
         for head, phase in zip(heads, budget.phases, strict=True)
     ]
     lines = [Content.assemble((f"{'GiB':<17}" + "".join(f"{head:>{width}}" for head in marked), "dim"))]
-    for name, mark in COMPONENTS.items():
+    for name in COMPONENTS:
+        mark = component_mark(name, budget)
         sizes = [getattr(phase.components, name) for phase in budget.phases]
         if any(sizes):
             figures = "".join(f"{format_gib(size, digits=2) if size else '·':>{width}}" for size in sizes)
@@ -104,7 +107,7 @@ def phase_table(budget: Budget) -> list[Content]:
 
 def remark_lines(budget: Budget) -> list[Content]:
     """Return the warnings, then the assumptions."""
-    warnings = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in budget.warnings]
+    warnings = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in budget.warnings]
     return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 

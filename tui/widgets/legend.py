@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual.content import Content
 
-from ..draw import COMPONENTS, MUTED, OTHER_MEMORY, MemoryKind
+from ..draw import COMPONENTS, MUTED, OTHER_MEMORY, MemoryKind, on_colour
 from .static_lines import StaticLines
-
-if TYPE_CHECKING:
-    from vramtop.estimator.budget import ComponentName
-
-_SHORT_WORDS: dict[ComponentName, str] = {
-    "gradients": "grads",
-    "optimizer": "optim",
-    "activations": "activ",
-    "logits": "logits",
-    "temporary": "temp",
-    "communication": "comm",
-    "context": "CUDA",
-}
-
 
 _BAR_SIGNS: tuple[MemoryKind, ...] = ("slack", "unattributed", "reserved")
 
@@ -32,9 +16,9 @@ def legend_line(width: int, *, bars: bool = True) -> Content:
     signs = f"  {slack}  ├─┤ range  {unattributed}  {reserved}" if bars else ""
     for short, extra in ((False, signs), (False, ""), (True, "")):
         parts = []
-        for name, mark in COMPONENTS.items():
-            word = _SHORT_WORDS.get(name, mark.word) if short else mark.word
-            parts.append(Content.assemble((mark.letter, f"#0b1220 on {mark.colour}"), (f" {word}", MUTED)))
+        for mark in COMPONENTS.values():
+            word = mark.short_word if short else mark.word
+            parts.append(Content.assemble((mark.letter, on_colour(mark.colour)), (f" {word}", MUTED)))
         line = Content.assemble(Content("  ").join(parts), (extra, MUTED))
         if line.cell_length <= width:
             break

@@ -49,6 +49,14 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """TRL's log-probabilities are gathered from a whole log-softmax (before 0.15)."""
     tiles_head: bool
     """TRL runs the head in tiles and makes no logits (since 1.15); before, in chunks that are recomputed."""
+    counts_cuda_graphs: bool
+    """vLLM's share of the GPU includes its CUDA graphs (since 0.20, VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)."""
+    counts_nccl: bool
+    """vLLM's share includes NCCL's buffers (before 0.11: its first snapshot was taken before they were allocated)."""
+    counts_context: bool
+    """vLLM's share includes everything that is in use on the GPU, other processes too (its V1 engine before 0.9)."""
+    knows_vllm: bool
+    """vLLM is one of the versions whose sources these rules were read from: 0.6 to 0.33."""
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
 
@@ -93,6 +101,10 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         leaves_loss_to_eager=older(software.torchtitan, 0, 1),
         gathers_log_softmax=older(software.trl, 0, 15),
         tiles_head=not older(software.trl, 1, 15),
+        counts_cuda_graphs=not older(software.vllm, 0, 20),
+        counts_nccl=older(software.vllm, 0, 11),
+        counts_context=older(software.vllm, 0, 9),
+        knows_vllm=older(software.vllm, 0, 34) and not older(software.vllm, 0, 6),
         gathers_with_root=older(software.torchtitan, 0, 2),
     )
 

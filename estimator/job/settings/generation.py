@@ -21,8 +21,14 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     """Type of the key-value cache; ``auto``: the type of computation."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """vLLM's share of the GPU's memory; what weights and activations leave of it is cache."""
+    cache_bytes: Annotated[int, Meta(ge=1, le=2**50)] | None = None
+    """vLLM: size of the key-value cache in bytes, in place of a share (``kv_cache_memory_bytes``)."""
     prefill_tokens: Positive | None = None
     """vLLM: most tokens in one step (``max_num_batched_tokens``); absent: its default for the GPU."""
+    cuda_graphs: bool = True
+    """vLLM: steps are recorded as CUDA graphs, which take memory (off by ``enforce_eager``)."""
+    sleep: bool = False
+    """vLLM: it gives its memory back while it sleeps (``enable_sleep_mode``)."""
 
 
 class Rollout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -1,12 +1,13 @@
 """vLLM: ``vllm serve MODEL`` and its older server module.
 
-Names, meanings and defaults: ``vllm/engine/arg_utils.py`` and ``vllm/config``.
+Names, meanings and defaults: ``vllm/engine/arg_utils.py`` and ``vllm/config`` of the versions 0.6 to 0.33.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...job.rules import older
 from ..program import Program, ToolCommand
 from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting, is_open
 from ..trainer import config_dtype, known_config
@@ -22,10 +23,12 @@ _WEIGHT_FORMATS = {
 }
 _CACHE_DTYPES = {"auto": "auto", "bfloat16": "auto", "float16": "auto"}
 _DEFAULT_SEQUENCES = 256
-_DEFAULT_MEMORY_SHARE = 0.9
-_UNITS = {"k": 1000, "m": 1_000_000, "K": 1024, "M": 1024**2}
-"""Suffixes of token counts: ``32k`` is 32,000 and ``32K`` 32,768."""
-_NOT_COUNTED = ("cpu_offload_gb", "speculative_config", "kv_cache_memory_bytes", "num_gpu_blocks_override")
+_DEFAULT_MEMORY_SHARE = 0.92
+_DEFAULT_MEMORY_SHARE_BEFORE_0_20 = 0.9
+_UNITS = {"k": 1000, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+"""Suffixes of counts and sizes: ``32k`` is 32,000 and ``32K`` 32,768."""
+_SPLIT_NOT_COUNTED = ("cpu_offload_gb", "speculative_config", "speculative_model")
+"""Settings that move memory between the weights and the cache; the share as a whole stays."""
 _PARALLEL_RULES = (
     int_rule("parallel.tensor", "tensor_parallel_size", "tp"),
     int_rule("parallel.pipeline", "pipeline_parallel_size", "pp"),
@@ -41,15 +44,28 @@ def read(program: Program) -> JobReading:
     findings.record("inference.engine", "vllm", "the program is vLLM", written=False)
     config = known_config(findings.get("model.id"), program.environ) or {}
     _read_sizes(settings, config, findings)
-    _read_memory_share(settings, findings)
+    _read_memory_share(settings, program)
     _read_dtypes(settings, config, findings)
     _read_parallel(settings, findings)
-    if settings.is_true("enable_lora"):
-        findings.warn("--enable-lora: the adapters' slots are not counted.")
-    for name in _NOT_COUNTED:
-        if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
-            findings.warn(f"{found.origin} changes the memory and is not counted.")
+    _read_switches(settings, program)
     return findings.build()
+
+
+def _read_switches(settings: LayeredSettings, program: Program) -> None:
+    findings = program.findings
+    if settings.is_true("enforce_eager"):
+        findings.record("inference.cuda_graphs", False, "--enforce-eager")
+    if settings.is_true("enable_sleep_mode"):
+        findings.record("inference.sleep", True, "--enable-sleep-mode")
+    if settings.is_true("enable_lora"):
+        findings.warn("--enable-lora: the adapters' slots are counted as cache.")
+    for name in _SPLIT_NOT_COUNTED:
+        if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
+            findings.warn(f"{found.origin} moves memory between weights and cache, which is not counted.")
+    blocks = settings.find("num_gpu_blocks_override")
+    if blocks is not None:
+        findings.warn(f"{blocks.origin} sets the size of the cache, and is not counted.")
+        findings.add_uncertainty("less", "activations")
 
 
 def _read_model(settings: LayeredSettings, program: Program) -> None:
@@ -67,9 +83,12 @@ def _read_model(settings: LayeredSettings, program: Program) -> None:
 
 def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     length = settings.find("max_model_len")
-    if length is not None and not is_open(length) and _token_count(length) is None:
+    if length is not None and str(length.value) in ("auto", "-1"):
+        findings.warn(f"{length.origin}: vLLM chooses the length that its cache can hold; the model's own is counted.")
+        length = None
+    if length is not None and not is_open(length) and _count(length) is None:
         findings.refuse("training.sequence_length", length)
-    if length is not None and (tokens := _token_count(length)):
+    if length is not None and (tokens := _count(length)):
         findings.record_from(length, "training.sequence_length", tokens)
     elif isinstance(longest := config.get("max_position_embeddings"), int):
         origin = "the model's max_position_embeddings: vLLM's default max_model_len"
@@ -78,14 +97,22 @@ def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: 
     sequences = settings.find("max_num_seqs") or default_setting(_DEFAULT_SEQUENCES, origin)
     record_int(findings, "training.micro_batch", sequences)
     step = settings.find("max_num_batched_tokens")
-    if step is not None and (tokens := _token_count(step)):
+    if step is not None and (tokens := _count(step)):
         findings.record_from(step, "inference.prefill_tokens", tokens)
     elif step is not None:
         findings.refuse("inference.prefill_tokens", step, "number of tokens")
 
 
-def _read_memory_share(settings: LayeredSettings, findings: FindingCollector) -> None:
-    default = default_setting(_DEFAULT_MEMORY_SHARE, "vLLM's default gpu_memory_utilization")
+def _read_memory_share(settings: LayeredSettings, program: Program) -> None:
+    findings, version = program.findings, program.versions.get("vllm")
+    cache = settings.find("kv_cache_memory_bytes", "kv_cache_memory")
+    if cache is not None and (size := _count(cache)):
+        findings.record_from(cache, "inference.cache_bytes", size)
+    elif cache is not None and not is_open(cache):
+        findings.refuse("inference.cache_bytes", cache, "size in bytes")
+    old = older(version, 0, 20)
+    value = _DEFAULT_MEMORY_SHARE_BEFORE_0_20 if old else _DEFAULT_MEMORY_SHARE
+    default = default_setting(value, f"vLLM {version or '0.20 and newer'}'s default gpu_memory_utilization")
     share = settings.find("gpu_memory_utilization") or default
     key = "inference.gpu_memory_utilization"
     try:
@@ -140,8 +167,8 @@ def _read_parallel(settings: LayeredSettings, findings: FindingCollector) -> Non
             findings.warn("--enable-expert-parallel: experts are counted whole on each data-parallel rank.")
 
 
-def _token_count(setting: Setting) -> int | None:
-    """Return a number of tokens, which may have a unit."""
+def _count(setting: Setting) -> int | None:
+    """Return a number of tokens or bytes, which may have a unit."""
     text = str(setting.value)
     unit = _UNITS.get(text[-1:])
     if unit is None:
@@ -154,7 +181,7 @@ def _token_count(setting: Setting) -> int | None:
 
 TOOL = Tool(
     name="vLLM",
-    programs=re.compile(r"(.*/)?vllm|vllm\.entrypoints\.(openai\.)?api_server"),
+    programs=re.compile(r"(.*/)?vllm|vllm\.entrypoints\.((openai\.)?api_server|cli\.main)"),
     commands=(ToolCommand(name="vllm", subcommands=frozenset({"serve"})),),
     is_config=lambda table: has_any(table, "gpu-memory-utilization", "max-model-len", "max-num-seqs"),
     read=read,

@@ -15,7 +15,7 @@ from .known_program import KnownProgram
 from .server_programs import SERVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ...snapshot import GpuProcess, ProcessType
     from .known_program import ProcessKind
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PROGRAMS = (*SERVERS, *NOTEBOOKS, *HELPERS, *TRAINING, *DESKTOP)
 """Every known program; the first that matches counts."""
 MAX_REMEMBERED = 4096
+_SERVER_TITLES = tuple(title for server in SERVERS for title in server.titles)
 _PYTHON_PROGRAM = KnownProgram(kind="training", name=None)
 _GRAPHICS = KnownProgram(kind="desktop", name="graphics")
 _OTHER = KnownProgram(kind="other", name=None)
@@ -49,6 +50,11 @@ def kind_label(kind: ProcessKind, name: str | None) -> str | None:
     if kind == "desktop":
         return name or "desktop"
     return name
+
+
+def has_server_title(argv: Sequence[str]) -> bool:
+    """Return True if a server has replaced the command line of one of its processes by a title."""
+    return bool(argv) and argv[0].startswith(_SERVER_TITLES)
 
 
 @lru_cache(MAX_REMEMBERED)

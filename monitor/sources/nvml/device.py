@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...host import ProcessFacts, sanitize_line
-from ...snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessType
+from ...snapshot import ComputeMode, CurrentDemand, Fault, GpuProcess, GpuReading, ProcessType
 from .device_calls import DeviceCalls, DeviceLostError, RefusedError
 from .error_messages import UNSUPPORTED_CODES, device_fault, field_fault
 from .gpu_sleep import can_suspend, is_suspended
 from .memory import NvmlMemory, shared_memory_use
 from .mig import NvmlMig
+from .process_utilisation import with_utilisation
 from .processes import process_rows
 
 RETRY_LOST_SECONDS = 5.0
@@ -39,10 +40,20 @@ class NvmlDevice:
         index: in NVML's list of devices.
         clock: monotonic seconds.
         now: Unix seconds.
+        demand: what readings are to contain beyond memory.
     """
 
-    def __init__(self, nvml: Any, index: int, *, clock: Callable[[], float], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        nvml: Any,
+        index: int,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        demand: CurrentDemand,
+    ) -> None:
         self.index = index
+        self._demand = demand
         self.uuid: str | None = None
         self.lost: str | None = None
         """The driver's error code if the whole device does not answer."""
@@ -195,6 +206,10 @@ class NvmlDevice:
             memory, memory_faults = self._memory.read_again(_used_by(processes))
         if any(_used_by(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
             mig, _ = self._mig.read()  # processes have grown in the meantime
+        if processes is not None:
+            processes = with_utilisation(
+                processes, self._demand.value, self._calls, self._handle, in_mig_mode=mig is not None, now=self._now
+            )
         return GpuReading(
             index=self.index,
             uuid=self.uuid,

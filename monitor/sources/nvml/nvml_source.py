@@ -8,6 +8,7 @@ from typing import Any
 
 from vramtop.estimator.common import ProcessLimitError
 
+from ...host.inspect import HostFigures
 from ...probe.probe_directory import ProbeDirectory
 from ...snapshot import NO_ANSWER, CurrentDemand, Fault, GpuReading, Snapshot, Source
 from .call_threads import CallThread, shut_down
@@ -43,6 +44,7 @@ class NvmlSource:
         demand: CurrentDemand | None = None,
     ) -> None:
         self._demand = demand or CurrentDemand()
+        self._host_figures = HostFigures(clock=clock)
         self._clock = clock
         self._now = now
         self._timeout = timeout
@@ -146,6 +148,7 @@ class NvmlSource:
         rows += [row for row in self._unlisted if row.index >= len(self._devices)]
         rows.sort(key=lambda row: row.index)
         rows, last_words = self._probes.add_counters(rows)
+        rows = self._host_figures.add(rows, self._demand.value)
         return Snapshot(
             time=self._now(), source=self._source, gpus=tuple(rows), faults=self._faults(), last_words=last_words
         )
@@ -183,7 +186,8 @@ class NvmlSource:
         if len(addresses) != count:
             addresses = (None,) * count
         kept = self._devices[:count]
-        new = [NvmlDevice(self._nvml, index, clock=self._clock, now=self._now) for index in range(len(kept), count)]
+        clocks = {"clock": self._clock, "now": self._now}
+        new = [NvmlDevice(self._nvml, index, demand=self._demand, **clocks) for index in range(len(kept), count)]
         self._devices = kept + new
         for device, address in zip(self._devices, addresses, strict=True):
             device.renew(address)

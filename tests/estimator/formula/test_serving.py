@@ -24,12 +24,13 @@ from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
 
 
-def job_of(line: str) -> Job:
-    return read_launch(shlex.split(line), environ={}, cwd=Path("/")).job()
+def job_of(line: str, version: str | None = None) -> Job:
+    versions = {"vllm": version} if version else {}
+    return read_launch(shlex.split(line), environ={}, cwd=Path("/"), versions=versions).job()
 
 
-def serving(line: str) -> ServingNeed:
-    need = estimate(job_of(line), gpu=find_gpu("h100-80gb")).serving
+def serving(line: str, version: str | None = None) -> ServingNeed:
+    need = estimate(job_of(line, version), gpu=find_gpu("h100-80gb")).serving
     assert need is not None
     return need
 
@@ -101,7 +102,7 @@ def test_one_sequence_of_full_length_needs_what_vllm_reports() -> None:
 
 def test_remaining_memory_is_cache() -> None:
     """Llama-3.1-8B on 23.58 GiB at 0.9: 3.81 GiB and 1952 blocks were left (vllm-project/vllm#10517)."""
-    need = serving(f"{LLAMA} --max-model-len 20000 --max-num-batched-tokens 20000")
+    need = serving(f"{LLAMA} --max-model-len 20000 --max-num-batched-tokens 20000", version="0.6.4")
     total = round(23.58 * GIB)
     assert need.asked_bytes(total) == pytest.approx(0.9 * total, abs=1)
     assert need.cache_bytes(total) / GIB == pytest.approx(3.81, abs=0.2)

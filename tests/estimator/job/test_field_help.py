@@ -1,8 +1,8 @@
 import pytest
 
-from vramtop.estimator.job import job_keys
+from vramtop.estimator.job import is_switch, job_keys
 from vramtop.estimator.job.field_help import field_help
-from vramtop.tui.job.job_flags import flags_by_key
+from vramtop.tui.job.flags import flags_by_key
 
 
 def test_every_flag_of_the_command_line_has_a_sentence():
@@ -48,5 +48,5 @@ def test_a_value_has_a_word_that_stands_for_it():
     assert field_help("inference.gpu_memory_utilization").placeholder == "SHARE"
     assert field_help("lora.targets").placeholder == "NAMES"
     assert field_help("run.output_dir").placeholder == "FOLDER"
-    assert field_help("training.compile").is_flag
-    assert not field_help("training.micro_batch").is_flag
+    assert is_switch("training.compile")
+    assert not is_switch("training.micro_batch")

@@ -8,7 +8,8 @@ import pytest
 from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Inference, Job, ModelSpec, Parallel, Training
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.history import History
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
@@ -200,3 +201,33 @@ def test_each_pipeline_stage_is_compared_with_its_own_need(
     alone = next(row for row in watchlist.update(replace(snapshot, time=2_002.0)).processes if row.job)
     assert alone.budget is not None
     assert alone.budget.steady_device_bytes == make_budget().steady_device_bytes
+
+
+def test_a_server_is_compared_with_the_share_of_its_own_gpu(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Make
+) -> None:
+    inference = Inference(engine="vllm", gpu_memory_utilization=0.5)
+    training = Training(mode="inference", precision="bf16", sequence_length=1024)
+    job = Job(model=ModelSpec(id="gpt2"), training=training, inference=inference)
+    small = replace(make_gpu(1, [make_process(2, 12)]), total_bytes=24 * GIB)
+    watchlist = Watchlist(estimate)
+    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0), (2, 1_000.0))))
+    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 70)]), small]))
+    large_row, small_row = board.processes
+    assert large_row.comparison is not None
+    assert small_row.comparison is not None
+    assert (large_row.comparison.status, small_row.comparison.status) == ("over", "on_budget")
+    assert small_row.budget is not None
+    assert small_row.budget.peak.device_bytes == pytest.approx(12 * GIB, abs=GIB)
+    assert board.runs[0].budget is large_row.budget
+    again = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 70)]), small]))
+    assert again.processes[0].budget is large_row.budget  # phases are tracked by budget
+
+
+def test_each_process_is_what_its_command_line_says(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Make
+) -> None:
+    commands = ("VLLM::Worker_TP0", "/usr/lib/xorg/Xorg :0", "python train.py")
+    processes = [replace(make_process(pid, 1), command=command) for pid, command in enumerate(commands, 1)]
+    rows = Watchlist(estimate).update(make_snapshot([make_gpu(0, processes)])).processes
+    assert [(row.kind, row.program_name) for row in rows] == [("server", "vLLM"), ("desktop", None), ("training", None)]

@@ -10,6 +10,7 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
+from vramtop.monitor.snapshot.process_figures import ProcessFigures
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
 
@@ -25,10 +26,12 @@ def snapshots(make_snapshot, make_gpu, make_process):
     )
     fault = Fault(field="power_w", code="NOT_SUPPORTED", message="this GPU does not report its power draw")
     lost = replace(make_gpu(1, faults=(fault,)), total_bytes=None, used_bytes=None, free_bytes=None, processes=None)
+    figures = ProcessFigures(sm_percent=48.0, cpu_percent=1612.5, rss_bytes=2**34, faults=(fault,))
+    with_figures = replace(make_process(4713, 7), figures=figures)
     watched = WatchedJob(job=job, pids=((4711, 1000.0), (4712, None)))
     return [
         make_snapshot(
-            [make_gpu(0, [make_process(used=used), make_process(4712, None, note="zombie")]), lost],
+            [make_gpu(0, [make_process(used=used), make_process(4712, None, note="zombie"), with_figures]), lost],
             time=2000.0 + used,
             faults=(fault,),
             watched=(watched,),

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, budget_on_gpu
 from vramtop.estimator.causes import Divergence
 from vramtop.estimator.common import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
@@ -22,7 +22,7 @@ from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml import NvmlSource
 
 from ...draw import detect_output
-from ...job import TRUST_KEY
+from ...job.flags import TRUST_KEY
 from ...reports import RunReport, run_lines
 from ..json_text import json_text
 from ..option_values import estimate_method
@@ -53,6 +53,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     largest = largest_rank(attachment, snapshot)
     gpu, process = largest or (None, None)
     budget = None if job is None else _estimate(options, attachment, job, gpu)
+    budget = budget and budget_on_gpu(budget, gpu.cuda_total_bytes if gpu else None)
     comparison = _compare(attachment, budget, process) if budget else None
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
         comparison = replace(comparison, sentence="it is on none of the GPUs that are visible here")

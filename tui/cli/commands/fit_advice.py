@@ -23,7 +23,8 @@ from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job import Gpu, Job, edit_job_file, unified_diff
 
 from ...draw import VERDICTS, TextOutput
-from ...job import LoadedJob, flags_by_key
+from ...job import LoadedJob
+from ...job.flags import flags_by_key
 
 _MAX_SUGGESTIONS = 6
 _HEADINGS: dict[Verdict, str] = {

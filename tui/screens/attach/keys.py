@@ -5,6 +5,10 @@ from textual.binding import Binding, BindingType
 ATTACH_KEYS: list[BindingType] = [
     Binding("escape", "app.pop_screen", "Back"),
     Binding("f3", "choose", "Process", key_display="F3", tooltip="attach to another process as well"),
+    Binding(
+        "i", "app.open_screen('process')", "Info",
+        tooltip="the process itself: SM, CPU, RAM, environment, open files, folder, parents, limits",
+    ),
     Binding("f5,t", "step", "Step", key_display="F5", tooltip="the training step of this job"),
     Binding(
         "f6", "other_pane", "Settings", key_display="F6",

@@ -10,7 +10,19 @@ from itertools import accumulate
 
 from vramtop.estimator.budget import Components
 
-from ...draw import COMPONENTS, EIGHTHS, NO_JOB, OTHER_MEMORY, Cell, Readings, blend, column_of, column_sizes, level_of
+from ...draw import (
+    COMPONENTS,
+    EIGHTHS,
+    NO_JOB,
+    OTHER_MEMORY,
+    Cell,
+    Readings,
+    blend,
+    column_of,
+    column_sizes,
+    ink_on,
+    level_of,
+)
 from ..step import MAX_GPU_TO_PEAK, STACK_ORDER
 
 EXPECTED, BOUND = "━", "┄"
@@ -148,7 +160,7 @@ def key_cells(data: RunGraphData, height: int) -> list[Cell]:
     for end, (letter, colour, size) in sorted(zip(ends, layers, strict=True), key=lambda pair: pair[1][2]):
         if size * height >= data.top_bytes // 2 and letter.isalpha():
             row = height - 1 - _row_of(end - size // 2, height, data.top_bytes)
-            cells[row] = Cell(letter, "#0b1220", colour)
+            cells[row] = Cell(letter, ink_on(colour), colour)
     return cells
 
 

@@ -11,6 +11,7 @@ from vramtop.monitor.snapshot import ProcessKey, gpu_list
 from ...draw import (
     MUTED,
     STATUSES,
+    WARNING,
     badge,
     format_duration,
     gpu_labels,
@@ -78,7 +79,9 @@ def process_header(rows: Sequence[ProcessRow]) -> Content:
 
 def warnings_content(attachment: Attachment) -> Content:
     """Return the warnings about what could not be read or understood."""
-    return Content("\n").join(Content.assemble(("! ", "bold #c96c04"), printable(text)) for text in attachment.warnings)
+    return Content("\n").join(
+        Content.assemble(("! ", f"bold {WARNING}"), printable(text)) for text in attachment.warnings
+    )
 
 
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:

@@ -77,14 +77,9 @@ class AttachScreen(Screen[None]):
         self._attachment: Attachment | None = None
         self._budget: Budget | None = None
         self._edited_field = "model.id"
-        answers = answers or SavedAnswers()
+        answers, known = answers or SavedAnswers(), {} if attached is None else attached
         self._reader = RunReader(
-            attach,
-            answers,
-            {} if attached is None else attached,
-            self.call_later,
-            on_read=self._show_attachment,
-            on_error=self._show_unread,
+            attach, answers, known, self.call_later, on_read=self._show_attachment, on_error=self._show_unread
         )
         self._edits = RunEdits(
             self,
@@ -221,6 +216,12 @@ class AttachScreen(Screen[None]):
         self.refresh_bindings()
 
     @property
+    def shown_process(self) -> ProcessKey | None:
+        """The process under the cursor of the table; before the run is on a GPU, its first."""
+        row = self.query_one(FollowedRun).selected
+        return (row.process.key if row else self._keys[0]) if self._keys else None
+
+    @property
     def _runs(self) -> tuple[RunRow, ...]:
         return self._board.runs if self._board else ()
 
@@ -289,7 +290,6 @@ class AttachScreen(Screen[None]):
         self._focus_on(None)
 
     def _cancel(self) -> None:
-        """Cancel all background work."""
         self._edits.cancel()
         self._reader.cancel()
         self._estimates.cancel()

@@ -13,9 +13,11 @@ from vramtop.monitor.snapshot import gpu_list
 
 from ...draw import (
     ALARM,
+    BAD,
     MUTED,
     SEPARATOR,
     STATUSES,
+    UNCERTAIN,
     VERDICTS,
     WORST_FIRST,
     badge,
@@ -23,6 +25,7 @@ from ...draw import (
     gpu_labels,
     join_to_width,
     left_and_right,
+    on_colour,
     printable,
     severity_rank,
     shorten,
@@ -53,7 +56,7 @@ def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
     right: list[Content | str] = []
     if feed.recording:
-        right.append(Content.styled(f" ● recording {printable(feed.recording)} ", "bold #0b1220 on #ef4444"))
+        right.append(Content.styled(f" ● recording {printable(feed.recording)} ", f"bold {on_colour(BAD)}"))
     if feed.paused:
         right.append(Content.styled(" paused ", ALARM))
     if feed.age_seconds is not None:
@@ -80,7 +83,7 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
     if board and not banner and board.snapshot.source.kind != "nvml":
         banner = "a recording, not this machine now"
     if banner:
-        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {printable(banner)}"))
+        lines.append(Content.assemble((" REPLAY ", f"bold {on_colour(UNCERTAIN)}"), f" {printable(banner)}"))
     if feed.failure:
         lines += _alarm_lines(feed.failure, width)
     elif board is None:
@@ -107,7 +110,7 @@ def _planning_lines(board: Board) -> list[Content]:
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
     if board.snapshot.source.kind == "nvml":
         words = " f checks a job against any GPU model; --demo plays a recording"
-        lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
+        lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(UNCERTAIN)}"), words))
     return lines
 
 
@@ -188,7 +191,7 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
         return Content.styled(words, MUTED)
     gpus = gpu_labels(row for job in those for row in job.worst)
     where = f"GPU {gpu_list(gpus, most=4)}"
-    return Content.assemble((f" {words} ", f"bold #0b1220 on {mark.colour}"), f" {where}")
+    return Content.assemble((f" {words} ", f"bold {on_colour(mark.colour)}"), f" {where}")
 
 
 def _next(pending: Sequence[PendingRow]) -> list[Content]:

@@ -12,7 +12,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board.fit import FitResult
 
-from ...draw import MUTED
+from ...draw import MUTED, WARNING
 from ...widgets import (
     METHOD_LABELS,
     StaticLines,
@@ -137,7 +137,7 @@ class VerdictView(VerticalScroll):
         head.insert(min(2, len(head)), self._method_line(budget))
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
         self._draw_suggestions(budget, fit, compact=compact)
-        notes = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in self._notes]
+        notes = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in self._notes]
         details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
         self.query_one("#details", StaticLines).show(Content("\n").join(details), layout=True)
         self._draw_plot()

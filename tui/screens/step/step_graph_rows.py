@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
 
-from ...draw import COMPONENTS, Cell, darker
+from ...draw import BAD, COMPONENTS, Cell, darker, ink_on
 
 STACK_ORDER: tuple[ComponentName, ...] = (
     "context",
@@ -23,8 +23,7 @@ STACK_ORDER: tuple[ComponentName, ...] = (
 )
 """Components from bottom to top: permanent memory lies below memory that comes and goes."""
 RESERVED, GPU_TOTAL = "─", "═"
-GPU_TOTAL_COLOUR = "#ef4444"
-_DARK = "#0b1220"
+GPU_TOTAL_COLOUR = BAD
 _LETTER_SHARE = 0.6
 _EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
@@ -184,11 +183,11 @@ def _cell(edges: _Parts, y: int, *, letters_only: bool) -> Cell:
 def _full(name: ComponentName, *, faint: bool) -> Cell:
     """Return a cell filled by one component: its letter on its colour; ``faint``: in a shade of that colour."""
     mark = COMPONENTS[name]
-    return Cell(mark.letter, darker(mark.colour, _LETTER_SHARE) if faint else _DARK, mark.colour)
+    return Cell(mark.letter, darker(mark.colour, _LETTER_SHARE) if faint else ink_on(mark.colour), mark.colour)
 
 
 def _lined(cell: Cell, line: str) -> Cell:
     """Draw a line through a cell; a cell that is at least half full keeps its colour as background."""
     if cell.char in _EIGHTHS:
         return Cell(line, None, cell.ground or (cell.colour if _EIGHTHS.index(cell.char) >= _STEPS // 2 else None))
-    return Cell(line, _DARK, cell.ground)
+    return Cell(line, cell.ground and ink_on(cell.ground), cell.ground)

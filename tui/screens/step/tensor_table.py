@@ -4,7 +4,7 @@ from textual.content import Content
 
 from vramtop.estimator.budget import Budget, LargeTensor
 
-from ...draw import COMPONENTS
+from ...draw import COMPONENTS, on_colour
 from ...reports import tensor_rows
 
 _WIDE_COLUMNS = 100
@@ -27,6 +27,4 @@ def _line(tensor: LargeTensor, width: int) -> Content:
     tail = f"{dtype:<9} {shape}"
     room = max(12, width - 11 - len(word) - 30)
     module = module if len(module) <= room else f"…{module[1 - room :]}"
-    return Content.assemble(
-        (letter, f"#0b1220 on {mark.colour}"), f" {word}{size:>7}  {module:<{room}}  ", (tail, "dim")
-    )
+    return Content.assemble((letter, on_colour(mark.colour)), f" {word}{size:>7}  {module:<{room}}  ", (tail, "dim"))

@@ -5,7 +5,7 @@ This module needs no terminal library.
 
 from vramtop.monitor.board.fit import Verdict
 
-from ...draw import EIGHTHS, VERDICTS, Cell, level_of
+from ...draw import BAD, EIGHTHS, NEUTRAL, VERDICTS, Cell, ink_on, level_of
 from .sweep import GpuLimits, Sweep, SweepPoint
 
 _ASCII_FILL: dict[Verdict, str] = {"fits": "+", "tight": "!", "does_not_fit": "x", "unknown": "?"}
@@ -46,7 +46,7 @@ def what_if_rows(
             if y in lines:
                 sign, colour = lines[y]
                 full = not ascii_only and fill == steps
-                cell = Cell(sign, "#0b1220" if full else colour, mark.colour if full else None)
+                cell = Cell(sign, ink_on(mark.colour) if full else colour, mark.colour if full else None)
             if x == marked and char == " " and y not in lines:
                 cell = Cell("|" if ascii_only else "┊")
             rows[height - 1 - y][x] = cell
@@ -99,8 +99,8 @@ def _lines(limits: GpuLimits, height: int, top: int, *, ascii_only: bool) -> dic
     """Return sign and colour of each limit by row, counted from the bottom; the available bytes take precedence."""
     found: dict[int, tuple[str, str]] = {}
     signs = (
-        (limits.gpu_bytes, "-" if ascii_only else _GPU_TOTAL, "#788497"),
-        (limits.available_bytes, "=" if ascii_only else _LIMIT, "#ef4444"),
+        (limits.gpu_bytes, "-" if ascii_only else _GPU_TOTAL, NEUTRAL),
+        (limits.available_bytes, "=" if ascii_only else _LIMIT, BAD),
     )
     for size, sign, colour in signs:
         if size is not None and size <= top:

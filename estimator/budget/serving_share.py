@@ -1,0 +1,101 @@
+"""The budget of a server that runs: the share of its GPU that it was told to take, and what it fills it with."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..common import MIB, format_gib
+from .budget import Budget, Components, Peak, Phase
+from .serving_need import ServingNeed
+from .uncertainty import widen_for_uncertainty
+
+_SLACK_BYTES = 512 * MIB
+"""What the allocator's cache and kernels that are compiled later may take beyond what was profiled: vLLM itself
+advises to leave 150 MiB."""
+_STEP_RANGE = 0.1
+"""Of the server's memory: what its largest step may take in place of the formula's figure. vLLM profiled 6 GiB of its
+71 for Qwen3-235B-A22B-FP8 on four H100 (vllm-project/vllm#21348); images take more."""
+_CONTEXT_RANGE = 0.5
+"""CUDA's context may be smaller or larger by that share: it depends on the kernels that are loaded."""
+
+
+def budget_on_gpu(budget: Budget, total_bytes: int | None) -> Budget:
+    """Return the budget of a job on a GPU: for a server, of all that it takes there; for others, as it is.
+
+    The lower bound is what an idle server holds: the activations of its largest step are allocated when a step of that
+    size first comes.
+
+    Args:
+        budget: of a job.
+        total_bytes: memory of the GPU as CUDA states it; None: unknown.
+    """
+    need = budget.serving
+    if need is None or total_bytes is None:
+        return budget
+    parts = Components(
+        weights=need.weights,
+        activations=need.cache_bytes(total_bytes),
+        temporary=need.activations + need.graphs,
+        communication=need.libraries + need.communication,
+        context=0 if need.context_in_share else need.context,
+    )
+    low, high = _bounds(need, parts, total_bytes)
+    outside = parts.communication + parts.context
+    loaded = Components(weights=need.weights, context=parts.context)
+    running = replace(
+        budget,
+        phases=(
+            Phase(name="loading", components=loaded, outside_bytes=loaded.context),
+            Phase(name="forward", components=parts, outside_bytes=outside),
+        ),
+        peak=Peak(
+            phase="forward",
+            components=parts,
+            allocated_bytes=parts.total_bytes - outside,
+            reserved_bytes=parts.total_bytes - outside,
+            device_bytes=parts.total_bytes,
+            low_bytes=low,
+            high_bytes=high,
+        ),
+        steady_device_bytes=parts.total_bytes,
+        assumptions=tuple(_assumptions(need, total_bytes)),
+        warnings=(*budget.warnings, *_warnings(need)),
+    )
+    widened = widen_for_uncertainty(running)
+    return replace(widened, warnings=tuple(dict.fromkeys(widened.warnings)))
+
+
+def _bounds(need: ServingNeed, parts: Components, total_bytes: int) -> tuple[int, int]:
+    """Return the bounds of what NVML shows of a server."""
+    doubt = round(need.share_doubt * total_bytes)
+    context = round(_CONTEXT_RANGE * need.context)
+    step = max(2 * need.activations, round(_STEP_RANGE * parts.total_bytes))
+    idle = parts.total_bytes - step - need.libraries - need.graphs - need.communication - context
+    low = need.context - context if need.sleeps else idle - doubt
+    high = parts.total_bytes + need.graphs + need.communication + context + _SLACK_BYTES + doubt
+    return max(0, min(low, parts.total_bytes)), high
+
+
+def _assumptions(need: ServingNeed, total_bytes: int) -> Iterator[str]:
+    cache = f"{format_gib(need.cache_bytes(total_bytes))} GiB of cache"
+    tokens = (
+        f"{need.cache_tokens(total_bytes):,} tokens, {need.concurrency(total_bytes):.1f} sequences of "
+        f"{need.length:,} at once"
+    )
+    if need.cache is not None:
+        yield f"vLLM was told to take {cache} (kv_cache_memory_bytes): {tokens}."
+    else:
+        share = f"{need.utilization:g} of the GPU's {format_gib(total_bytes)} GiB"
+        yield f"vLLM was told to take {share}; weights and its largest step leave {cache}: {tokens}."
+    graphs = "within" if need.graphs_in_share else "outside of"
+    context = "within" if need.context_in_share else "outside of"
+    yield f"CUDA's context is {context} that share" + (f", CUDA graphs are {graphs} it." if need.graphs else ".")
+    if need.sleeps:
+        yield "It may sleep and give its memory back for a time (enable_sleep_mode)."
+
+
+def _warnings(need: ServingNeed) -> Iterator[str]:
+    if need.share_doubt:
+        yield (
+            "The version of vLLM is not known, or is none of 0.6 to 0.33, whose rules are known here: "
+            f"the range is wider by {need.share_doubt:.0%} of the GPU."
+        )

@@ -1,0 +1,131 @@
+"""Processor time, RAM and threads of the processes that a screen shows them of, from ``/proc/PID/stat``."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...snapshot import DRIVER_FIGURES, FIRST_SAMPLE, Fault, ProcessFigures
+from ..process_identity import load_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ...snapshot import Demand, GpuProcess, GpuReading, ProcessFigure, ProcessKey
+    from ..process_identity import ProcessStat
+
+MIN_WINDOW_SECONDS = 0.5
+"""Shortest time over which CPU % is measured: processor time is counted in steps of 10 ms, or 2 % of this."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MESSAGES = {
+    "NO_PERMISSION": "this user may not read the /proc of this process",
+    "ENDED": "this process has ended",
+    "NOT_VISIBLE": "this process is not visible from here: it has ended, or runs in another container",
+    FIRST_SAMPLE: "this needs two readings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Processor time of a process at the beginning of a window, and the share in the window before."""
+
+    time: float
+    start_ticks: int
+    cpu_seconds: float
+    percent: float | None = None
+
+
+class HostFigures:
+    """Adds figures of the host to processes where they are in demand; keeps a sample of each for CPU %.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._samples: dict[ProcessKey, _Sample] = {}
+
+    def add(self, readings: Iterable[GpuReading], demand: Demand) -> list[GpuReading]:
+        """Return the readings with the figures in demand; reads no file if there are none."""
+        wanted = demand.process_figures - DRIVER_FIGURES
+        if not wanted:
+            self._samples = {}
+            return list(readings)
+        read: dict[ProcessKey, ProcessFigures] = {}
+        earlier, self._samples = self._samples, {}
+        return [self._with_figures(reading, demand, wanted, read, earlier) for reading in readings]
+
+    def _with_figures(
+        self,
+        reading: GpuReading,
+        demand: Demand,
+        wanted: frozenset[ProcessFigure],
+        read: dict[ProcessKey, ProcessFigures],
+        earlier: dict[ProcessKey, _Sample],
+    ) -> GpuReading:
+        """Return a reading with the figures of its processes; each process is read once, whatever it runs on."""
+        if not any(demand.figures_of(process) for process in reading.processes or ()):
+            return reading
+        processes = []
+        for process in reading.processes or ():
+            if not demand.figures_of(process):
+                processes.append(process)
+                continue
+            host = read.get(process.key)
+            if host is None:
+                host = read[process.key] = self._read(process, wanted, earlier.get(process.key))
+            mine = process.figures or ProcessFigures()
+            figures = replace(
+                mine,
+                cpu_percent=host.cpu_percent,
+                rss_bytes=host.rss_bytes,
+                threads=host.threads,
+                faults=(*mine.faults, *host.faults),
+            )
+            processes.append(replace(process, figures=figures))
+        return replace(reading, processes=tuple(processes))
+
+    def _read(self, process: GpuProcess, wanted: frozenset[ProcessFigure], earlier: _Sample | None) -> ProcessFigures:
+        now = self._clock()
+        try:
+            stat = load_stat(process.pid)
+        except PermissionError:
+            return _unknown(wanted, "NO_PERMISSION")
+        except OSError:
+            return _unknown(wanted, "NOT_VISIBLE" if process.start_time is None else "ENDED")
+        if process.start_time is None:  # a process of another container, and one here that has the same pid
+            return _unknown(wanted, "NOT_VISIBLE")
+        if stat.is_zombie or (earlier is not None and earlier.start_ticks != stat.start_ticks):
+            return _unknown(wanted, "ENDED")
+        percent = self._cpu_percent(process.key, stat, now, earlier) if "cpu_percent" in wanted else None
+        return ProcessFigures(
+            cpu_percent=percent,
+            rss_bytes=stat.rss_pages * _PAGE_BYTES if "rss_bytes" in wanted else None,
+            threads=stat.threads if "threads" in wanted else None,
+            faults=_faults({"cpu_percent"}, FIRST_SAMPLE) if percent is None and "cpu_percent" in wanted else (),
+        )
+
+    def _cpu_percent(self, key: ProcessKey, stat: ProcessStat, now: float, earlier: _Sample | None) -> float | None:
+        """Return the processor time of the last window in percent of one core; None at the first sample."""
+        if earlier is None:
+            self._samples[key] = _Sample(now, stat.start_ticks, stat.cpu_seconds)
+            return None
+        window = now - earlier.time
+        if window < MIN_WINDOW_SECONDS:
+            self._samples[key] = earlier
+            return earlier.percent
+        percent = max(0.0, stat.cpu_seconds - earlier.cpu_seconds) / window * 100
+        self._samples[key] = _Sample(now, stat.start_ticks, stat.cpu_seconds, percent)
+        return percent
+
+
+def _unknown(figures: Iterable[ProcessFigure], code: str) -> ProcessFigures:
+    return ProcessFigures(faults=_faults(figures, code))
+
+
+def _faults(figures: Iterable[ProcessFigure], code: str) -> tuple[Fault, ...]:
+    return tuple(Fault(field=figure, code=code, message=_MESSAGES[code]) for figure in sorted(figures))

@@ -1,0 +1,61 @@
+"""vLLM servers: from any of their processes, whose titles hide the command line, to the server that started them."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vramtop.monitor.attach.read_run import read_run
+
+Start = Callable[..., int]
+SERVER = """\
+import subprocess, sys
+ENGINE = '''
+import subprocess, sys, time
+for title in sys.argv[1:]:
+    wait = "import time; print('ready', flush=True); time.sleep(120)"
+    subprocess.Popen([title, "-c", wait], executable="/proc/self/exe")
+print("ready", flush=True)
+time.sleep(120)
+'''
+titles = [f"VLLM::Worker_TP{rank}" for rank in range(int(sys.argv[-1]))] if "-tp" in sys.argv else []
+subprocess.run(["VLLM::EngineCore", "-c", ENGINE, *titles], executable="/proc/self/exe")
+"""
+
+
+@pytest.fixture
+def vllm(tmp_path: Path) -> str:
+    script = tmp_path / "bin" / "vllm"
+    script.parent.mkdir()
+    script.write_text(SERVER)
+    return str(script)
+
+
+def titles(pid: int) -> dict[str, int]:
+    return {child.cmdline()[0]: child.pid for child in psutil.Process(pid).children(recursive=True)}
+
+
+def test_workers_are_the_ranks_of_the_server_that_started_them(start: Start, vllm: str) -> None:
+    line = [sys.executable, vllm, "serve", "Qwen/Qwen3-0.6B", "--max-model-len", "8k", "-tp", "2"]
+    pid = start(line, ready=3)
+    children = titles(pid)
+    workers = [children["VLLM::Worker_TP0"], children["VLLM::Worker_TP1"]]
+    for asked in (pid, *children.values()):
+        attached = read_run(asked, on_gpu=workers[:1])
+        assert [rank.pid for rank in attached.ranks] == workers
+        assert attached.reading.missing == ()
+        job = attached.reading.job()
+        assert (job.model.id, job.training.sequence_length, job.parallel.tensor) == ("Qwen/Qwen3-0.6B", 8000, 2)
+
+
+def test_an_engine_without_workers_is_the_only_rank(start: Start, vllm: str) -> None:
+    pid = start([sys.executable, vllm, "serve", "Qwen/Qwen3-0.6B", "--gpu-memory-utilization", "0.4"])
+    engine = titles(pid)["VLLM::EngineCore"]
+    attached = read_run(engine)
+    assert [rank.pid for rank in attached.ranks] == [engine]
+    inference = attached.reading.job().inference
+    assert inference is not None
+    assert inference.gpu_memory_utilization == 0.4
+    assert "vllm serve" in attached.command

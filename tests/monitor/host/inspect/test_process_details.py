@@ -1,0 +1,84 @@
+"""Details of real processes: nothing secret, everything with its reason."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import psutil
+import pytest
+from waiting import until
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.monitor.host.inspect.process_details import read_details
+from vramtop.monitor.host.inspect.process_limits import read_cgroup
+
+PROGRAM = "import sys, tempfile; f = tempfile.TemporaryFile(); print('ready', flush=True); input()"
+TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123"  # noqa: S105 - made up
+HIDDEN = "***"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A program with a secret in its environment and on its command line, and with open files."""
+    environ = {**os.environ, "HF_TOKEN": TOKEN, "MY_PASSWORD": "correct-horse-9", "CUDA_VISIBLE_DEVICES": "0,1"}
+    kept = tmp_path / "data.bin"
+    kept.write_bytes(b"x")
+    with kept.open() as stdin_file, subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "--hub_token", TOKEN, "\x1b]0;evil\x07--lr=1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, cwd=tmp_path, pass_fds=[stdin_file.fileno()],
+    ) as child:  # fmt: skip
+        child.stdout.readline()
+        yield child
+        child.kill()
+
+
+def test_everything_about_a_process_is_read_without_secrets(program, tmp_path):
+    details = read_details(program.pid)
+    assert details.start_time == psutil.Process(program.pid).create_time()
+    assert details.folder == str(tmp_path)
+    assert details.arguments[-3:] == ("--hub_token", HIDDEN, "--lr=1")
+    assert details.environment["HF_TOKEN"] == details.environment["MY_PASSWORD"] == HIDDEN
+    assert details.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert TOKEN not in repr(details)
+    assert details.parents[0].pid == os.getpid()
+    paths = {file.path: file for file in details.files}
+    assert not paths[str(tmp_path / "data.bin")].deleted
+    assert [file for path, file in paths.items() if path.startswith(tempfile.gettempdir()) and file.deleted]
+    assert details.other_descriptors["pipes"] == 2
+    limits = {limit.name: limit for limit in details.limits}
+    assert limits["open files"].soft == psutil.Process(program.pid).rlimit(psutil.RLIMIT_NOFILE)[0]
+    assert details.ram["resident"] == pytest.approx(psutil.Process(program.pid).memory_info().rss, rel=0.05)
+    assert details.ram["resident"] == details.ram["own"] + details.ram["files"] + details.ram["shared"]
+    assert details.cpus == len(psutil.Process(program.pid).cpu_affinity())
+
+
+def test_a_process_that_cannot_be_read_is_one_sentence(program):
+    with pytest.raises(CannotTellError, match="is another one by now"):
+        read_details(program.pid, start_time=1.0)
+    program.kill()
+    until(lambda: psutil.Process(program.pid).status() == psutil.STATUS_ZOMBIE)
+    with pytest.raises(CannotTellError, match="zombie"):
+        read_details(program.pid)
+    program.wait()
+    with pytest.raises(InputError, match="There is no process"):
+        read_details(program.pid)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_lowest_limit_of_the_control_groups_above_counts(tmp_path, version):
+    own = tmp_path / "proc" / "4711"
+    own.mkdir(parents=True)
+    lines = {1: "4:memory:/slurm/job_7\n2:cpu,cpuacct:/\n0::/\n", 2: "0::/slurm/job_7\n"}
+    (own / "cgroup").write_text(lines[version])
+    top = tmp_path / "cgroup" / {1: "memory", 2: ""}[version]
+    (top / "slurm" / "job_7").mkdir(parents=True)
+    limit, used = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}[version]
+    (top / "slurm" / "job_7" / limit).write_text({1: f"{2**63 - 4096}\n", 2: "max\n"}[version])
+    (top / "slurm" / limit).write_text(f"{3 * 2**30}\n")
+    (top / "slurm" / "job_7" / used).write_text(f"{2**30}\n")
+    (top / "slurm" / "cpu.max").write_text("250000 100000\n")
+    facts = read_cgroup(4711, tmp_path / "cgroup", tmp_path / "proc")
+    assert (facts.path, facts.memory_limit_bytes, facts.memory_bytes) == ("/slurm/job_7", 3 * 2**30, 2**30)
+    assert (facts.cpu_limit, facts.tasks_limit) == (2.5 if version == 2 else None, None)
+    assert read_cgroup(4712, tmp_path / "cgroup", tmp_path / "proc") is None

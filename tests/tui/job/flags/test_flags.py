@@ -1,0 +1,161 @@
+"""Flags as people type them: other tools' names, values that are left out, contradictions."""
+
+import argparse
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import Job, ModelSpec, job_keys, with_changes
+from vramtop.tui.job.flags import (
+    FlagSettings,
+    add_job_arguments,
+    normal_words,
+    settings_of_flags,
+)
+from vramtop.tui.job.flags.familiar_flags import FAMILIAR_FLAGS
+from vramtop.tui.job.flags.job_flags import job_flags
+
+
+def typed(line: str, *, gpus: int | None = None) -> FlagSettings:
+    """What a command line sets, after the command."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_job_arguments(parser)
+    options = parser.parse_args(normal_words(line.split()))
+    assert options.job in (None, "llama-3.1-8b")
+    return settings_of_flags(options.flags, gpus=gpus)
+
+
+def job(line: str, *, gpus: int | None = None) -> Job:
+    settings = typed(line, gpus=gpus)
+    return settings.complete(with_changes(Job(model=ModelSpec(id="gpt2")), settings.changes))
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("--batch-size 4", {"training.micro_batch": 4}),
+        ("--per_device_train_batch_size=4", {"training.micro_batch": 4}),
+        ("--gradient-accumulation-steps 8", {"training.gradient_accumulation": 8}),
+        ("--seq-len 4k", {"training.sequence_length": 4096}),
+        ("--max_seq_length 2,048", {"training.sequence_length": 2048}),
+        ("--lora llama-3.1-8b", {"lora.rank": 16}),
+        ("--lora 64", {"lora.rank": 64}),
+        ("--lora --lora-r 8", {"lora.rank": 8}),
+        (
+            "--qlora llama-3.1-8b",
+            {"lora.rank": 16, "lora.quantization": "nf4-double", "lora.targets": "all-linear"},
+        ),
+        ("--load-in-8bit", {"lora.quantization": "int8"}),
+        ("--use_peft --lora_target_modules all-linear", {"lora.rank": 16, "lora.targets": "all-linear"}),
+        ("--full-finetune", {"lora": None}),
+        ("--bf16", {"training.precision": "bf16-mixed"}),
+        ("--bf16 True", {"training.precision": "bf16-mixed"}),
+        ("--bf16 false", {"training.precision": "fp32"}),
+        ("--fp16 false --bf16", {"training.precision": "bf16-mixed"}),
+        ("--bf16 --torch_dtype bfloat16", {"training.precision": "bf16"}),
+        ("--dtype float32", {"training.precision": "fp32"}),
+        ("--pure-bf16", {"training.precision": "bf16"}),
+        ("--gradient-checkpointing llama-3.1-8b", {"training.activation_checkpointing": "full"}),
+        ("--gradient_checkpointing False", {"training.activation_checkpointing": "none"}),
+        ("--activation-checkpointing llama-3.1-8b", {"training.activation_checkpointing": "full"}),
+        ("--activation-checkpointing selective", {"training.activation_checkpointing": "selective"}),
+        (
+            "--use-gradient-checkpointing unsloth",
+            {"training.activation_checkpointing": "full", "training.activation_offload": True},
+        ),
+        ("--optim paged_adamw_8bit", {"training.optimizer": "paged-adamw-8bit"}),
+        ("--optimizer adamw_torch_fused", {"training.optimizer": "adamw-fused"}),
+        ("--flash-attention llama-3.1-8b", {"model.attention": "flash_attention_2"}),
+        ("--attn_implementation flash_attention_3", {"model.attention": "flash_attention_3"}),
+        ("--liger", {"training.loss": "fused-linear"}),
+        ("--compile llama-3.1-8b", {"training.compile": True}),
+        ("--tp 2 --pp 2", {"parallel.tensor": 2, "parallel.pipeline": 2}),
+        ("--fsdp 8", {"parallel.strategy": "fsdp2", "parallel.data_shard": 8}),
+        ("--ddp 4", {"parallel.strategy": "ddp", "parallel.data_replicate": 4}),
+        ("--offload-optimizer", {"parallel.cpu_offload": "optimizer"}),
+        ("--learning-rate 2e-5 --num-train-epochs 3", {}),
+    ],
+)
+def test_names_of_other_tools_set_what_those_tools_set(line: str, changes: dict[str, Any]) -> None:
+    assert typed(line).changes == changes
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus", "sizes"),
+    [
+        ("--zero 3", 8, ("zero3", 8, 1)),
+        ("--zero 3 --tp 2", 8, ("zero3", 4, 1)),
+        ("--strategy fsdp2", 4, ("fsdp2", 4, 1)),
+        ("--strategy fsdp2 --data-shard 2", 4, ("fsdp2", 2, 1)),
+        ("--fsdp", 4, ("fsdp2", 4, 1)),
+        ("--fsdp full_shard", 4, ("fsdp1", 4, 1)),
+        ("--ddp", 2, ("ddp", 1, 2)),
+        ("--num-processes 8", None, ("ddp", 1, 8)),
+        ("--nproc-per-node 8 --nnodes 2 --zero 2", None, ("zero2", 16, 1)),
+        ("--batch-size 1", 8, ("none", 1, 1)),
+    ],
+)
+def test_a_strategy_is_spread_over_the_gpus(line: str, gpus: int | None, sizes: tuple[str, int, int]) -> None:
+    parallel = job(line, gpus=gpus).parallel
+    assert (parallel.strategy, parallel.data_shard, parallel.data_replicate) == sizes
+
+
+def test_a_global_batch_is_divided() -> None:
+    assert job("--train_batch_size 64 --gradient_accumulation_steps 2 --zero 2", gpus=8).training.micro_batch == 4
+    accumulated = job("--global-batch-size 64 --micro-batch-size 2 --num-processes 8").training
+    assert (accumulated.micro_batch, accumulated.gradient_accumulation) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--bf16 --fp16", "--bf16 and --fp16 contradict"),
+        ("--bf16 --precision fp16-mixed", "--precision and --bf16 contradict"),
+        ("--batch-size 2 --micro-batch 4", "--batch-size and --micro-batch contradict"),
+        ("--qlora --8bit", "--qlora and --8bit contradict"),
+        ("--full --lora", "--full and --lora contradict"),
+        ("--full --lora-rank 8", "--full and --lora-rank contradict"),
+        ("--zero 3 --fsdp 8", "--zero and --fsdp contradict"),
+        ("--zero 3", "over how many GPUs? give --gpus N"),
+        ("--zero 5", "--zero: '5' is no stage"),
+        ("--lora=all", "--lora: 'all' is not a whole number"),
+        ("--num-processes 8 --tp 3", "8 GPUs cannot be split into groups of 3"),
+        ("--global-batch-size 63 --num-processes 8", "a global batch of 63 cannot be divided by 8 GPUs"),
+    ],
+)
+def test_what_contradicts_or_is_open_is_one_sentence(line: str, words: str) -> None:
+    with pytest.raises(InputError) as failed:
+        job(line)
+    assert words in failed.value.message
+
+
+def test_the_same_setting_twice_is_no_contradiction() -> None:
+    assert typed("--batch-size 2 --micro-batch 2").changes == {"training.micro_batch": 2}
+    assert typed("--batch-size 2 --batch-size 4").changes == {"training.micro_batch": 4}
+
+
+def test_the_output_says_what_a_name_means_about_which_tools_differ() -> None:
+    (remark,) = typed("--bf16").remarks
+    assert remark.startswith("--bf16: fp32 weights under bf16 autocast")
+    assert not typed("--bf16 --torch-dtype bfloat16").remarks
+    (ignored,) = typed("--lr 1e-4").remarks
+    assert "does not depend on it" in ignored
+
+
+def test_no_name_is_used_twice_and_each_says_what_it_means() -> None:
+    names = [name for flag in FAMILIAR_FLAGS for name in flag.names]
+    assert len(names) == len(set(names))
+    assert not set(names) & set(job_flags())
+    assert all(flag.meaning.endswith(".") for flag in FAMILIAR_FLAGS)
+
+
+def test_each_familiar_flag_sets_keys_that_exist() -> None:
+    examples = {"N": "2", "RANK": "8", "STAGE": "3", "NAMES": "q_proj", "SHARE": "0.5", "FOLDER": "out"}
+    for flag in FAMILIAR_FLAGS:
+        for text in (
+            *flag.choices,
+            examples.get(flag.placeholder, "adamw_torch" if flag.placeholder == "NAME" else ""),
+        ):
+            settings = settings_of_flags([(flag.names[0], text)]) if text not in ("unsloth", "") else None
+            assert settings is None or set(settings.changes) <= {*job_keys(), "lora"}

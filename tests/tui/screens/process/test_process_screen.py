@@ -1,0 +1,148 @@
+"""The process screen over a real process, with pynvml's own calling code over the fake driver."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pynvml
+import pytest
+from fake_driver import FakeDriver, FakeGpu, FakeProcess
+from screen_host import screen_text
+from textual.widgets import Input
+from waiting import until_shown
+
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.inspect import host_figures
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.process_figures import ProcessFigures
+from vramtop.monitor.snapshot.snapshot import Fault, Source
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.screens.process import screen as process_screen
+from vramtop.tui.screens.process.screen import ProcessScreen
+
+GIB = 2**30
+TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123"  # noqa: S105 - made up
+UTILISATION = "nvmlDeviceGetProcessUtilization"
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    fake = FakeDriver()
+    monkeypatch.setattr(pynvml, "nvmlLib", fake)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    return fake
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A process with a secret, and a file of which it reads."""
+    (tmp_path / "data.bin").write_bytes(b"x")
+    code = "import sys; f = open('data.bin'); print('ready', flush=True); input()"
+    environ = {**os.environ, "HF_TOKEN": TOKEN, "NCCL_DEBUG": "INFO"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, cwd=tmp_path
+    ) as child:
+        child.stdout.readline()
+        yield child
+        child.kill()
+
+
+def never(job):
+    raise AssertionError(job)
+
+
+async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_before(
+    driver, program, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(host_figures, "MIN_WINDOW_SECONDS", 0.0)
+    driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, 12 * GIB, utilisation=(48, 30))])]
+    demand = CurrentDemand()
+    app = VramtopApp(NvmlSource(demand=demand), Watchlist(never), AppOptions(interval=0.05, demand=demand))
+    async with app.run_test(size=(160, 160)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        first = app.board
+        await until_shown(pilot, lambda: app.board is not first)
+        assert not driver.calls[UTILISATION]
+        assert demand.value == Demand()
+
+        await pilot.press("i")
+        await until_shown(pilot, lambda: "NCCL_DEBUG=INFO" in screen_text(app) and " 48 %" in screen_text(app))
+        await until_shown(pilot, lambda: "…" not in screen_text(app))
+        text = screen_text(app)
+        assert f"Process {program.pid} · " in text
+        assert "bandwidth    30 %" in text
+        assert "threads 1" in text
+        assert str(tmp_path / "data.bin") in text
+        assert "HF_TOKEN=***" in text
+        assert TOKEN not in text
+        assert text.index("NCCL_DEBUG") < text.index("PATH=")  # what a job depends on comes first
+
+        await pilot.press("slash", *"nccl")
+        await until_shown(pilot, lambda: "PATH=" not in screen_text(app))
+        assert "NCCL_DEBUG=INFO" in screen_text(app)
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: "PATH=" in screen_text(app))
+        assert not app.screen.query_one("#filter", Input).display
+
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: demand.value == Demand())
+        board = app.board
+        await until_shown(pilot, lambda: app.board is not board)
+        calls, board = driver.calls[UTILISATION], app.board
+        await until_shown(pilot, lambda: app.board is not board)
+        assert driver.calls[UTILISATION] == calls
+
+
+async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, 12 * GIB)])]
+    demand = CurrentDemand()
+    app = VramtopApp(NvmlSource(demand=demand), Watchlist(never), AppOptions(interval=0.05, demand=demand))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.press("i")
+        await until_shown(pilot, lambda: "n/a: the driver has no sample of this process" in screen_text(app))
+        assert "SM   n/a" in screen_text(app)
+        program.kill()
+        program.wait()
+        driver.gpus[0].processes = []
+        await until_shown(pilot, lambda: "It is on no GPU now" in screen_text(app))
+        assert "data.bin" in screen_text(app)
+        await pilot.press("r")
+        await until_shown(pilot, lambda: f"There is no process {program.pid} here" in screen_text(app))
+        assert "as it was read before" in screen_text(app)
+
+
+async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(
+    make_snapshot, make_gpu, make_process, scripted_source, monkeypatch
+):
+    monkeypatch.setattr(process_screen, "read_details", never)
+    fault = Fault(field="sm_percent", code="NOT_SUPPORTED", message="this GPU does not report it")
+    figures = ProcessFigures(cpu_percent=1612.0, rss_bytes=12 * GIB, faults=(fault,))
+    process = replace(make_process(os.getpid(), 60), figures=figures)
+    snapshot = replace(make_snapshot([make_gpu(0, [process])]), source=Source(kind="recording", host="gpubox-3"))
+    app = VramtopApp(scripted_source([snapshot]), Watchlist(never), AppOptions(interval=0.05))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.press("i")
+        await until_shown(
+            pilot, lambda: isinstance(app.screen, ProcessScreen) and "not on this machine" in screen_text(app)
+        )
+        text = screen_text(app)
+        assert "CPU  1612 %" in text
+        assert "12.0 GiB" in text
+        assert "n/a: this GPU does not report it" in text
+        assert "n/a: the recording does not contain this figure" in text
+        await pilot.press("i")
+        await until_shown(pilot, lambda: not isinstance(app.screen, ProcessScreen))
+
+
+async def test_without_a_process_under_the_cursor_there_is_a_sentence(make_snapshot, make_gpu, scripted_source):
+    app = VramtopApp(scripted_source([make_snapshot([make_gpu(0)])]), Watchlist(never), AppOptions(interval=0.05))
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.press("i")
+        await until_shown(pilot, lambda: [notice.message for notice in app._notifications])
+        assert [notice.message for notice in app._notifications] == ["There is no process under the cursor."]

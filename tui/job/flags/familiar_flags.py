@@ -1,0 +1,324 @@
+"""Flags by the names that other tools give to settings: what each means here, and what it sets.
+
+Meanings are those of the tool that has the name: transformers' Trainer and TRL (``--per-device-train-batch-size``,
+``--max-length``, ``--bf16``, ``--optim``), axolotl (``--sequence-len``), LLaMA-Factory (``--cutoff-len``), torchtune,
+unsloth, DeepSpeed (``--train-batch-size``), Megatron-LM (``--global-batch-size``), torchrun and accelerate
+(``--nproc-per-node``, ``--num-processes``), vLLM (``--max-model-len``).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from . import familiar_values as read
+from .familiar_values import AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SOFT, TUNING, Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamiliarFlag:
+    """A flag with other tools' names."""
+
+    names: tuple[str, ...]
+    meaning: str
+    """One sentence for the help."""
+    settings: Reader
+    """What it sets: the text of its value to settings by job key."""
+    placeholder: str = ""
+    """What stands for its value; empty: it takes none."""
+    value_optional: bool = False
+    choices: tuple[str, ...] = ()
+    """Words that complete its value."""
+    remark: str = ""
+    """What the output says when it is used: the meaning, where tools differ about it."""
+
+
+def _same(key: str, names: str, flag: str, placeholder: str = "N") -> FamiliarFlag:
+    return FamiliarFlag(
+        names=tuple(names.split()), meaning=f"The same as {flag}.", settings=read.same_as(key), placeholder=placeholder
+    )
+
+
+def _switch(names: str, meaning: str, on: dict[str, Any], off: dict[str, Any] | None = None) -> FamiliarFlag:
+    return FamiliarFlag(
+        names=tuple(names.split()),
+        meaning=meaning,
+        settings=read.switch(on, off),
+        placeholder="true|false",
+        value_optional=True,
+        choices=("true", "false"),
+    )
+
+
+def _fixed(names: str, meaning: str, settings: dict[str, Any], remark: str = "") -> FamiliarFlag:
+    return FamiliarFlag(names=tuple(names.split()), meaning=meaning, settings=read.fixed(settings), remark=remark)
+
+
+_ATTENTION, _LOSS = "model.attention", "training.loss"
+_MIXED = "{0} weights under {1} autocast, as with the Trainer's flag; --precision {1} keeps the weights in {1}."
+
+FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
+    FamiliarFlag(
+        names=(
+            *("--batch-size", "--per-device-train-batch-size", "--per-device-batch-size", "--per-gpu-train-batch-size"),
+            *("--micro-batch-size", "--train-micro-batch-size-per-gpu", "--mbs", "--bs"),
+        ),
+        meaning="Sequences per GPU in one forward pass; the same as --micro-batch.",
+        settings=read.same_as("training.micro_batch"),
+        placeholder="N",
+    ),
+    FamiliarFlag(
+        names=("--global-batch-size", "--train-batch-size", "--gbs"),
+        meaning="Sequences per optimizer step over all GPUs (DeepSpeed, Megatron): divided by GPUs and accumulation.",
+        settings=read.number(GLOBAL_BATCH),
+        placeholder="N",
+        remark="all sequences of an optimizer step, as DeepSpeed and Megatron mean it.",
+    ),
+    _same(
+        "training.gradient_accumulation",
+        "--gradient-accumulation-steps --grad-accum --grad-acc --accumulate-grad-batches",
+        "--gradient-accumulation",
+    ),
+    FamiliarFlag(
+        names=(
+            *("--seq-len", "--max-length", "--max-seq-length", "--max-seq-len", "--sequence-len", "--seq-length"),
+            *("--cutoff-len", "--context-length", "--block-size", "--model-max-length", "--max-model-len"),
+        ),
+        meaning="Tokens per sequence, such as 4096 or 4k; the same as --sequence-length.",
+        settings=read.tokens,
+        placeholder="N",
+    ),
+    FamiliarFlag(
+        names=("--lora", "--use-lora", "--use-peft"),
+        meaning="Train LoRA adapters of this rank (default: 16).",
+        settings=read.lora,
+        placeholder="RANK",
+        value_optional=True,
+    ),
+    FamiliarFlag(
+        names=("--qlora",),
+        meaning="Train LoRA adapters of this rank (default: 16) on all linear layers of a 4-bit model (nf4-double).",
+        settings=read.qlora,
+        placeholder="RANK",
+        value_optional=True,
+    ),
+    FamiliarFlag(
+        names=("--adapter", "--finetuning-type", "--train-type"),
+        meaning="What is trained: full, lora or qlora.",
+        settings=read.named(
+            {
+                "full": {TUNING: "full"},
+                "none": {TUNING: "full"},
+                "lora": read.lora(""),
+                "qlora": read.qlora(""),
+            }
+        ),
+        placeholder="KIND",
+        choices=("full", "lora", "qlora"),
+    ),
+    _same("lora.rank", "--lora-r --peft-lora-r", "--lora-rank"),
+    FamiliarFlag(
+        names=("--lora-target-modules", "--lora-target", "--target-modules"),
+        meaning="The same as --lora-targets; all is all-linear.",
+        settings=read.lora_targets,
+        placeholder="NAMES",
+    ),
+    _fixed("--full --full-finetune --full-finetuning", "Train all parameters: no adapters.", {TUNING: "full"}),
+    _switch(
+        "--load-in-4bit --4bit --use-4bit",
+        "Frozen weights in 4 bits (nf4), trained through LoRA.",
+        {TUNING: "lora", BITS: "4", f"{SOFT}lora.quantization": "nf4"},
+    ),
+    _switch(
+        "--load-in-8bit --8bit --use-8bit",
+        "Frozen weights in 8 bits, trained through LoRA.",
+        {TUNING: "lora", BITS: "8", f"{SOFT}lora.quantization": "int8"},
+    ),
+    _switch(
+        "--double-quant --use-bnb-nested-quant --bnb-4bit-use-double-quant",
+        "The constants of 4-bit weights are quantized too (nf4-double).",
+        {TUNING: "lora", BITS: "4", "lora.quantization": "nf4-double"},
+    ),
+    FamiliarFlag(
+        names=("--bf16",),
+        meaning="fp32 weights under bf16 autocast (the Trainer's --bf16); --precision bf16 for weights in bf16.",
+        settings=read.switch({AMP: "bf16"}, {f"{SOFT}{AMP}": "no"}),
+        placeholder="true|false",
+        value_optional=True,
+        choices=("true", "false"),
+        remark=_MIXED.format("fp32", "bf16"),
+    ),
+    FamiliarFlag(
+        names=("--fp16",),
+        meaning="fp32 weights under fp16 autocast (the Trainer's --fp16).",
+        settings=read.switch({AMP: "fp16"}, {f"{SOFT}{AMP}": "no"}),
+        placeholder="true|false",
+        value_optional=True,
+        choices=("true", "false"),
+        remark=_MIXED.format("fp32", "fp16"),
+    ),
+    _fixed("--fp32", "fp32 weights and computation.", {"training.precision": "fp32"}),
+    _fixed(
+        "--pure-bf16",
+        "Weights and computation in bf16; the same as --precision bf16.",
+        {
+            "training.precision": "bf16",
+        },
+    ),
+    FamiliarFlag(
+        names=("--mixed-precision",),
+        meaning="Autocast as accelerate has it: no, bf16 or fp16, over fp32 weights.",
+        settings=read.named({kind: {AMP: kind} for kind in ("no", "bf16", "fp16")}),
+        placeholder="TYPE",
+        choices=("no", "bf16", "fp16"),
+    ),
+    FamiliarFlag(
+        names=("--dtype", "--torch-dtype", "--model-dtype"),
+        meaning="Type in which the weights are loaded: bfloat16, float16 or float32.",
+        settings=read.dtype,
+        placeholder="TYPE",
+        choices=("bfloat16", "float16", "float32"),
+    ),
+    FamiliarFlag(
+        names=(
+            *("--gradient-checkpointing", "--use-gradient-checkpointing", "--grad-checkpointing", "--recompute"),
+            *("--enable-activation-checkpointing", "--checkpoint-activations", "--recompute-granularity"),
+        ),
+        meaning="Recompute activations (--activation-checkpointing full); unsloth: and keep what is saved in CPU RAM.",
+        settings=read.checkpointing,
+        placeholder="true|false|unsloth",
+        value_optional=True,
+        choices=("true", "false", "full", "selective", "unsloth"),
+    ),
+    _fixed(
+        "--recompute-activations",
+        "Recompute attention only (--activation-checkpointing selective).",
+        {
+            "training.activation_checkpointing": "selective",
+        },
+    ),
+    _switch(
+        "--activation-offloading --enable-activation-offloading",
+        "The same as --activation-offload.",
+        {"training.activation_offload": True},
+        {"training.activation_offload": False},
+    ),
+    FamiliarFlag(
+        names=("--optim",),
+        meaning="The optimizer by the Trainer's name, such as paged_adamw_8bit, or by that of --optimizer.",
+        settings=read.optimizer,
+        placeholder="NAME",
+    ),
+    _fixed(
+        "--8bit-adam --use-8bit-adam --adam8bit",
+        "The same as --optimizer adamw-8bit.",
+        {
+            "training.optimizer": "adamw-8bit",
+        },
+    ),
+    FamiliarFlag(
+        names=(
+            "--flash-attention",
+            "--flash-attn",
+            "--use-flash-attn",
+            "--use-flash-attention-2",
+            "--flash-attention-2",
+        ),
+        meaning="Flash attention of version 2, or of the version given.",
+        settings=read.flash_attention,
+        placeholder="2|3",
+        value_optional=True,
+        choices=("2", "3"),
+    ),
+    FamiliarFlag(
+        names=("--attn-implementation", "--attn"),
+        meaning="The same as --attention.",
+        settings=read.attention,
+        placeholder="NAME",
+        choices=("sdpa", "eager", "flash_attention_2", "flash_attention_3"),
+    ),
+    _fixed("--sdpa --xformers", "Attention that stores no scores (--attention sdpa).", {_ATTENTION: "sdpa"}),
+    _fixed("--eager", "Attention that stores its scores (--attention eager).", {_ATTENTION: "eager"}),
+    _switch(
+        "--liger --use-liger-kernel --use-liger --enable-liger-kernel",
+        "Liger-Kernel's loss, which stores no logits (--loss fused-linear).",
+        {_LOSS: "fused-linear"},
+        {_LOSS: "full"},
+    ),
+    _switch("--torch-compile", "The same as --compile.", {"training.compile": True}, {"training.compile": False}),
+    FamiliarFlag(
+        names=("--fsdp",),
+        meaning="FSDP2 over N GPUs (default: --gpus); with the Trainer's words, such as full_shard: FSDP1 over --gpus.",
+        settings=read.fsdp,
+        placeholder="N",
+        value_optional=True,
+    ),
+    FamiliarFlag(
+        names=("--ddp",),
+        meaning="A whole copy of the model on each of N GPUs (default: --gpus).",
+        settings=read.ddp,
+        placeholder="N",
+        value_optional=True,
+    ),
+    FamiliarFlag(
+        names=("--zero", "--zero-stage", "--deepspeed-stage"),
+        meaning="DeepSpeed's ZeRO, stage 1, 2 or 3, over the GPUs of --gpus.",
+        settings=read.zero,
+        placeholder="STAGE",
+        choices=("1", "2", "3"),
+    ),
+    FamiliarFlag(
+        names=("--num-processes", "--nproc-per-node", "--nproc", "--num-gpus", "--world-size"),
+        meaning="Processes, one per GPU, as torchrun and accelerate start them: DDP unless another strategy is given.",
+        settings=read.number(PROCESSES),
+        placeholder="N",
+    ),
+    FamiliarFlag(
+        names=("--nnodes", "--num-nodes", "--num-machines"),
+        meaning="Machines with --nproc-per-node processes each.",
+        settings=read.number(NODES),
+        placeholder="N",
+    ),
+    _same("parallel.tensor", "--tp --tensor-parallel --tensor-parallel-size --tensor-model-parallel-size", "--tensor"),
+    _same(
+        "parallel.pipeline",
+        "--pp --pipeline-parallel --pipeline-parallel-size --pipeline-model-parallel-size",
+        "--pipeline",
+    ),
+    _same("parallel.context", "--cp --context-parallel --context-parallel-size", "--context"),
+    _same("parallel.expert", "--ep --expert-parallel --expert-parallel-size --expert-model-parallel-size", "--expert"),
+    FamiliarFlag(
+        names=("--offload-optimizer", "--offload-optimizer-device"),
+        meaning="Optimizer states in CPU RAM (--cpu-offload optimizer).",
+        settings=read.offload("optimizer"),
+        placeholder="cpu|none",
+        value_optional=True,
+        choices=("cpu", "none"),
+    ),
+    FamiliarFlag(
+        names=("--offload-param", "--offload-param-device", "--fsdp-offload-params"),
+        meaning="Weights and optimizer states in CPU RAM (--cpu-offload all).",
+        settings=read.offload("all"),
+        placeholder="cpu|none",
+        value_optional=True,
+        choices=("cpu", "none"),
+    ),
+    _fixed(
+        "--inference",
+        "Generate text rather than train; the same as --mode inference.",
+        {
+            "training.mode": "inference",
+        },
+    ),
+    _fixed("--vllm", "Serve the model with vLLM.", {"training.mode": "inference", "inference.engine": "vllm"}),
+    _same(
+        "inference.gpu_memory_utilization", "--gpu-memory-utilization", "--inference-gpu-memory-utilization", "SHARE"
+    ),
+    _same("run.output_dir", "--output-dir", "--set run.output_dir=FOLDER", "FOLDER"),
+)
+
+IGNORED_FLAGS = (
+    *("--learning-rate", "--lr", "--num-train-epochs", "--epochs", "--num-epochs", "--max-steps", "--warmup-steps"),
+    *("--warmup-ratio", "--weight-decay", "--lr-scheduler-type", "--seed", "--logging-steps", "--save-steps"),
+    *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--dataset", "--dataset-name", "--run-name"),
+    *("--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
+)
+"""Flags with a value that people copy along, on which the memory of a GPU does not depend."""

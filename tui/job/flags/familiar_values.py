@@ -1,0 +1,218 @@
+"""Values of flags that have other tools' names, as settings of a job.
+
+Keys are those of the job file, or one of those below, from which several flags together make a setting.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import parse_assignment
+
+Settings = Mapping[str, Any]
+Reader = Callable[[str], Settings]
+
+AMP, WEIGHTS = "mixed precision", "type of the weights"
+"""``bf16``, ``fp16`` or ``no``; ``bf16``, ``fp16`` or ``fp32``."""
+TUNING = "kind of fine-tuning"
+"""``lora`` or ``full``."""
+BITS = "bits of the frozen weights"
+PROCESSES, NODES = "number of processes", "number of machines"
+GLOBAL_BATCH = "global batch"
+SPREAD = "strategy over GPUs"
+"""The flag that named a strategy, for which the number of GPUs must be known."""
+SOFT = "?"
+"""Begins a key whose value counts only if no other flag sets that key."""
+LENGTH = "training.sequence_length"
+
+_YES, _NO = ("", "true", "yes", "on", "1"), ("false", "no", "off", "0")
+_DTYPES = {
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
+    **dict.fromkeys(("fp32", "float32", "float", "no"), "fp32"),
+}
+_FSDP_SHARDING = {
+    "full_shard": ("fsdp1", "full"),
+    "shard_grad_op": ("fsdp1", "grad_op"),
+    "hybrid_shard": ("fsdp1", "hybrid"),
+    "no_shard": ("ddp", "full"),
+}
+_FLASH = {
+    **dict.fromkeys(("", "true", "2", "fa2", "auto"), "flash_attention_2"),
+    **dict.fromkeys(("3", "fa3"), "flash_attention_3"),
+    **dict.fromkeys(("false", "disabled", "sdpa"), "sdpa"),
+}
+
+
+def same_as(key: str) -> Reader:
+    """Return a reader of another name of a job key: its value is written as in a job file."""
+    return lambda text: dict([parse_assignment(f"{key}={text}")])
+
+
+def fixed(settings: Settings) -> Reader:
+    """Return a reader of a flag without a value."""
+    return lambda _: settings
+
+
+def switch(on: Settings, off: Settings | None = None) -> Reader:
+    """Return a reader of a flag that may be followed by true or false."""
+
+    def read(text: str) -> Settings:
+        if text.lower() in _YES:
+            return on
+        if text.lower() in _NO:
+            return off or {}
+        raise InputError(f"{text!r} is neither true nor false")
+
+    return read
+
+
+def named(values: Mapping[str, Settings]) -> Reader:
+    """Return a reader of a flag with a choice of words."""
+
+    def read(text: str) -> Settings:
+        found = values.get(text.lower())
+        if found is None:
+            raise InputError(f"{text!r} is not one of {', '.join(word for word in values if word)}")
+        return found
+
+    return read
+
+
+def tokens(text: str) -> Settings:
+    """Read a number of tokens: ``4096``, ``4,096`` or ``4k``."""
+    plain = text.replace(",", "").replace("_", "").lower()
+    if plain.endswith("k") and plain[:-1].isdecimal():
+        return {LENGTH: int(plain[:-1]) * 1024}
+    return same_as(LENGTH)(plain)
+
+
+def number(key: str) -> Reader:
+    """Return a reader of a whole number of at least 1."""
+
+    def read(text: str) -> Settings:
+        if not text.isdecimal() or not 1 <= int(text[:10]) < 2**31:
+            raise InputError(f"{text!r} is not a whole number of at least 1")
+        return {key: int(text)}
+
+    return read
+
+
+def lora(text: str) -> Settings:
+    """Read ``--lora [RANK]``."""
+    return {TUNING: "lora", **(number("lora.rank")(text) if text else {f"{SOFT}lora.rank": 16})}
+
+
+def qlora(text: str) -> Settings:
+    """Read ``--qlora [RANK]``."""
+    return {
+        **lora(text),
+        BITS: "4",
+        f"{SOFT}lora.quantization": "nf4-double",
+        f"{SOFT}lora.targets": "all-linear",
+    }
+
+
+def lora_targets(text: str) -> Settings:
+    """Read names of layers, with commas or blanks between them; ``all`` as LLaMA-Factory means it."""
+    words = text.replace(",", " ").split()
+    return {"lora.targets": "all-linear" if words in (["all"], ["all-linear"]) else words, TUNING: "lora"}
+
+
+def dtype(text: str) -> Settings:
+    """Read the type in which the weights are loaded."""
+    found = _DTYPES.get(text.lower().removeprefix("torch."))
+    if found is None:
+        raise InputError(f"{text!r} is no type of weights; give bf16, fp16 or fp32")
+    return {WEIGHTS: found}
+
+
+def optimizer(text: str) -> Settings:
+    """Read an optimizer by its own name here, or by that of transformers' ``--optim``."""
+    from vramtop.estimator.job.rules import OPTIMIZERS, optimizer_by_trainer_name
+
+    if text in OPTIMIZERS or ":" in text or text == "unknown":
+        return {"training.optimizer": text}
+    choice = optimizer_by_trainer_name(text)
+    if not choice.known:
+        dashed = text.lower().replace("_", "-")
+        return {"training.optimizer": dashed if dashed in OPTIMIZERS else text}
+    options = {"training.optimizer_options": dict(choice.options)} if choice.options else {}
+    return {
+        "training.optimizer": choice.name,
+        **options,
+        **({"training.optimizer_in_backward": True} if choice.in_backward else {}),
+    }
+
+
+def flash_attention(text: str) -> Settings:
+    """Read ``--flash-attn [fa2]``."""
+    found = _FLASH.get(text.lower())
+    if found is None:
+        raise InputError(f"{text!r} is no version of flash attention; give 2 or 3")
+    return {"model.attention": found}
+
+
+def attention(text: str) -> Settings:
+    """Read transformers' ``--attn_implementation``."""
+    short = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "flash": "flash_attention_2"}
+    word = text.lower().replace("-", "_")
+    return {"model.attention": short.get(word, word)}
+
+
+def checkpointing(text: str) -> Settings:
+    """Read ``--gradient-checkpointing [true]``; ``unsloth`` keeps what is saved in CPU RAM too."""
+    key = "training.activation_checkpointing"
+    if text.lower() == "unsloth":
+        return {key: "full", "training.activation_offload": True}
+    if text.lower() in ("selective", "full", "none"):
+        return {key: text.lower()}
+    return switch({key: "full"}, {key: "none"})(text)
+
+
+def fsdp(text: str) -> Settings:
+    """Read ``--fsdp N``, or the words of the Trainer: ``--fsdp "full_shard auto_wrap offload"``."""
+    if not text or text.isdecimal():
+        count = number("parallel.data_shard")(text) if text else {}
+        return {"parallel.strategy": "fsdp2", SPREAD: True, **count}
+    words = text.lower().replace(",", " ").split()
+    unknown = [word for word in words if word not in (*_FSDP_SHARDING, "auto_wrap", "offload")]
+    chosen = [_FSDP_SHARDING[word] for word in words if word in _FSDP_SHARDING]
+    if unknown or len(chosen) != 1:
+        raise InputError(f"{text!r} is neither a number of GPUs nor one of {', '.join(_FSDP_SHARDING)}")
+    ((strategy, sharding),) = chosen
+    offload = {"parallel.cpu_offload": "all"} if "offload" in words else {}
+    return {"parallel.strategy": strategy, "parallel.sharding": sharding, SPREAD: True, **offload}
+
+
+def ddp(text: str) -> Settings:
+    """Read ``--ddp [N]``."""
+    count = number("parallel.data_replicate")(text) if text else {}
+    return {"parallel.strategy": "ddp", SPREAD: True, **count}
+
+
+def zero(text: str) -> Settings:
+    """Read a stage of ZeRO; stage 0 shards nothing, as DDP."""
+    stage = text.lower().removeprefix("stage").removeprefix("-").removeprefix("_")
+    if stage not in ("0", "1", "2", "3"):
+        raise InputError(f"{text!r} is no stage of ZeRO; give 1, 2 or 3")
+    return {"parallel.strategy": "ddp" if stage == "0" else f"zero{stage}", SPREAD: True}
+
+
+def offload(what: str) -> Reader:
+    """Return a reader of what is offloaded to ``cpu``; NVMe is not known here."""
+
+    def read(text: str) -> Settings:
+        if text.lower() == "none":
+            return {}
+        if text.lower() not in (*_YES, "cpu"):
+            raise InputError(f"{text!r} is no device to offload to; give cpu or none")
+        return {"parallel.cpu_offload": what}
+
+    return read
+
+
+def cpu_offload(text: str) -> Settings:
+    """Read ``--cpu-offload [none|optimizer|all]``."""
+    value = {**dict.fromkeys(_YES, "all"), **dict.fromkeys(_NO, "none")}.get(text.lower(), text)
+    return {"parallel.cpu_offload": value}

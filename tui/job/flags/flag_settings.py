@@ -1,0 +1,211 @@
+"""The settings that the flags of a command line make together: contradictions, and what depends on several of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vramtop.estimator.common import InputError
+from vramtop.estimator.job import Job, parse_assignment, with_changes
+from vramtop.estimator.job.rules import STRATEGIES
+
+from .familiar_flags import FAMILIAR_FLAGS, IGNORED_FLAGS, FamiliarFlag
+from .familiar_values import (
+    AMP,
+    BITS,
+    GLOBAL_BATCH,
+    NODES,
+    PROCESSES,
+    SOFT,
+    SPREAD,
+    TUNING,
+    WEIGHTS,
+    optimizer,
+)
+from .job_flags import job_flags, value_alone
+
+_MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
+_PRECISION, _OPTIMIZER = "training.precision", "training.optimizer"
+_SHARD, _REPLICATE, _STRATEGY = "parallel.data_shard", "parallel.data_replicate", "parallel.strategy"
+_MICRO_BATCH, _ACCUMULATION = "training.micro_batch", "training.gradient_accumulation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagSettings:
+    """What the flags of a command line set."""
+
+    changes: Mapping[str, Any]
+    """New values by job key."""
+    remarks: tuple[str, ...] = ()
+    """How flags were understood whose meaning differs from tool to tool."""
+    processes: int | None = None
+    """Processes of the whole job; None: not given."""
+    global_batch: int | None = None
+    """Sequences of an optimizer step over all GPUs; None: not given."""
+    spread_flag: str | None = None
+    """The flag that names a strategy over several GPUs without a number of them; None: there is none."""
+
+    def complete(self, job: Job) -> Job:
+        """Return the job, once loaded, with the ranks and the micro-batch that the flags give indirectly.
+
+        Raises:
+            InputError: the numbers do not divide, or the number of GPUs is not known.
+        """
+        job = self._with_ranks(job)
+        return job if self.global_batch is None else self._with_global_batch(job, self.global_batch)
+
+    def _with_ranks(self, job: Job) -> Job:
+        if _SHARD in self.changes or (_REPLICATE in self.changes and self.spread_flag is None):
+            return job
+        if self.processes is None:
+            if self.spread_flag and job.parallel.data_ranks == 1:
+                raise InputError(f"{self.spread_flag}: over how many GPUs? give --gpus N")
+            return job
+        parallel = job.parallel
+        within = parallel.tensor * parallel.pipeline * parallel.context
+        if self.processes % within:
+            raise InputError(
+                f"{self.processes} GPUs cannot be split into groups of {within} "
+                f"(tensor {parallel.tensor} x pipeline {parallel.pipeline} x context {parallel.context})"
+            )
+        ranks = self.processes // within
+        name = "ddp" if parallel.strategy == "none" and ranks > 1 else parallel.strategy
+        shards = STRATEGIES[name].zero_stage > 0
+        copies = parallel.data_replicate if shards and _REPLICATE in self.changes else 1
+        if ranks % copies:
+            raise InputError(f"{ranks} data-parallel GPUs cannot be split into {copies} copies")
+        sizes = {_SHARD: ranks // copies, _REPLICATE: copies} if shards else {_SHARD: 1, _REPLICATE: ranks}
+        return with_changes(job, {_STRATEGY: name, **sizes}, where="the command line")
+
+    def _with_global_batch(self, job: Job, whole: int) -> Job:
+        """Divide the sequences of a step by ranks and accumulation, or by ranks and micro-batch."""
+        training, ranks = job.training, job.parallel.data_ranks
+        key, others, words = (
+            (_ACCUMULATION, training.micro_batch * ranks, f"{ranks} GPUs x micro-batch {training.micro_batch}")
+            if _MICRO_BATCH in self.changes
+            else (
+                _MICRO_BATCH,
+                training.gradient_accumulation * ranks,
+                f"{ranks} GPUs x {training.gradient_accumulation} accumulated",
+            )
+        )
+        if whole % others:
+            raise InputError(f"a global batch of {whole} cannot be divided by {words}")
+        return with_changes(job, {key: whole // others}, where="the command line")
+
+
+def settings_of_flags(flags: Sequence[tuple[str, str]], *, gpus: int | None = None) -> FlagSettings:
+    """Return what the flags of a command line set together.
+
+    Args:
+        flags: each as it was typed, with its value; empty where it has none.
+        gpus: the value of ``--gpus``, over which a strategy is spread that names no number of GPUs.
+
+    Raises:
+        InputError: a value is wrong, or two flags contradict each other.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    weak: dict[str, tuple[Any, str]] = {}
+    for flag, text in dict(flags).items():  # of a flag that is repeated the last one counts
+        for key, value in _read(flag, text).items():
+            if key.startswith(SOFT):
+                weak.setdefault(key.removeprefix(SOFT), (value, flag))
+                continue
+            before = found.get(key)
+            if before is not None and before[0] != value:
+                raise InputError(f"{before[1]} and {flag} contradict each other ({_words(key)}); give one of them")
+            found.setdefault(key, (value, flag))
+    found = {**weak, **found}
+    values = {key: value for key, (value, _) in found.items()}
+    changes = {key: value for key, value in values.items() if key not in _MADE_OF_SEVERAL}
+    _set_precision(changes, found)
+    _set_tuning(changes, found)
+    spread = found[SPREAD][1] if SPREAD in found else None
+    counted = _SHARD in values or _REPLICATE in values
+    machines = values.get(NODES, 1)
+    processes = values[PROCESSES] * machines if PROCESSES in values else None
+    if processes is None and gpus and not counted and (spread or _STRATEGY in values):
+        processes = gpus
+    return FlagSettings(
+        changes=changes,
+        remarks=tuple(_remarks(flags)),
+        processes=None if counted else processes,
+        global_batch=values.get(GLOBAL_BATCH),
+        spread_flag=None if counted else spread,
+    )
+
+
+def _read(flag: str, text: str) -> Mapping[str, Any]:
+    """Return what one flag sets.
+
+    Raises:
+        InputError: its value is wrong.
+    """
+    if flag in IGNORED_FLAGS:
+        return {}
+    key = job_flags().get(flag)
+    if key is None:
+        try:
+            return _familiar(flag).settings(text)
+        except InputError as error:
+            raise InputError(f"{flag}: {error.message}") from None
+    if not text and (alone := value_alone(key)) is not None:
+        text = alone
+    return optimizer(text) if key == _OPTIMIZER else dict([parse_assignment(f"{key}={text}")])
+
+
+def _familiar(flag: str) -> FamiliarFlag:
+    return next(each for each in FAMILIAR_FLAGS if flag in each.names)
+
+
+def _set_precision(changes: dict[str, Any], found: Mapping[str, tuple[Any, str]]) -> None:
+    """Set the precision from the type of the weights and of autocast, as the Trainer does.
+
+    Raises:
+        InputError: ``--precision`` says otherwise.
+    """
+    (amp, amp_flag), (weights, weights_flag) = (found.get(key, (None, "")) for key in (AMP, WEIGHTS))
+    if amp is None and weights is None:
+        return
+    precision = weights if weights in ("bf16", "fp16") else f"{amp}-mixed" if amp in ("bf16", "fp16") else "fp32"
+    if changes.get(_PRECISION, precision) != precision:
+        flags = f"{found[_PRECISION][1]} and {amp_flag or weights_flag}"
+        raise InputError(f"{flags} contradict each other (precision); give one of them")
+    changes[_PRECISION] = precision
+
+
+def _set_tuning(changes: dict[str, Any], found: Mapping[str, tuple[Any, str]]) -> None:
+    """Remove the adapters for full fine-tuning, and make some where only their kind is given.
+
+    Raises:
+        InputError: full fine-tuning has settings of adapters.
+    """
+    tuning, flag = found.get(TUNING, (None, ""))
+    of_lora = [key for key in changes if key.startswith("lora.")]
+    if tuning == "full":
+        if of_lora:
+            other = next((found[key][1] for key in of_lora if key in found), "--set")
+            raise InputError(f"{flag} and {other} contradict each other (kind of fine-tuning); give one of them")
+        changes["lora"] = None
+    elif tuning == "lora" and not of_lora:
+        changes["lora.rank"] = 16
+
+
+def _remarks(flags: Sequence[tuple[str, str]]) -> Iterator[str]:
+    given = dict(flags)
+    for flag, text in given.items():
+        if flag in IGNORED_FLAGS or flag in job_flags() or text.lower() in ("false", "no", "off", "0"):
+            continue
+        if (remark := _familiar(flag).remark) and not _replaced(flag, given):
+            yield f"{flag}: {remark}"
+    ignored = [flag for flag in given if flag in IGNORED_FLAGS]
+    if ignored:
+        yield f"{', '.join(ignored)}: the memory of a GPU does not depend on it."
+
+
+def _replaced(flag: str, given: Mapping[str, str]) -> bool:
+    """Return True if the type of the weights is given beside a flag of autocast: then the remark would be wrong."""
+    return flag in ("--bf16", "--fp16") and not {"--dtype", "--torch-dtype", "--model-dtype"}.isdisjoint(given)
+
+
+def _words(key: str) -> str:
+    return key.rpartition(".")[2].replace("_", " ")

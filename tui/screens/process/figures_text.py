@@ -1,0 +1,137 @@
+"""What a process does now, as a few lines: its memory and utilisation on each GPU, processors, RAM and threads."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from vramtop.estimator.common import format_gib
+
+from ...draw import EIGHTHS, FAINT, MUTED, figure_reason, figure_text, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from vramtop.monitor.board import ProcessRow
+    from vramtop.monitor.snapshot import ProcessFigure
+
+FIGURES: tuple[ProcessFigure, ...] = ("sm_percent", "bandwidth_percent", "cpu_percent", "rss_bytes", "threads")
+"""All figures: the screen shows each of them."""
+MAX_SAMPLES = 120
+"""Readings that a graph can show: as many as the widest has columns."""
+NO_SAMPLE = "·"
+"""In a graph: the figure was not read, or is unknown."""
+_NARROW_COLUMNS = 100
+_FIXED_COLUMNS = 60
+"""Of a line about a GPU, without its two graphs."""
+_ASCII_LEVELS = " .:-=+*#@"
+
+
+class FigureHistory:
+    """The latest readings of the figures of one process, from when its screen was opened."""
+
+    def __init__(self) -> None:
+        self._samples: defaultdict[tuple[str, ProcessFigure], deque[float | None]] = defaultdict(
+            lambda: deque(maxlen=MAX_SAMPLES)
+        )
+
+    def record(self, rows: Sequence[ProcessRow]) -> None:
+        """Add the figures of a board."""
+        for row in rows:
+            for figure in FIGURES:
+                if figure in ("sm_percent", "bandwidth_percent") or row is rows[0]:
+                    value = None if row.gpu.is_stale else getattr(row.process.figures, figure, None)
+                    self._samples[self._place(row, figure), figure].append(value)
+
+    def graph(self, row: ProcessRow, figure: ProcessFigure, width: int, top: float, *, ascii_only: bool) -> str:
+        """Return the latest readings, one column each, the latest at the right; a dot where there is none.
+
+        Args:
+            row: the process on one GPU.
+            figure: which.
+            width: columns.
+            top: value of a full column, unless there was a higher one.
+            ascii_only: draw with ASCII characters only.
+        """
+        levels = _ASCII_LEVELS if ascii_only else EIGHTHS
+        samples = list(self._samples[self._place(row, figure), figure])[-width:] if width > 0 else []
+        top = max([top, *(value for value in samples if value is not None)])
+        steps = len(levels) - 1
+        columns = (
+            NO_SAMPLE if value is None else levels[max(1, min(steps, round(value / top * steps)))] if value > 0 else "_"
+            for value in samples
+        )
+        return "".join(columns).rjust(width, NO_SAMPLE)
+
+    def _place(self, row: ProcessRow, figure: ProcessFigure) -> str:
+        return row.gpu.label if figure in ("sm_percent", "bandwidth_percent") else ""
+
+
+def figure_lines(
+    rows: Sequence[ProcessRow], history: FigureHistory, width: int, *, live: bool, ascii_only: bool
+) -> Iterator[Content]:
+    """Yield a line for each GPU that the process is on, one for the host, and why figures are n/a.
+
+    Args:
+        rows: the process on each of its GPUs; at least one.
+        history: earlier figures.
+        width: cells of a line.
+        live: the snapshots are of this machine now.
+        ascii_only: draw with ASCII characters only.
+    """
+    graph_width = max(0, min(MAX_SAMPLES, (width - _FIXED_COLUMNS) // 2))
+
+    def with_graph(row: ProcessRow, name: str, figure: ProcessFigure, unit: str, top: float) -> Content:
+        text = figure_text(figure, row.process.figures, live=live)
+        graph = history.graph(row, figure, graph_width, top, ascii_only=ascii_only)
+        known = text not in ("n/a", "…")
+        return Content.assemble(
+            (f"{name} ", MUTED),
+            (f"{text:>5}", "bold" if known else MUTED),
+            (f" {unit if known else ' ' * len(unit)} ", MUTED),
+            *((run, FAINT if run[0] == NO_SAMPLE else "$accent") for run in _runs(graph)),
+        )
+
+    for row in rows:
+        held = f"{format_gib(row.process.used_bytes)} GiB" if row.process.used_bytes is not None else "n/a"
+        yield Content.assemble(
+            ("GPU ", MUTED),
+            (f"{row.gpu.label:<4}", "bold"),
+            ("  VRAM ", MUTED),
+            (f"{held:>10}", "bold"),
+            "   ",
+            with_graph(row, "SM", "sm_percent", "%", 100.0),
+            "   ",
+            with_graph(row, "bandwidth", "bandwidth_percent", "%", 100.0),
+        )
+    first = rows[0]
+    rss, threads = (figure_text(name, first.process.figures, live=live) for name in ("rss_bytes", "threads"))
+    yield Content.assemble(
+        ("host      RAM  ", MUTED),
+        (f"{rss + (' GiB' if rss[0].isdigit() else ''):>10}", "bold"),
+        "   ",
+        with_graph(first, "CPU", "cpu_percent", "%", 100.0),
+        ("   threads ", MUTED),
+        (threads, "bold"),
+        ("   CPU: 100 % is one core", MUTED) if width >= _NARROW_COLUMNS else "",
+    )
+    yield from _reasons(rows, live=live)
+
+
+def _runs(graph: str) -> Iterator[str]:
+    """Yield the dots of a graph, and what is between them."""
+    return ("".join(run) for _, run in groupby(graph, key=lambda column: column == NO_SAMPLE))
+
+
+def _reasons(rows: Sequence[ProcessRow], *, live: bool) -> Iterator[Content]:
+    """Yield why figures are n/a, each reason once."""
+    reasons: dict[str, None] = {}
+    for row in rows:
+        for figure in FIGURES:
+            reason = figure_reason(figure, row.process.figures, live=live)
+            if reason:
+                reasons.setdefault(reason)
+    yield from (Content.styled(f"n/a: {printable(reason)}", MUTED) for reason in reasons)
