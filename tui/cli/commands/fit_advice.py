@@ -28,8 +28,8 @@ from ...job.flags import flags_by_key
 
 _MAX_SUGGESTIONS = 6
 _HEADINGS: dict[Verdict, str] = {
-    "fits": "changes with which it fits, the cheapest first:",
-    "tight": "no change makes it fit; changes with which it is tight, the cheapest first:",
+    "fits": "changes with which it fits, least costly first:",
+    "tight": "no change makes it fit; changes with which it is tight, least costly first:",
     "does_not_fit": "no change makes it fit; the changes that come closest:",
     "unknown": "changes that make it smaller:",
 }

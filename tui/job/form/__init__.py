@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .inputs import ALT_DIGIT_CHARACTERS as ALT_DIGIT_CHARACTERS, ModelInput as ModelInput
     from .job_form import JobForm as JobForm
     from .model_search import cached_models as cached_models, model_choices as model_choices
+    from .sharding import sharding_word as sharding_word
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -23,5 +24,6 @@ else:
             "inputs": "ALT_DIGIT_CHARACTERS ModelInput",
             "job_form": "JobForm",
             "model_search": "cached_models model_choices",
+            "sharding": "sharding_word",
         },
     )

@@ -6,15 +6,15 @@ from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
+from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, Label, Static
+from textual.widgets import Input, Static
 
 from ...widgets import Choice
 from .fields import MODEL, JobField
 from .form_state import FieldState
 from .inputs import FieldInput, ModelInput
-from .match_list import MatchList
 from .model_search import ModelChoice
 
 _NO, _YES = "no", "yes"
@@ -23,6 +23,8 @@ _NO, _YES = "no", "yes"
 class FieldRow(Widget):
     """A setting: its label, its control, the evidence of its value, and its error.
 
+    The row draws the label itself, beside the control: a widget for each label makes a form slow to open.
+
     Args:
         state: what the field holds; the form changes it.
         remark: the evidence of the value; empty: there is none.
@@ -30,11 +32,10 @@ class FieldRow(Widget):
     """
 
     DEFAULT_CSS = """
-    FieldRow { layout: grid; grid-size: 2; grid-columns: 26 1fr; grid-rows: auto; height: auto; }
-    FieldRow Label { padding: 0 1; }
-    FieldRow .control { width: 1fr; max-width: 46; }
-    FieldRow .remark { column-span: 2; height: auto; padding: 0 1 0 3; color: $text-muted; }
-    FieldRow .error { column-span: 2; height: auto; padding: 0 1 0 3; color: $text-error; }
+    FieldRow { height: auto; }
+    FieldRow .control { width: 1fr; max-width: 46; margin: 0 0 0 24; }
+    FieldRow .remark { height: auto; padding: 0 1 0 3; color: $text-muted; }
+    FieldRow .error { height: auto; padding: 0 1 0 3; color: $text-error; }
     """
 
     @dataclass
@@ -63,12 +64,15 @@ class FieldRow(Widget):
         return self._state.value
 
     def compose(self) -> ComposeResult:
-        """Yield label and control in one line, the remark below."""
-        yield Label(self.field.label)
+        """Yield the control, the remark below."""
         yield self._control()
         for kind, text in self._shown_lines.items():
             if text:
                 yield Static(text, classes=kind, markup=False)
+
+    def render(self) -> Content:
+        """Return the label, which the control leaves room for."""
+        return Content(f" {self.field.label}")
 
     def show_error(self, sentence: str | None) -> None:
         """Show an error below the field; None removes it."""
@@ -89,12 +93,6 @@ class FieldRow(Widget):
         event.stop()
         if event.value != self._choice_word():
             self.post_message(self.Entered(self.field.key, event.value == _YES if self._is_flag else event.value))
-
-    @on(MatchList.Taken)
-    def clicked(self, event: MatchList.Taken) -> None:
-        """Take the model that was clicked in the list."""
-        event.stop()
-        self.query_one(ModelInput).action_take()
 
     def show_state(self) -> None:
         """Show a value that the user has not typed."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.events import Paste
 from textual.message import Message
@@ -14,7 +15,7 @@ from textual.widgets import Input
 
 from vramtop.estimator.common import expand_user
 
-from .match_list import MatchList
+from ...widgets import MatchList
 from .model_search import ModelChoice, search_models
 
 ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
@@ -61,14 +62,25 @@ class ModelInput(FieldInput):
             classes="control",
         )
         self._models = tuple(models)
-        self._list = MatchList()
+        self._list = MatchList(self)
         self._taken = value
         """The text that opens no list: it was taken from it, or not typed."""
 
-    def on_mount(self) -> None:
-        """Put the list below the field."""
-        if self.parent is not None:
-            self.parent.mount(self._list)  # type: ignore[attr-defined]
+    def on_unmount(self) -> None:
+        """Remove the list, unless the whole screen is removed."""
+        if self._list.is_attached:
+            self._list.remove()
+
+    @on(MatchList.Taken)
+    def clicked(self, event: MatchList.Taken) -> None:
+        """Take the model that was clicked in the list."""
+        event.stop()
+        self.action_take()
+
+    @property
+    def is_choosing(self) -> bool:
+        """True while the list of models is open."""
+        return self._list.highlighted is not None
 
     def set_models(self, models: Sequence[ModelChoice]) -> None:
         """Search these models from now on."""
@@ -83,8 +95,7 @@ class ModelInput(FieldInput):
         if not self.has_focus or is_known or text == self._taken or not text.strip():
             self._list.close()
         else:
-            found = search_models(text, self._models)
-            self._list.open([each.name for each in found], [each.note for each in found])
+            self._open(search_models(text, self._models))
 
     def keep_closed(self, text: str) -> None:
         """Open no list for this text: the user has not typed it."""
@@ -102,7 +113,7 @@ class ModelInput(FieldInput):
         if self._list.highlighted is not None:
             self._list.move(by)
         else:
-            self._list.open([each.name for each in self._models], [each.note for each in self._models])
+            self._open(self._models)
 
     def action_take(self) -> None:
         """Take the highlighted model."""
@@ -116,6 +127,13 @@ class ModelInput(FieldInput):
         """Close the list, and keep what was typed."""
         self._taken = self.value
         self._list.close()
+
+    def _open(self, models: Sequence[ModelChoice]) -> None:
+        """Open the list, on the screen since there are other fields below this one."""
+        if not self._list.is_attached:
+            self.screen.mount(self._list)
+        self._list.styles.offset = (self.region.x, self.region.bottom)
+        self._list.open([each.name for each in models], [each.note for each in models])
 
     def on_blur(self) -> None:
         """Close the list: another field has the focus."""

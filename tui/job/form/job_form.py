@@ -20,6 +20,7 @@ from .fields import MODEL
 from .form_state import FormState
 from .group_heading import GroupHeading
 from .groups import BASIC, FieldGroup, field_groups
+from .inputs import ModelInput
 from .model_search import ModelChoice
 
 
@@ -106,6 +107,11 @@ class JobForm(VerticalScroll):
         """Why there is no job, in one sentence; None if there is one."""
         return self._state.problem
 
+    @property
+    def is_choosing_model(self) -> bool:
+        """True while the list of models is open."""
+        return any(control.is_choosing for control in self.query(ModelInput))
+
     def fill(self, job: Job, edited: Collection[str] | None = None) -> None:
         """Show the settings of this job, as one edit; see ``FormState.fill``."""
         self._state.fill(job, edited)
@@ -154,10 +160,6 @@ class JobForm(VerticalScroll):
     def compose(self) -> ComposeResult:
         """Yield missing settings, then those that were read, then the others; below headings."""
         yield from self._wanted().values()
-
-    def on_mount(self) -> None:
-        """Hide fields without a meaning."""
-        self._arrange()
 
     @on(FieldRow.Entered)
     def field_entered(self, event: FieldRow.Entered) -> None:

@@ -1,16 +1,12 @@
 """Names of models to choose from, and the search among them: recent ones, those in the cache, built-in ones."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from textual.fuzzy import FuzzySearch
 
 from vramtop.estimator.model import built_in_models, hub_cache
 
-_MAX_FUZZY_CHARACTERS = 8
-"""Longer words are compared by their beginning: the matcher tries every way to spread the letters."""
-_SEARCH = FuzzySearch()
+from ...widgets import best_matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +33,9 @@ def model_choices(recent: Sequence[str] = (), cached: Sequence[str] = ()) -> tup
     return tuple({choice.name: choice for choice in reversed(found)}.values())[::-1]
 
 
-def search_models(typed: str, choices: Iterable[ModelChoice]) -> tuple[ModelChoice, ...]:
-    """Return the models whose name has the letters of each typed word in their order, the best match first."""
-    words = typed.casefold().split()
-    scored = [(_score(words, choice), choice) for choice in choices]
-    ranked = sorted((each for each in scored if each[0] > 0), key=lambda each: (-each[0], len(each[1].name)))
-    return tuple(choice for _, choice in ranked)
+def search_models(typed: str, choices: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
+    """Return the models of which a name has the letters of each typed word in their order, the best match first."""
+    return tuple(choices[at] for at in best_matches(typed, [(each.name, *each.other_names) for each in choices]))
 
 
 def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -62,22 +55,3 @@ def _built_in_choices() -> Iterator[ModelChoice]:
     for model in built_in_models():
         publisher, _, short = model.id.rpartition("/")
         yield ModelChoice(short, publisher or "built in", (model.id, *model.aliases))
-
-
-def _score(words: Sequence[str], choice: ModelChoice) -> float:
-    return max(_score_of_name(words, name) for name in (choice.name, *choice.other_names))
-
-
-def _score_of_name(words: Sequence[str], name: str) -> float:
-    """Return how well the words match; 0 if one of them does not."""
-    total = 0.0
-    for word in words:
-        if not _has_in_order(word, name.casefold()):
-            return 0.0
-        total += _SEARCH.match(word if word in name.casefold() else word[:_MAX_FUZZY_CHARACTERS], name)[0]
-    return total
-
-
-def _has_in_order(letters: str, name: str) -> bool:
-    rest = iter(name)
-    return all(letter in rest for letter in letters)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vramtop.estimator.advice import Suggestion, suggest
+from vramtop.estimator.advice import Suggestion, calibrated, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CancelledError, VramtopError, current_token
 from vramtop.estimator.job import Job
@@ -63,8 +63,14 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
             budget.job, budget, estimate, capacity.verdict, gpus=count_devices(capacity.devices), most=_MAX_SUGGESTIONS
         )
     limits, max_positions = capacity.limits(budget), getattr(quick_estimate, "max_positions", None)
+    scaled = calibrated(budget.job, budget, estimate)
+
+    def on_the_verdicts_scale(job: Job) -> Budget:
+        return budget if job == budget.job else scaled(job)
 
     def sweep_over(axis: Axis) -> Sweep:
-        return sweep_setting(budget.job, axis, estimate, capacity.verdict, limits, max_positions=max_positions)
+        return sweep_setting(
+            budget.job, axis, on_the_verdicts_scale, capacity.verdict, limits, max_positions=max_positions
+        )
 
     return Advice(budget=budget, suggestions=found, sweeps=tuple(sweep_over(axis) for axis in AXES))

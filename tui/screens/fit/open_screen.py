@@ -4,6 +4,7 @@ from textual.geometry import Offset
 
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.job import Job, ModelSpec
+from vramtop.monitor.storage import RecentModels
 
 from ...draw import printable
 from ...widgets import ChoiceMenu
@@ -47,6 +48,7 @@ def _open(app: BoardApp, job: Job | None) -> None:
         quick_estimator=make_quick_estimator,
         initial=job,
         pinned=job if job in watchlist.pending() else None,
+        recent=RecentModels(),
         on_close=keep_draft,
     )
     app.push_once(screen)

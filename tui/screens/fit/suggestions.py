@@ -1,10 +1,11 @@
-"""Suggestions that make a job fit, as a list: a digit, Enter or a click applies one."""
+"""Suggestions that make a job fit, as a table: a digit, Enter or a click applies one."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, ClassVar
+from itertools import accumulate, zip_longest
+from textwrap import wrap
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -16,19 +17,20 @@ from vramtop.estimator.common import format_gib
 
 from ...draw import MUTED, VERDICTS
 from ...widgets import StaticLines
+from .setting_words import settings_words
 
 HEADINGS: dict[Verdict, str] = {
-    "fits": "what makes it fit, the cheapest first",
-    "tight": "nothing makes it fit; what makes it tight",
-    "does_not_fit": "nothing makes it fit; what comes closest",
-    "unknown": "what makes it smaller",
+    "fits": "What makes it fit, least costly first",
+    "tight": "Nothing makes it fit; what makes it tight",
+    "does_not_fit": "Nothing makes it fit; what comes closest",
+    "unknown": "What makes it smaller",
 }
-_NAMES = {"micro_batch": "micro-batch"}
-_KEYS_HINT = "Alt+1-9 applies, F10 undoes"
+_KEYS_HINT = "a digit applies (Alt+digit in a field), F10 undoes"
+_MARK_CELLS, _NEED_CELLS = 4, 6
 
 
 class Suggestions(StaticLines, can_focus=True):
-    """A list of suggestions, hidden while it is empty.
+    """A table of suggestions, hidden while it is empty.
 
     It is drawn as one text: it changes with every key press in the form, and a list of widgets is slow to lay out.
     """
@@ -39,7 +41,7 @@ class Suggestions(StaticLines, can_focus=True):
         Binding("enter", "apply", "Apply"),
     ]
     DEFAULT_CSS = """
-    Suggestions { text-wrap: wrap; margin: 1 0 0 0; display: none; }
+    Suggestions { margin: 1 0 0 0; display: none; }
     """
 
     @dataclass
@@ -52,19 +54,19 @@ class Suggestions(StaticLines, can_focus=True):
         super().__init__(id=id)
         self.suggestions: tuple[Suggestion, ...] = ()
         """The suggestions that are shown."""
-        self._two_lines = False
+        self._width = 0
         self._cursor = 0
         self._contents: list[Content] = []
         """The heading, and one text per suggestion, of one or more lines."""
 
-    def show_suggestions(self, suggestions: Sequence[Suggestion], *, two_lines: bool) -> None:
-        """Show these suggestions.
+    def show_suggestions(self, suggestions: Sequence[Suggestion], *, width: int) -> None:
+        """Show these suggestions as a table.
 
         Args:
             suggestions: in display order.
-            two_lines: show the cost of each on a line of its own.
+            width: of a line, in cells.
         """
-        self.suggestions, self._two_lines = tuple(suggestions), two_lines
+        self.suggestions, self._width = tuple(suggestions), width
         self._cursor = min(self._cursor, max(0, len(suggestions) - 1))
         if self.display != bool(suggestions):
             self.display = bool(suggestions)
@@ -87,8 +89,7 @@ class Suggestions(StaticLines, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         """Apply the clicked suggestion."""
-        width, rules = self.content_size.width, self.styles.get_rules()
-        ends = list(accumulate(content.get_height(rules, width) for content in self._contents))
+        ends = list(accumulate(content.plain.count("\n") + 1 for content in self._contents))
         self.apply(bisect_right(ends, event.y))  # the first is the heading
 
     def on_focus(self, _: Focus) -> None:
@@ -103,48 +104,40 @@ class Suggestions(StaticLines, can_focus=True):
         if not self.suggestions:
             return
         cursor = self._cursor if (self.has_focus if focused is None else focused) else None
-        heading = Content.assemble((HEADINGS[self.suggestions[0].verdict], "bold"), (f" · {_KEYS_HINT}", "dim"))
-        self._contents = [heading]
+        heading, hint = HEADINGS[self.suggestions[0].verdict], f" · {_KEYS_HINT}"
+        if len(heading) + len(hint) > self._width:
+            hint = ""
+        title = Content.assemble((heading, "bold"), (hint, MUTED))
+        self._contents = [Content("\n").join([title, table_head(self._width)])]
         for at, suggestion in enumerate(self.suggestions):
-            content = suggestion_content(at + 1, suggestion, two_lines=self._two_lines)
+            content = suggestion_content(at + 1, suggestion, width=self._width)
             self._contents.append(content.stylize("reverse") if at == cursor else content)
         self.show(Content("\n").join(self._contents), layout=True)
 
 
-def suggestion_content(number: int, suggestion: Suggestion, *, two_lines: bool) -> Content:
-    """Return a suggestion as text: its peak, the settings, and what they cost."""
-    peak, mark = suggestion.budget.peak, VERDICTS[suggestion.verdict]
-    low, high = format_gib(peak.low_bytes), format_gib(peak.high_bytes)
-    head = Content.assemble(
-        (f"{number} ", "bold"),
-        (f"{mark.letter} ", f"bold {mark.colour}"),
-        f"{format_gib(peak.device_bytes)} GiB ",
-    )
-    settings = (settings_words(suggestion.changes), "bold")
-    if two_lines:
-        return Content.assemble(head, settings, "\n    ", (f"{low} to {high} GiB; {suggestion.why}", MUTED))
-    return Content.assemble(head, settings, (f" · {suggestion.why}", MUTED))
+def table_head(width: int) -> Content:
+    """Return the names of the columns."""
+    change, _ = _text_widths(width)
+    return Content.styled(f"{'':<{_MARK_CELLS}}{'need':>{_NEED_CELLS}}  {'change':<{change}}  cost", MUTED)
 
 
-def settings_words(changes: Mapping[str, Any]) -> str:
-    """Return changed settings in words, such as ``activation checkpointing full, optimizer adamw-8bit``."""
-    return ", ".join(_words(changes))
+def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Content:
+    """Return a suggestion as a row of the table, of one line or more: number, need, change, cost."""
+    mark = VERDICTS[suggestion.verdict]
+    change_width, cost_width = _text_widths(width)
+    change = wrap(settings_words(suggestion.changes), change_width)
+    cost = wrap(suggestion.why, cost_width)
+    need = f"{format_gib(suggestion.budget.peak.device_bytes):>{_NEED_CELLS}}"
+    head = Content.assemble((f"{number} ", "bold"), (f"{mark.letter} ", f"bold {mark.colour}"), (need, "bold"))
+    margin = Content(" " * (_MARK_CELLS + _NEED_CELLS))
+    lines = [
+        Content.assemble(head if at == 0 else margin, f"  {left:<{change_width}}  ", (right, MUTED))
+        for at, (left, right) in enumerate(zip_longest(change, cost, fillvalue=""))
+    ]
+    return Content("\n").join(lines)
 
 
-def _words(changes: Mapping[str, Any]) -> Iterator[str]:
-    adapters = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("lora.")}
-    if adapters:
-        kind = f"QLoRA ({adapters['quantization']})" if "quantization" in adapters else "LoRA"
-        rank = f" rank {adapters['rank']}" if "rank" in adapters else ""
-        targets = adapters.get("targets")
-        yield f"{kind}{rank}{f' on {_word(targets)}' if targets else ''}"
-    for key, value in changes.items():
-        if not key.startswith("lora."):
-            name = key.partition(".")[2]
-            yield f"{_NAMES.get(name, name.replace('_', ' '))} {_word(value)}"
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _text_widths(width: int) -> tuple[int, int]:
+    """Return the widths of change and cost."""
+    room = max(24, width - _MARK_CELLS - _NEED_CELLS - 4)
+    return room - room * 9 // 20, room * 9 // 20
