@@ -61,7 +61,7 @@ def find_largest(
     sizes = sorted({*_batch_sizes(), own_size})
     if keep_global_batch and batch:
         sizes = [s for s in sizes if batch.accumulation_for(micro_batch=s, data_ranks=batch.data_ranks)]
-    lengths = sorted({*_lengths(max_positions), own_length})
+    lengths = sorted({*_lengths(max_positions), min(own_length, max_positions or own_length)})
     longest = _last_fitting(
         lengths, lambda length: _fits(job, {"training.sequence_length": length}, fits), own=own_length
     )

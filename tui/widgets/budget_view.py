@@ -125,33 +125,35 @@ def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool =
     """
     placed = [gpu for gpu in fit.gpus if gpu.device in fit.rank_devices]
     others = [gpu for gpu in fit.gpus if gpu not in placed]
-    lines = [line for alike in _alike(placed) for line in _lines_of_alike(alike, budget, width=width, placed=True)]
     if not placed_only or count_devices(gpu.device for gpu in others) < 2 or not placed:
-        rest = [line for alike in _alike(others) for line in _lines_of_alike(alike, budget, width=width, placed=False)]
-        return [*lines, *rest]
+        return [line for alike in _alike(fit.gpus, placed) for line in _lines_of_alike(alike, placed, budget, width)]
+    lines = [line for alike in _alike(placed, placed) for line in _lines_of_alike(alike, placed, budget, width)]
+    if len(_alike(others, placed)) == 1:
+        return [*lines, Content.styled(f"  {_alike_text(others)}", MUTED)]
     roomiest = max(others, key=lambda gpu: gpu.device.available_bytes or 0)
     most = format_gib(roomiest.device.available_bytes or 0)
     what = "others" if any(gpu.device.mig for gpu in others) else "other GPUs"
     number = count_devices(gpu.device for gpu in others)
-    if len(_alike(others)) == 1:
-        return [*lines, Content.styled(f"  {_alike_text(others)}", MUTED)]
-    rest_text = f"   {number:,} {what}, at most {most} GiB free ({roomiest.device.label})"
-    return [*lines, Content.styled(rest_text, MUTED)]
+    rest = f"   {number:,} {what}, at most {most} GiB free ({roomiest.device.label})"
+    return [*lines, Content.styled(rest, MUTED)]
 
 
-def _alike(gpus: Sequence[DeviceVerdict]) -> list[list[DeviceVerdict]]:
+def _alike(gpus: Sequence[DeviceVerdict], placed: Sequence[DeviceVerdict]) -> list[list[DeviceVerdict]]:
     """Return the GPUs in groups whose lines would be the same, in the order of their first members."""
     groups: dict[object, list[DeviceVerdict]] = {}
     for gpu in gpus:
         device = gpu.device
         same = (device.name, device.total_bytes, format_gib(device.available_bytes), gpu.verdict)
         alone = device.index if device.mig or device.available_bytes is None or device.unusable_reason else None
-        groups.setdefault((*same, alone, device.mig), []).append(gpu)
+        groups.setdefault((*same, gpu in placed, alone, device.mig), []).append(gpu)
     return list(groups.values())
 
 
-def _lines_of_alike(gpus: Sequence[DeviceVerdict], budget: Budget, *, width: int, placed: bool) -> list[Content]:
+def _lines_of_alike(
+    gpus: Sequence[DeviceVerdict], on_which_ranks: Sequence[DeviceVerdict], budget: Budget, width: int
+) -> list[Content]:
     """Return the line of one GPU; of several, their number and free memory, and one bar for all on which ranks are."""
+    placed = gpus[0] in on_which_ranks
     if count_devices(gpu.device for gpu in gpus) == 1:
         return [_gpu_line(gpus[0], budget, width=width, placed=placed)]
     head = Content.styled(f"{'▶' if placed else ' '} {_alike_text(gpus)}", "bold" if placed else MUTED)

@@ -15,6 +15,8 @@ _MAX_LINES = 8
 _NOTE_GAP = 2
 _MAX_FUZZY_CHARACTERS = 8
 """Longer words are compared by their beginning: the matcher tries every way to spread the letters."""
+_MAX_SPREAD = 2
+"""Letters that are farther apart than this many times their number match by chance."""
 _SEARCH = FuzzySearch()
 
 
@@ -99,7 +101,10 @@ def _score(words: Sequence[str], name: str) -> float:
     for word in words:
         if not _has_in_order(word, folded):
             return 0.0
-        total += _SEARCH.match(word if word in folded else word[:_MAX_FUZZY_CHARACTERS], name)[0]
+        score, places = _SEARCH.match(word if word in folded else word[:_MAX_FUZZY_CHARACTERS], name)
+        if not places or places[-1] - places[0] > _MAX_SPREAD * len(places):
+            return 0.0
+        total += score
     return total / (1 + len(name) / 1000)  # of two names that match equally, the shorter one
 
 

@@ -4,8 +4,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vramtop.estimator.model import built_in_models, hub_cache
-
 from ...widgets import best_matches
 
 
@@ -40,6 +38,8 @@ def search_models(typed: str, choices: Sequence[ModelChoice]) -> tuple[ModelChoi
 
 def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the ids of the models in the Hugging Face cache, sorted; empty if the cache cannot be read."""
+    from vramtop.estimator.model import hub_cache
+
     try:
         names = sorted(
             entry.name
@@ -52,6 +52,8 @@ def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 
 def _built_in_choices() -> Iterator[ModelChoice]:
+    from vramtop.estimator.model import built_in_models  # models are looked for off the UI thread
+
     for model in built_in_models():
         publisher, _, short = model.id.rpartition("/")
         yield ModelChoice(short, publisher or "built in", (model.id, *model.aliases))

@@ -1,14 +1,18 @@
 """Jobs between the fit check and files: opened, saved as a job file, copied as flags."""
 
+from typing import TYPE_CHECKING
+
 from textual.screen import Screen
 from textual.widgets import Label
 
-from ...job import CopiedTextScreen, LoadedJob, OpenedJob, OpenJobScreen, open_save_dialog
 from .gpu_picker import GpuPicker
 from .job_check import JobCheck, has_model
 from .session import FitSession
 from .settings_pane import SettingsPane
 from .verdict import VerdictView
+
+if TYPE_CHECKING:
+    from ...job import LoadedJob, OpenedJob
 
 
 class JobFiles:
@@ -27,10 +31,14 @@ class JobFiles:
 
     def open(self, text: str = "") -> None:
         """Ask for a job file, a configuration, a launch line or a model."""
+        from ...job import OpenJobScreen  # each dialog is imported when it is opened first
+
         self._screen.app.push_screen(OpenJobScreen(text), self._show_opened)
 
     def save(self) -> None:
         """Save the job to a file."""
+        from ...job import open_save_dialog
+
         job = self._check.job
         if job is None or not has_model(job):
             self._refuse("save")
@@ -39,6 +47,8 @@ class JobFiles:
 
     def copy(self) -> None:
         """Copy the changed settings to the clipboard, and show them."""
+        from ...job import CopiedTextScreen
+
         job = self._check.job
         if job is None:
             self._refuse("copy")
@@ -47,14 +57,14 @@ class JobFiles:
         self._screen.app.copy_to_clipboard(text)
         self._screen.app.push_screen(CopiedTextScreen(text, "The changed settings"))
 
-    def show_read_again(self, loaded: LoadedJob) -> None:
+    def show_read_again(self, loaded: "LoadedJob") -> None:
         """Show what was opened as it is with the model that the user has given."""
         if (job := self._screen.query_one(SettingsPane).form.job) is not None:
             self._session.history.amend(job)
         self._show_name_and_notes(loaded)
         self._check.start()
 
-    async def _show_opened(self, opened: OpenedJob | None) -> None:
+    async def _show_opened(self, opened: "OpenedJob | None") -> None:
         """Show an opened job in a new form, with the place where each value was read."""
         if opened is None:
             return
@@ -69,7 +79,7 @@ class JobFiles:
             self._screen.query_one(VerdictView).focus()
         self._check.start()
 
-    def _show_name_and_notes(self, loaded: LoadedJob) -> None:
+    def _show_name_and_notes(self, loaded: "LoadedJob") -> None:
         self._screen.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
         self._screen.query_one(VerdictView).set_notes(loaded.notes)
 

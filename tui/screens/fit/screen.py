@@ -14,7 +14,7 @@ from textual.widgets import Button, Label
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 
-from ...job.form import JobForm, ModelInput, help_line
+from ...job.form import JobForm, ModelInput
 from ...widgets import Choice, KeysLine, StaticLines
 from ..preflight import PreflightMark
 from .gpu_picker import GpuPicker
@@ -142,9 +142,8 @@ class FitCheckScreen(Screen[None]):
 
     @on(JobForm.FieldFocused)
     def field_focused(self, event: JobForm.FieldFocused) -> None:
-        """Show the help of the field."""
-        text = help_line(event.key) if event.key else _HEADING_HELP
-        self.query_one("#help", StaticLines).show(Content(text))
+        """Show the help of the field, once the focus is drawn."""
+        self.call_after_refresh(self._show_help, event.key)
 
     @on(GpuPicker.Changed)
     def gpus_changed(self) -> None:
@@ -208,9 +207,9 @@ class FitCheckScreen(Screen[None]):
             self._picker.choose(kept.job.target.gpu)
             self._pane.form.fill(kept.job)
 
-    def action_open(self) -> None:
+    def action_open(self, text: str = "") -> None:
         """Ask for a job file, a configuration, a launch line or a model."""
-        self._files.open()
+        self._files.open(text)
 
     def action_save(self) -> None:
         """Save the job to a file."""
@@ -248,6 +247,11 @@ class FitCheckScreen(Screen[None]):
             self._pane.focus_form()
         else:
             (suggestions if suggestions.display else view).focus()
+
+    def _show_help(self, key: str | None) -> None:
+        from ...job.form import help_line  # parses docstrings
+
+        self.query_one("#help", StaticLines).show(Content(help_line(key) if key else _HEADING_HELP))
 
     def _change_settings(self, changes: dict[str, object]) -> None:
         if problem := self._pane.change(changes):

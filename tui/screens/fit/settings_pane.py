@@ -10,13 +10,14 @@ from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, with_changes
 
 from ...background import LatestOnlyTask
-from ...job import FormReading, LoadedJob
+from ...job import FormReading
 from ...job.form import JobForm, cached_models, model_choices
 from .gpu_picker import GpuPicker
 
 if TYPE_CHECKING:
     from vramtop.monitor.storage import RecentModels
 
+    from ...job import LoadedJob
     from ...job.form.model_search import ModelChoice
 
 _MODEL = "model.id"
@@ -38,17 +39,17 @@ class SettingsPane(Vertical):
         initial: Job,
         *,
         recent: "RecentModels | None" = None,
-        on_read: Callable[[LoadedJob], object],
+        on_read: "Callable[[LoadedJob], object]",
         on_error: Callable[[str], object],
         id: str | None = None,  # noqa: A002 - Textual's own name for it
     ) -> None:
         super().__init__(id=id)
         self._recent = recent
         self._on_read = on_read
-        self._reading = FormReading[LoadedJob](self, on_read=self._show_read_again, on_error=on_error)
+        self._reading = FormReading["LoadedJob"](self, on_read=self._show_read_again, on_error=on_error)
         self._initial = initial
         self._edited_field = _MODEL
-        self._models = model_choices()
+        self._models: tuple[ModelChoice, ...] = ()
         self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
 
     def compose(self) -> ComposeResult:
@@ -76,7 +77,7 @@ class SettingsPane(Vertical):
         """True from the edit of the model until the form shows what follows from it."""
         return self._reading.is_due
 
-    def read_again(self, read: Callable[[Mapping[str, Any]], LoadedJob] | None) -> bool:
+    def read_again(self, read: "Callable[[Mapping[str, Any]], LoadedJob] | None") -> bool:
         """Read the job again if the last edit makes that necessary, and return whether it does."""
         return self._reading.start(self.form, read)
 
@@ -103,7 +104,7 @@ class SettingsPane(Vertical):
             return error.message
         return None
 
-    async def show_source(self, source: LoadedJob) -> None:
+    async def show_source(self, source: "LoadedJob") -> None:
         """Show a job that was read from a file or a launch line, with the place where each value was read."""
         self._reading.cancel()
         await self.form.remove()
@@ -111,7 +112,7 @@ class SettingsPane(Vertical):
         await self.mount(form)
         self._edited_field = source.missing[0] if source.missing else _MODEL
 
-    def _show_read_again(self, loaded: LoadedJob) -> None:
+    def _show_read_again(self, loaded: "LoadedJob") -> None:
         self.form.show_reading(loaded.job, loaded.origins, loaded.missing)
         self._on_read(loaded)
 

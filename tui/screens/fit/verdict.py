@@ -26,7 +26,6 @@ from ...widgets import (
     verdict_line,
 )
 from ..base import is_ascii_only
-from ..what_if import WhatIfPlot
 from .advice import Advice
 from .capacity import Capacity
 from .comparison import comparison_lines
@@ -186,9 +185,11 @@ class VerdictView(VerticalScroll):
     def _draw_plot(self) -> None:
         """Draw the plot where there is room for it; its widgets are made when they are needed first."""
         sweeps = self.advice.sweeps if self.advice is not None and self.size.height >= _PLOT_ROWS else ()
-        found = self.query(WhatIfPlot)
-        if not found and not sweeps:
+        if not sweeps and not self.query("#plots"):
             return
+        from ..what_if import WhatIfPlot
+
+        found = self.query(WhatIfPlot)
         if not found:
             self.mount(StaticLines(id="over"), WhatIfPlot(id="plots", ascii_only=is_ascii_only(self)))
         over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
