@@ -10,6 +10,7 @@
 # make soak    whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make explanations  how often the true cause of a divergence is found, in simulation
 # make architecture  draw the rooms and arrows in docs/architecture.md from the imports
+# make completion  write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
 # make picture draw the pictures in docs/ from the demo recording
 # make demo    record the demo recording
 
@@ -22,7 +23,7 @@ AREA ?=
 # One torch thread per process: the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture demo clean
+.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture completion demo clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -44,6 +45,9 @@ types: $(VENV)/installed-for-tests $(TYPING)
 
 imports: $(VENV)/installed-for-tests $(TYPING)
 	PYTHONPATH=build/typing $(BIN)/lint-imports
+
+completion: $(VENV)/installed-for-tests
+	$(BIN)/python -m vramtop.tui.cli.shell.files shell
 
 accuracy: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/report.py $(ARGS)

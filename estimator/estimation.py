@@ -65,10 +65,10 @@ def estimate(
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
     arch = _architecture(job, model)
-    if job.served_by_vllm and method == "traced":
-        raise CannotTellError("vLLM's own model code is not traced; method formula has rules for it")
+    if job.is_served and method == "traced":
+        raise CannotTellError(f"{job.engine_name}'s own model code is not traced; method formula has rules for it")
     remarks: list[str] = []
-    if method in ("auto", "traced") and not job.served_by_vllm:
+    if method in ("auto", "traced") and not job.is_served:
         if progress:
             progress(f"tracing two training steps of {model.label}")
         try:

@@ -11,6 +11,20 @@ import pynvml
 
 SUCCESS = 0
 GIB = 2**30
+_PLAIN_FIGURES = {
+    "NumFans": 2,
+    "PerformanceState": 0,
+    "PersistenceMode": 1,
+    "PowerManagementDefaultLimit": 400_000,
+    "CurrPcieLinkGeneration": 1,
+    "MaxPcieLinkGeneration": 4,
+    "CurrPcieLinkWidth": 8,
+    "MaxPcieLinkWidth": 16,
+    "PcieReplayCounter": 7,
+    "NvLinkVersion": 3,
+    "NvLinkRemoteDeviceType": 2,
+}
+"""Answers of functions that give one figure, by the rest of their name."""
 _MIG_HANDLE_STEP = 1000
 """Handle number of a MIG device: this times (slot + 1), plus the index of its GPU."""
 
@@ -60,6 +74,9 @@ class FakeGpu:
     milliwatts: int = 300_000
     limit_milliwatts: int = 400_000
     compute_mode: int = 0
+    memory_utilisation: int = 40
+    clock_reasons: int = 0x4
+    fans: tuple[int, ...] = (30, 42)
     processes: list[FakeProcess] = field(default_factory=list)
     accounting: bool = False
     mig: list[FakeMig | None] | None = None
@@ -84,6 +101,7 @@ class FakeDriver:
         self.mig: dict[str, int] = {}
         """UUID of a MIG device -> index of its GPU."""
         self.calls: Counter[str] = Counter()
+        self.field_reads = 0
         self.initialised = 0
         self.hangs: dict[tuple[str, int | None], threading.Event] = {}
         """(function, GPU or None for all) -> event that lets calls return; ``*``: functions with a device handle."""
@@ -121,7 +139,8 @@ class FakeDriver:
         if name in self.missing or not name.startswith("nvml"):
             raise AttributeError(name)
         simple = name.removesuffix("_v3").removesuffix("_v2")
-        answer: Callable[..., int] = getattr(type(self), "_" + simple)
+        plain = simple.removeprefix("nvmlDeviceGet") in _PLAIN_FIGURES
+        answer: Callable[..., int] = getattr(type(self), "_plain_figure" if plain else "_" + simple)
 
         def function(*args: Any) -> int:
             self.calls[name] += 1
@@ -264,7 +283,8 @@ class FakeDriver:
         return SUCCESS
 
     def _nvmlDeviceGetUtilizationRates(self, name: str, handle: Any, rates: Any) -> int:  # noqa: N802
-        rates._obj.gpu = self.gpus[handle_number(handle)].utilisation
+        gpu = self.gpus[handle_number(handle)]
+        rates._obj.gpu, rates._obj.memory = gpu.utilisation, gpu.memory_utilisation
         return SUCCESS
 
     def _nvmlDeviceGetTemperature(self, name: str, handle: Any, sensor: Any, number: Any) -> int:  # noqa: N802
@@ -281,6 +301,90 @@ class FakeDriver:
 
     def _nvmlDeviceGetEnforcedPowerLimit(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
         number._obj.value = self.gpus[handle_number(handle)].limit_milliwatts
+        return SUCCESS
+
+    def _nvmlDeviceGetCurrentClocksEventReasons(self, name: str, handle: Any, bits: Any) -> int:  # noqa: N802
+        bits._obj.value = self.gpus[handle_number(handle)].clock_reasons
+        return SUCCESS
+
+    _nvmlDeviceGetCurrentClocksThrottleReasons = _nvmlDeviceGetCurrentClocksEventReasons  # noqa: N815
+
+    def _nvmlDeviceGetFanSpeed(self, name: str, handle: Any, *args: Any) -> int:  # noqa: N802
+        *fan, number = args
+        number._obj.value = self.gpus[handle_number(handle)].fans[fan[0] if fan else 0]
+        return SUCCESS
+
+    def _nvmlDeviceGetClockInfo(self, name: str, handle: Any, clock: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = {1: 1200, 2: 1215}[clock.value]
+        return SUCCESS
+
+    def _nvmlDeviceGetMaxClockInfo(self, name: str, handle: Any, clock: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = {1: 1410, 2: 1593}[clock.value]
+        return SUCCESS
+
+    def _nvmlDeviceGetTemperatureThreshold(self, name: str, handle: Any, kind: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = (90, 87)[kind.value]
+        return SUCCESS
+
+    def _nvmlDeviceGetMarginTemperature(self, name: str, handle: Any, reading: Any) -> int:  # noqa: N802
+        reading._obj.marginTemperature = 24
+        return SUCCESS
+
+    def _nvmlDeviceGetPowerManagementLimitConstraints(  # noqa: N802
+        self, name: str, handle: Any, low: Any, high: Any
+    ) -> int:
+        low._obj.value, high._obj.value = 100_000, 500_000
+        return SUCCESS
+
+    def _nvmlDeviceGetVbiosVersion(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
+        text.value = b"92.00.45.00.00"
+        return SUCCESS
+
+    def _nvmlDeviceGetEncoderUtilization(self, name: str, handle: Any, number: Any, period: Any) -> int:  # noqa: N802
+        number._obj.value = 5 if name == "nvmlDeviceGetEncoderUtilization" else 6
+        return SUCCESS
+
+    _nvmlDeviceGetDecoderUtilization = _nvmlDeviceGetEncoderUtilization  # noqa: N815
+
+    def _nvmlDeviceGetEccMode(self, name: str, handle: Any, now: Any, pending: Any) -> int:  # noqa: N802
+        now._obj.value = pending._obj.value = 1
+        return SUCCESS
+
+    def _nvmlDeviceGetTotalEccErrors(  # noqa: N802
+        self, name: str, handle: Any, kind: Any, counter: Any, number: Any
+    ) -> int:
+        number._obj.value = {(0, 0): 3, (1, 0): 0, (0, 1): 10, (1, 1): 1}[kind.value, counter.value]
+        return SUCCESS
+
+    def _nvmlDeviceGetRemappedRows(self, name: str, handle: Any, *numbers: Any) -> int:  # noqa: N802
+        for number, value in zip(numbers, (1, 2, 1, 0), strict=True):
+            number._obj.value = value
+        return SUCCESS
+
+    def _nvmlDeviceGetBAR1MemoryInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
+        info._obj.bar1Total, info._obj.bar1Used = 2**36, 2**21
+        return SUCCESS
+
+    def _nvmlDeviceGetPcieThroughput(self, name: str, handle: Any, counter: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = (200_000, 400_000)[counter.value]
+        return SUCCESS
+
+    def _nvmlDeviceGetNvLinkState(self, name: str, handle: Any, link: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = int(getattr(link, "value", link) != 1)  # the second link is down
+        return SUCCESS
+
+    def _nvmlDeviceGetFieldValues(self, name: str, handle: Any, count: Any, values: Any) -> int:  # noqa: N802
+        self.field_reads += 1
+        known = {82: 61, 90: 25_000, 91: 4, 138: 1000 * self.field_reads, 139: 500 * self.field_reads}
+        for value in values._obj:
+            value.nvmlReturn = SUCCESS if value.fieldId in known else pynvml.NVML_ERROR_NOT_SUPPORTED
+            value.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+            value.value.ullVal = known.get(value.fieldId, 0)
+        return SUCCESS
+
+    def _plain_figure(self, name: str, handle: Any, *args: Any) -> int:
+        """Answer a function with one figure that is the same for all GPUs."""
+        args[-1]._obj.value = _PLAIN_FIGURES[name.removeprefix("nvmlDeviceGet")]
         return SUCCESS
 
     def _nvmlDeviceGetComputeMode(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802

@@ -105,7 +105,8 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
         "board.divergence_status",
         "board.run_phases",
         "sources.recording",
-        "attach",
+        "attach.read_run",
+        "attach.automatic.worker_client",
         "probe.publisher",
     ],
 )

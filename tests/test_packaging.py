@@ -45,6 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     source = folder / "source"
     for room in ROOMS:
         shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "shell", source / "shell")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source)]
@@ -59,6 +60,16 @@ def test_the_wheel_has_every_module_and_every_data_file(wheel: set[str]) -> None
     assert modules | data_files() == {name for name in wheel if name.startswith("vramtop/")}
     assert "vramtop/monitor/sources/demo.jsonl.gz" in wheel
     assert "vramtop/estimator/model/models.toml" in wheel
+
+
+def test_the_wheel_has_completions_and_manual_page_where_shells_and_man_look(wheel: set[str]) -> None:
+    installed = {name.partition(".data/data/")[2] for name in wheel if ".data/data/" in name}
+    assert installed == {
+        "share/bash-completion/completions/vramtop",
+        "share/zsh/site-functions/_vramtop",
+        "share/fish/vendor_completions.d/vramtop.fish",
+        "share/man/man1/vramtop.1",
+    }
 
 
 def test_the_wheel_puts_nothing_but_vramtop_into_site_packages(wheel: set[str]) -> None:

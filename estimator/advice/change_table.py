@@ -30,6 +30,6 @@ def candidate_changes(job: Job, *, gpus: int = 1) -> tuple[Change, ...]:
 
 
 def _workload(job: ResolvedJob) -> Workload:
-    if job.served_by_vllm:
+    if job.is_served:
         return "vllm"
     return "training" if job.trains else "inference"

@@ -13,6 +13,7 @@ class ServingNeed:
     ``gpu_memory_utilization`` is a share of the GPU's total for all that vLLM knows of: weights, the activations of its
     largest step, memory of other libraries, and the cache, which gets the rest (``determine_available_memory``,
     vllm/v1/worker/gpu_worker.py). CUDA's context lies outside of that share; what else does depends on the version.
+    SGLang's ``mem_fraction_static`` is for weights and cache (``_profile_available_bytes``, kv_cache_configurator.py).
     """
 
     utilization: float
@@ -32,6 +33,10 @@ class ServingNeed:
     length: int
     cache: int | None = None
     """Size of the cache where that is set, in place of a share."""
+    engine: str = "vLLM"
+    """Name of the engine."""
+    share_is_of_free: bool = False
+    """SGLang: the share is of what is free before the weights are loaded, and is for weights and cache alone."""
     context: int = 0
     """CUDA's context, outside of the share."""
     communication: int = 0
@@ -66,8 +71,13 @@ class ServingNeed:
         return self.least_bytes + round(0.25 * self.activations) + self.libraries + self.graphs
 
     def asked_bytes(self, total_bytes: int) -> int:
-        """Return the bytes that vLLM takes of a GPU."""
-        return int(self.utilization * total_bytes) if self.cache is None else self.fixed_bytes + self.cache
+        """Return the bytes that it takes of a GPU, without what is outside of its share."""
+        if self.cache is not None:
+            return self.fixed_bytes + self.cache
+        if self.share_is_of_free:
+            static = int(self.utilization * (total_bytes - self.context - self.communication))
+            return static + self.activations + self.libraries
+        return int(self.utilization * total_bytes)
 
     def cache_bytes(self, total_bytes: int) -> int:
         """Return the bytes that remain for the cache; 0 if none do."""
@@ -82,9 +92,21 @@ class ServingNeed:
 
     def cache_tokens(self, total_bytes: int) -> int:
         """Return the tokens that the cache holds, as vLLM logs them (``GPU KV cache size``)."""
-        tokens = self.cache_bytes(total_bytes) * self.length / max(1, self.sequence_bytes)
-        return int(tokens) // _BLOCK_TOKENS * _BLOCK_TOKENS
+        return self.tokens_in(self.cache_bytes(total_bytes))
 
     def concurrency(self, total_bytes: int) -> float:
         """Return the number of concurrent sequences of full length (vLLM's ``Maximum concurrency``)."""
-        return self.cache_bytes(total_bytes) / max(1, self.sequence_bytes)
+        return self.sequences_in(self.cache_bytes(total_bytes))
+
+    def tokens_in(self, cache_bytes: int) -> int:
+        """Return the tokens that a cache of this size holds: whole blocks."""
+        return int(self.sequences_in(cache_bytes) * self.length) // _BLOCK_TOKENS * _BLOCK_TOKENS
+
+    def sequences_in(self, cache_bytes: int) -> float:
+        """Return the number of sequences of full length that a cache of this size holds."""
+        return cache_bytes / max(1, self.sequence_bytes)
+
+    def describe_cache(self, cache_bytes: int) -> str:
+        """Return what a cache of this size holds: ``1,020,464 tokens, 31.9 sequences of 32,000 at once``."""
+        sequences = f"{self.sequences_in(cache_bytes):.1f} sequences of {self.length:,} at once"
+        return f"{self.tokens_in(cache_bytes):,} tokens, {sequences}"

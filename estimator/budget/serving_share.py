@@ -8,6 +8,7 @@ from .budget import Budget, Components, Peak, Phase
 from .serving_need import ServingNeed
 from .uncertainty import widen_for_uncertainty
 
+_KNOWN_VERSIONS = {"vLLM": "0.6 to 0.33", "SGLang": "0.4 to 0.5"}
 _SLACK_BYTES = 512 * MIB
 """What the allocator's cache and kernels that are compiled later may take beyond what was profiled: vLLM itself
 advises to leave 150 MiB."""
@@ -72,20 +73,25 @@ def _bounds(need: ServingNeed, parts: Components, total_bytes: int) -> tuple[int
     idle = parts.total_bytes - step - need.libraries - need.graphs - need.communication - context
     low = need.context - context if need.sleeps else idle - doubt
     high = parts.total_bytes + need.graphs + need.communication + context + _SLACK_BYTES + doubt
+    if need.share_is_of_free:  # what other processes held when it started is not known
+        low, high = min(low, need.weights + need.context - context), high + step
     return max(0, min(low, parts.total_bytes)), high
 
 
 def _assumptions(need: ServingNeed, total_bytes: int) -> Iterator[str]:
-    cache = f"{format_gib(need.cache_bytes(total_bytes))} GiB of cache"
-    tokens = (
-        f"{need.cache_tokens(total_bytes):,} tokens, {need.concurrency(total_bytes):.1f} sequences of "
-        f"{need.length:,} at once"
-    )
+    size = need.cache_bytes(total_bytes)
+    cache, tokens = f"{format_gib(size)} GiB of cache", need.describe_cache(size)
     if need.cache is not None:
-        yield f"vLLM was told to take {cache} (kv_cache_memory_bytes): {tokens}."
+        yield f"{need.engine} was told to take {cache} (kv_cache_memory_bytes): {tokens}."
+    elif need.share_is_of_free:
+        share = f"{need.utilization:g} of what was free of the GPU's {format_gib(total_bytes)} GiB"
+        yield (
+            f"{need.engine} was told to take {share} for weights and cache, which are {cache} if nothing else was "
+            f"there: {tokens}."
+        )
     else:
         share = f"{need.utilization:g} of the GPU's {format_gib(total_bytes)} GiB"
-        yield f"vLLM was told to take {share}; weights and its largest step leave {cache}: {tokens}."
+        yield f"{need.engine} was told to take {share}; weights and its largest step leave {cache}: {tokens}."
     graphs = "within" if need.graphs_in_share else "outside of"
     context = "within" if need.context_in_share else "outside of"
     yield f"CUDA's context is {context} that share" + (f", CUDA graphs are {graphs} it." if need.graphs else ".")
@@ -96,6 +102,7 @@ def _assumptions(need: ServingNeed, total_bytes: int) -> Iterator[str]:
 def _warnings(need: ServingNeed) -> Iterator[str]:
     if need.share_doubt:
         yield (
-            "The version of vLLM is not known, or is none of 0.6 to 0.33, whose rules are known here: "
+            f"The version of {need.engine} is not known, or is none of {_KNOWN_VERSIONS.get(need.engine, '')}, whose "
+            "rules are known here: "
             f"the range is wider by {need.share_doubt:.0%} of the GPU."
         )

@@ -50,7 +50,7 @@ def closed_form(
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
-    if plan.job.served_by_vllm:
+    if plan.job.is_served:
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]

@@ -1,4 +1,4 @@
-"""vLLM: a served job, by arithmetic on what its worker allocates.
+"""vLLM and SGLang: a served job, by arithmetic on what its worker allocates.
 
 Checked against figures that vLLM itself logged (``tests/estimator/formula/test_serving.py`` names them).
 """
@@ -72,7 +72,10 @@ def _need(plan: Plan, stage: Stage) -> ServingNeed:
     asked, widths = job.inference or Inference(), job.widths
     sequences, length = job.training.micro_batch, job.training.sequence_length
     step = prefill_tokens(job, large_card=_is_large(plan.gpu))
+    vllm, versions = asked.engine == "vllm", job.versions
+    known = versions.knows_vllm if vllm else versions.knows_sglang
     return ServingNeed(
+        engine=plan.job.job.engine_name or "",
         utilization=asked.gpu_memory_utilization,
         weights=round(sum(_weight_bytes(held, asked.weights, widths.compute) for held in stage.parameters)),
         activations=max(_prefill_bytes(plan, step), _sampler_bytes(arch, stage, min(sequences, step))),
@@ -84,10 +87,11 @@ def _need(plan: Plan, stage: Stage) -> ServingNeed:
         length=length,
         cache=asked.cache_bytes,
         context=context_bytes(job.versions, plan.generation),
-        communication=0 if job.versions.counts_nccl else nccl_bytes(job.parallel),
-        graphs_in_share=job.versions.counts_cuda_graphs,
-        context_in_share=job.versions.counts_context,
-        share_doubt=0.0 if job.versions.knows_vllm else _UNKNOWN_VERSION_DOUBT,
+        communication=0 if vllm and versions.counts_nccl else nccl_bytes(job.parallel),
+        graphs_in_share=vllm and versions.counts_cuda_graphs,
+        context_in_share=vllm and versions.counts_context,
+        share_is_of_free=not vllm,
+        share_doubt=0.0 if known else _UNKNOWN_VERSION_DOUBT,
         sleeps=asked.sleep,
     )
 
@@ -121,12 +125,13 @@ def _assumptions(plan: Plan) -> list[str]:
     share = (plan.job.inference or Inference()).gpu_memory_utilization
     step = prefill_tokens(plan.job, large_card=_is_large(plan.gpu))
     gpu = plan.gpu.label if plan.gpu else "a GPU of the Hopper generation"
+    engine = plan.job.job.engine_name
+    of, tokens = ("total", "max_num_batched_tokens") if engine == "vLLM" else ("free memory", "chunked_prefill_size")
     found = [
         f"CUDA context as on {gpu}.",
-        f"vLLM takes {share:g} of the GPU's total, whatever it needs; the figures here are the least it starts with: "
-        "weights, its largest step, and the cache of one sequence of full length.",
-        f"A step has at most {step:,} tokens (max_num_batched_tokens), and samples for "
-        f"{plan.job.training.micro_batch}.",
+        f"{engine} takes {share:g} of the GPU's {of}, whatever it needs; the figures here are the least it starts "
+        "with: weights, its largest step, and the cache of one sequence of full length.",
+        f"A step has at most {step:,} tokens ({tokens}), and samples for {plan.job.training.micro_batch}.",
     ]
     if plan.arch.sliding_window:
         found.append("Layers with a sliding window keep only that many tokens (vLLM's hybrid cache manager).")

@@ -90,6 +90,15 @@ def is_switch(key: str) -> bool:
     return any(bool in (each, *get_args(each)) for each in types)
 
 
+@lru_cache(maxsize=256)
+def choices_of_key(key: str) -> tuple[str, ...]:
+    """Return the words that a key of the job file may have; empty if it is no choice of words."""
+    table, _, name = key.partition(".")
+    kind = table_struct(table)
+    fields = msgspec.structs.fields(kind) if kind else ()
+    return next((choices_of(field.type) for field in fields if field.encode_name == name), ())
+
+
 def _default(field: msgspec.structs.FieldInfo) -> Any:
     if field.default_factory is not msgspec.NODEFAULT:
         made = field.default_factory()

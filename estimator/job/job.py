@@ -20,6 +20,9 @@ from .settings import (
     Uncertainties,
 )
 
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+"""Names of the engines that fill a share of the GPU with their cache."""
+
 
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A training job, complete enough to estimate its memory."""
@@ -48,9 +51,16 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
         return self.name or (self.model.id or "").rstrip("/").rpartition("/")[2] or "job"
 
     @property
-    def served_by_vllm(self) -> bool:
-        """True if vLLM runs the model, with as much cache as the GPU has room for."""
-        return self.training.mode == "inference" and self.inference is not None and self.inference.engine == "vllm"
+    def engine_name(self) -> str | None:
+        """Name of the engine that serves the model with as much cache as the GPU has room for; None: none does."""
+        if self.training.mode != "inference" or self.inference is None:
+            return None
+        return _ENGINES.get(self.inference.engine)
+
+    @property
+    def is_served(self) -> bool:
+        """True if an engine serves the model, with as much cache as the GPU has room for."""
+        return self.engine_name is not None
 
     @property
     def global_batch(self) -> int:

@@ -56,7 +56,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Which of the model's own parameters train; None: without adapters all, else none."""
     trains: bool
     """It trains; otherwise it runs inference."""
-    served_by_vllm: bool
+    is_served: bool
+    """An engine serves it, with as much cache as the GPU has room for."""
     quantization: str | None
     """Storage format of frozen linear weights; None: not quantized."""
     deepspeed: bool
@@ -155,7 +156,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         shards=shards,
         trainable=_trainable(job, framework),
         trains=training.mode == "train",
-        served_by_vllm=job.served_by_vllm,
+        is_served=job.is_served,
         quantization=kind,
         deepspeed=uses_deepspeed(framework, strategy),
         megatron_precision=uses_megatron_precision(framework, strategy),

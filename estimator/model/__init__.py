@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         hub_cache as hub_cache,
         read_config as read_config,
         resolve_model as resolve_model,
+        search_models as search_models,
     )
     from .lora import (
         adapter_elements as adapter_elements,
@@ -50,7 +51,9 @@ else:
         {
             "architecture": "Architecture",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
-            "find_config": "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel",
+            "find_config": (
+                "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel search_models"
+            ),
             "lora": "adapter_elements adapter_groups unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",

@@ -1,6 +1,5 @@
 """Finds the config of a job's model: inline, in a folder, in the Hugging Face cache, or built in. No network access."""
 
-import difflib
 import functools
 import os
 import re
@@ -13,6 +12,7 @@ import msgspec
 
 from ..common import MAX_CONFIG_BYTES, InputError, check_nesting, expand_user, is_file, read_file
 from ..job import ModelSpec, Task, names_user_code
+from .model_search import similar_names
 from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
@@ -106,6 +106,11 @@ def find_built_in(name: str) -> BuiltInModel | None:
     return next((index[key] for key in _lookup_keys(name) if key in index), None)
 
 
+def search_models(text: str, *, most: int = 3) -> tuple[str, ...]:
+    """Return the built-in models that a text may mean, by names as people type them, the likeliest first."""
+    return similar_names(text, _models_by_name(), most=most)
+
+
 def hub_cache(environ: Mapping[str, str]) -> Path:
     """Return the folder in which huggingface_hub stores downloaded models."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
@@ -176,11 +181,8 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
     found = find_built_in(name)
     if found is not None:
         return ResolvedModel(config=found.config, source="built-in", where=found.id, label=name.rpartition("/")[2])
-    near = difflib.get_close_matches(_lookup_keys(name)[-1], list(_models_by_name()), n=8, cutoff=0.4)
-    ids = list(dict.fromkeys(_models_by_name()[key].id for key in near))[:3]
-    hint = (
-        f"near built-in names: {', '.join(ids)}" if ids else f"built in are {', '.join(_example_names())}, and others"
-    )
+    near = search_models(_lookup_keys(name)[-1])
+    hint = f"did you mean {', '.join(near)}?" if near else f"built in are {', '.join(_example_names())}, and others"
     raise InputError(
         f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "
         f"not built in; {hint}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from .interpreters import find_interpreters as find_interpreters, probe_interpreter as probe_interpreter
     from .worker_pool import keep_idle_workers as keep_idle_workers
+    from .worker_process import Worker as Worker
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -27,5 +28,6 @@ else:
             "installed_packages": "InstalledPackages torch_build TorchBuild",
             "interpreters": "find_interpreters probe_interpreter",
             "worker_pool": "keep_idle_workers",
+            "worker_process": "Worker",
         },
     )

@@ -10,20 +10,30 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .board import (
+        AttachProgress as AttachProgress,
         Board as Board,
         GpuRow as GpuRow,
+        Hidden as Hidden,
         PendingRow as PendingRow,
         ProcessRow as ProcessRow,
         RunRow as RunRow,
     )
+    from .display_filter import (
+        ONLY_WORDS as ONLY_WORDS,
+        DisplayFilter as DisplayFilter,
+        parse_devices as parse_devices,
+    )
     from .missing_reason import NOT_ON_GPU_YET as NOT_ON_GPU_YET, MissingReason as MissingReason
+    from .process_groups import GroupKey as GroupKey, ProcessGroup as ProcessGroup, group_processes as group_processes
     from .watchlist import Watchlist as Watchlist
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "board": "Board GpuRow PendingRow ProcessRow RunRow",
+            "board": "AttachProgress Board GpuRow Hidden PendingRow ProcessRow RunRow",
+            "display_filter": "DisplayFilter ONLY_WORDS parse_devices",
             "missing_reason": "MissingReason NOT_ON_GPU_YET",
+            "process_groups": "group_processes GroupKey ProcessGroup",
             "watchlist": "Watchlist",
         },
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..anomalies import Anomaly
     from ..host.kinds import ProcessKind
-    from ..snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
+    from ..snapshot import DeviceIndex, GpuKey, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence import Comparison, PhaseStart
     from .fit import FitResult
 
@@ -28,10 +28,14 @@ class ProcessRow:
     """GPU or MIG device whose memory the process holds."""
     process: GpuProcess
     elapsed_seconds: float | None
+    is_live: bool = True
+    """It is a process of this machine now, not of a recording."""
     kind: ProcessKind = "unknown"
     """What the process is, by its command line."""
     program_name: str | None = None
     """Name of its program if that is known, such as ``vLLM``; ``kind_label`` puts both in words."""
+    may_have_job: bool = True
+    """Reading it may tell what it trains, or how much memory it takes."""
     job: Job | None = None
     budget: Budget | None = None
     comparison: Comparison | None = None
@@ -155,6 +159,36 @@ class PendingRow:
     """Unix seconds when ``fits`` last changed; None: not since the job was first seen as pending."""
 
 
+@dataclass(frozen=True, slots=True)
+class AttachProgress:
+    """How far the automatic attaching is."""
+
+    read: int
+    """Runs that have been read."""
+    total: int
+    """Runs that may be read, as far as the tree of processes tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """What is not displayed, because the command line asks for a part only."""
+
+    by: str
+    """The options, such as ``--user ann``."""
+    rows: frozenset[HistoryKey] = frozenset()
+    """Processes."""
+    gpus: frozenset[GpuKey] = frozenset()
+    """GPUs and MIG devices."""
+    labels: tuple[str, ...] = ()
+    """Their labels."""
+    processes: int = 0
+    """Number of these processes that are on a GPU now."""
+    used_bytes: int = 0
+    """GPU memory of these, as far as it is known."""
+    missing: tuple[str, ...] = ()
+    """GPUs that were named and that this machine does not have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
     """Everything that is known at one moment."""
@@ -167,11 +201,24 @@ class Board:
     """Anomalies by GPU: helper processes with a CUDA context, two ranks on one GPU, forgotten processes."""
     committed: Mapping[DeviceIndex, int] = field(default_factory=dict)
     """Free bytes by device that running jobs will yet allocate, or that are reserved."""
+    hidden: Hidden | None = None
+    """What is not displayed; None: everything is."""
+    attach_progress: AttachProgress | None = None
+    """How many runs were read by themselves; None: none is."""
 
     @property
     def displayed_gpus(self) -> tuple[GpuRow, ...]:
         """Every GPU, each followed by its MIG devices; jobs in MIG devices are not shown for the whole GPU."""
-        return tuple(each for gpu in self.gpus for each in (_without_jobs(gpu) if gpu.devices else gpu, *gpu.devices))
+        every = (each for gpu in self.gpus for each in (_without_jobs(gpu) if gpu.devices else gpu, *gpu.devices))
+        return tuple(gpu for gpu in every if self.displays_gpu(gpu.reading))
+
+    def displays(self, row: ProcessRow) -> bool:
+        """Return True if a process is displayed."""
+        return self.hidden is None or row.key not in self.hidden.rows
+
+    def displays_gpu(self, reading: GpuReading) -> bool:
+        """Return True if a GPU or MIG device is displayed."""
+        return self.hidden is None or reading.key not in self.hidden.gpus
 
     @property
     def ended_processes(self) -> tuple[ProcessRow, ...]:

@@ -65,6 +65,11 @@ class BudgetCache:
             by_peak[peak] = budget.of_rank(rank)
         return by_peak[peak]
 
+    def set_if_unknown(self, job: Job, budget: Budget | str) -> None:
+        """Keep the budget of a job that has none yet, or the reason that it has none."""
+        if isinstance(self._budgets.get(job_key(job), ""), str):
+            self._budgets[job_key(job)] = budget
+
     def _budget_on_gpu(self, budget: Budget, total_bytes: int | None) -> Budget:
         from vramtop.estimator.budget import budget_on_gpu  # not before there is a server
 

@@ -22,7 +22,7 @@ def gpu_rows(snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow]) -
         snapshot: the machine now.
         with_job: adds the job of a process to its row, if it is known.
     """
-    return tuple(_gpu_row(snapshot.time, gpu, with_job) for gpu in snapshot.gpus)
+    return tuple(_gpu_row(snapshot, gpu, with_job) for gpu in snapshot.gpus)
 
 
 def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
@@ -38,16 +38,26 @@ def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
     return committed
 
 
-def _gpu_row(now: float, gpu: GpuReading, with_job: Callable[[ProcessRow], ProcessRow]) -> GpuRow:
+def _gpu_row(snapshot: Snapshot, gpu: GpuReading, with_job: Callable[[ProcessRow], ProcessRow]) -> GpuRow:
     devices = mig_devices(gpu)
-    rows = tuple(with_job(_process_row(now, device, process)) for device, process in processes_by_device(gpu, devices))
+    rows = tuple(
+        with_job(_process_row(snapshot, device, process)) for device, process in processes_by_device(gpu, devices)
+    )
     return GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices))
 
 
-def _process_row(now: float, gpu: GpuReading, process: GpuProcess) -> ProcessRow:
-    elapsed = None if process.start_time is None else max(0.0, now - process.start_time)
+def _process_row(snapshot: Snapshot, gpu: GpuReading, process: GpuProcess) -> ProcessRow:
+    elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
     program = program_of(process)
-    return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, kind=program.kind, program_name=program.name)
+    return ProcessRow(
+        gpu=gpu,
+        process=process,
+        elapsed_seconds=elapsed,
+        is_live=snapshot.source.kind == "nvml",
+        kind=program.kind,
+        program_name=program.name,
+        may_have_job=program.may_have_job,
+    )
 
 
 def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:

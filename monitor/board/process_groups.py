@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..host.kinds import program_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..snapshot import ProcessKey
     from .board import Board, ProcessRow, RunRow
@@ -113,12 +113,13 @@ class ProcessGroup:
 def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
     """Return all processes of a board, and the ended ones that are not dismissed, each row in one group."""
     rows = board.processes
-    finder = _GroupFinder(rows, board.runs)
-    runs = {_run_key(run): run for run in board.runs if run.rows}
+    runs = {_run_key(run): run for run in board.runs if run.rows and _is_known(run)}
+    finder = _GroupFinder(rows, runs)
     members: dict[GroupKey, list[ProcessRow]] = {key: list(run.rows) for key, run in runs.items()}
     listed = {row.key for run in runs.values() for row in run.rows}
-    for row in rows:
+    for row in (*rows, *board.ended_processes):
         if row.key not in listed:
+            listed.add(row.key)
             members.setdefault(finder.key_of(row), []).append(row)
     return tuple(ProcessGroup(key=key, rows=tuple(found), run=runs.get(key)) for key, found in members.items())
 
@@ -126,16 +127,16 @@ def group_processes(board: Board) -> tuple[ProcessGroup, ...]:
 class _GroupFinder:
     """Finds the group of each process by what started it."""
 
-    def __init__(self, rows: Sequence[ProcessRow], runs: Iterable[RunRow]) -> None:
+    def __init__(self, rows: Sequence[ProcessRow], runs: Mapping[GroupKey, RunRow]) -> None:
         self._by_pid = {row.process.pid: row for row in reversed(rows)}
-        self._run_keys = {pid: _run_key(run) for run in runs for pid in run.pids}
+        self._run_keys = {pid: key for key, run in runs.items() for pid in run.pids}
 
     def key_of(self, row: ProcessRow) -> GroupKey:
         for _ in range(_MAX_ANCESTORS):
             process = row.process
             if process.key in self._run_keys:
                 return self._run_keys[process.key]
-            starter = self._by_pid.get(process.parent or 0)
+            starter = self._by_pid.get(process.parent) if process.parent else None
             if starter is None or not _has_started(starter, row):
                 break
             row = starter
@@ -161,6 +162,11 @@ def _own_key(row: ProcessRow) -> GroupKey:
         return ("process", *process.key)
     program = row.program_name or program_path(process.name, process.command)
     return ("program", process.parent, process.user, program)
+
+
+def _is_known(run: RunRow) -> bool:
+    """Return False for a single process whose job could not be estimated: it may be a rank that was read on its own."""
+    return run.budget is not None or len(run.pids) > 1 or run.ended_at is not None
 
 
 def _run_key(run: RunRow) -> GroupKey:

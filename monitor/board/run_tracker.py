@@ -79,7 +79,7 @@ class RunTracker:
 
     def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
         """Return the row of a process of a known job, compared with its budget."""
-        from .divergence import compare_with_budget  # not before there is a run
+        from .divergence import as_far_as_known, compare_with_budget  # not before there is a run
 
         known = self._tracked.get(row.key)
         phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
@@ -94,6 +94,7 @@ class RunTracker:
             left_bytes=row.gpu.free_bytes,
             previous=previous.status if previous else None,
         )
+        comparison = as_far_as_known(comparison, budget, row.missing)
         row = replace(row, budget=budget, comparison=comparison, phase_starts=phases.phase_starts)
         self._tracked[row.key] = _TrackedProcess(row, phases)
         return row

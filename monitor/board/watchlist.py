@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from ..host import HostRam
     from ..snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
-    from .board import GpuRow, PendingRow, ProcessRow
+    from .board import AttachProgress, GpuRow, PendingRow, ProcessRow
+    from .display_filter import DisplayFilter
 
 
 @dataclass(slots=True)
@@ -40,6 +41,9 @@ class Watchlist:
         on_pending_removed: called with each pending job that is removed.
         reserved_bytes: bytes by device that are reserved for jobs about to start.
         host_memory: RAM of the snapshot's machine; None: unknown, and not checked.
+        display_filter: decides what is displayed; None: everything.
+        no_budget_reason: why a process without a job has none, in a word or two; None: nothing to say.
+        attach_progress: how many runs were read by themselves; None: none is.
     """
 
     estimate: Callable[[Job], Budget]
@@ -51,6 +55,9 @@ class Watchlist:
     on_pending_removed: Callable[[Job], None] = lambda _: None
     reserved_bytes: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda _: {}
     host_memory: Callable[[Snapshot], HostRam | None] = lambda _: None
+    display_filter: DisplayFilter | None = None
+    no_budget_reason: Callable[[ProcessRow], str | None] = lambda _: None
+    attach_progress: Callable[[], AttachProgress | None] = lambda: None
     _jobs: JobRegistry = field(default_factory=JobRegistry)
     _pending_fits: PendingFits = field(default_factory=PendingFits)
     _budgets: BudgetCache = field(init=False)
@@ -71,9 +78,16 @@ class Watchlist:
         first = next((gpu for gpu in latest.gpus if gpu.name), None) if latest else None
         return match_nvml_name(first.name, first.total_bytes) if first and first.name else None
 
-    def add_run(self, run: WatchedJob) -> None:
-        """Compare these processes with the budget of this job from the next snapshot on."""
+    def add_run(self, run: WatchedJob, budget: Budget | str | None = None) -> None:
+        """Compare these processes with the budget of this job from the next snapshot on.
+
+        Args:
+            run: the job and its processes.
+            budget: its budget, or the reason that there is none, if it was estimated already.
+        """
         with self._lock:
+            if budget is not None:
+                self._budgets.set_if_unknown(run.job, budget)
             self._jobs.add_run(run)
 
     def dismiss_runs(self, pids: Iterable[ProcessKey]) -> None:
@@ -99,6 +113,15 @@ class Watchlist:
         """Replace the quick estimate of a job by a better budget."""
         with self._lock:
             self._budgets.set_budget(budget)
+
+    def improve_budget(self, run: WatchedJob, budget: Budget) -> bool:
+        """Replace the quick estimate of a run by a better budget; False: the run is gone, or its budget is as good."""
+        with self._lock:
+            known = self._budgets.budget_of(run.job) if any(run is each for each in self._jobs.runs) else ""
+            better = not isinstance(known, str) and known.method == "formula" and budget.method != "formula"
+            if better:
+                self._budgets.set_budget(budget)
+            return better
 
     def runs(self) -> tuple[WatchedJob, ...]:
         """Return the running jobs with their processes, in the order in which they were added."""
@@ -137,18 +160,24 @@ class Watchlist:
             committed=committed,
             runs=self._tracker.run_rows(snapshot, gpus, [(run, self._budget_of_run(run, gpus)) for run in runs]),
             anomalies=self.anomaly_detector.update(snapshot),
+            attach_progress=self.attach_progress(),
         )
         self._budgets.discard_unused((*(run.job for run in runs), *pending))
-        return board
+        return self.display_filter.apply(board) if self.display_filter else board
 
     def _with_job(self, row: ProcessRow, rank_of: Mapping[ProcessKey, tuple[WatchedJob, int]]) -> ProcessRow:
         """Add the job of a process, its budget and its comparison to its row."""
         if row.process.key not in rank_of:
-            return row
+            reason = self.no_budget_reason(row)
+            return row if reason is None else replace(row, no_budget_reason=reason)
         run, rank = rank_of[row.process.key]
         row = replace(row, job=run.job, missing=run.missing)
+        if run.job.is_served:  # also where its command line does not say so
+            row = replace(row, kind="server", program_name=run.job.engine_name)
         budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
-        return replace(row, problem=budget) if isinstance(budget, str) else self._tracker.compare_process(row, budget)
+        if isinstance(budget, str):
+            return replace(row, problem=budget, no_budget_reason=self.no_budget_reason(row))
+        return self._tracker.compare_process(row, budget)
 
     def _budget_of_run(self, run: WatchedJob, gpus: Iterable[GpuRow]) -> Budget | str:
         """Return the budget of a run; a server's is the one on the first of its GPUs."""

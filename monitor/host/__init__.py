@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         host_total_bytes as host_total_bytes,
         host_verdict as host_verdict,
     )
-    from .idleness import IdleTracker as IdleTracker
+    from .idleness import IdleTracker as IdleTracker, machine_is_idle as machine_is_idle
     from .interpreter import find_interpreter as find_interpreter, installed_versions as installed_versions
     from .plain_text import (
         INVISIBLE_CHARACTERS as INVISIBLE_CHARACTERS,
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     )
     from .process_info import (
         ProcessInfo as ProcessInfo,
+        UnreadableProcessError as UnreadableProcessError,
         ancestors as ancestors,
         parse_rank as parse_rank,
         read_process as read_process,
+        remember_process_tree as remember_process_tree,
     )
     from .process_origin import (
         ProcessOrigin as ProcessOrigin,
@@ -50,8 +52,8 @@ if TYPE_CHECKING:
     from .run_processes import RunProcesses as RunProcesses, find_run_processes as find_run_processes
     from .terminate import (
         GRACE_SECONDS as GRACE_SECONDS,
-        NotTerminatedError as NotTerminatedError,
         ProcessTermination as ProcessTermination,
+        TerminationBatch as TerminationBatch,
         refusal_reason as refusal_reason,
     )
 else:
@@ -61,14 +63,16 @@ else:
             "available_ram": (
                 "available_host_memory host_total_bytes host_verdict HostRam HostVerdict RANKS_OF_DESCRIBED_HOST"
             ),
-            "idleness": "IdleTracker",
+            "idleness": "IdleTracker machine_is_idle",
             "interpreter": "find_interpreter installed_versions",
             "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
             "process_identity": "is_running namespace_pids start_time_of",
-            "process_info": "ancestors parse_rank ProcessInfo read_process",
+            "process_info": (
+                "ancestors parse_rank ProcessInfo read_process remember_process_tree UnreadableProcessError"
+            ),
             "process_origin": "ancestor_pids ProcessOrigin read_origin",
             "processes": "ENDED_NOTE ProcessDirectory ProcessFacts ZOMBIE_NOTE",
             "run_processes": "find_run_processes RunProcesses",
-            "terminate": "GRACE_SECONDS NotTerminatedError ProcessTermination refusal_reason",
+            "terminate": "GRACE_SECONDS ProcessTermination refusal_reason TerminationBatch",
         },
     )

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vramtop.estimator.common import format_gib
 
+from .machine import CGROUP, inactive_file_bytes, read_number
+
 if TYPE_CHECKING:
     from vramtop.estimator.budget import HostNeed
 
 RANKS_OF_DESCRIBED_HOST = 8
 """Maximum number of ranks that share the RAM of a described machine: most servers have eight GPUs."""
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class HostVerdict:
         }
 
 
-def available_host_memory(cgroup: Path = _CGROUP) -> HostRam:
+def available_host_memory(cgroup: Path = CGROUP) -> HostRam:
     """Return the RAM available on this machine and within vramtop's control group (version 2).
 
     Args:
@@ -53,13 +54,13 @@ def available_host_memory(cgroup: Path = _CGROUP) -> HostRam:
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    limit, used = _read_bytes(cgroup / "memory.max"), _read_bytes(cgroup / "memory.current")
+    limit, used = read_number(cgroup / "memory.max"), read_number(cgroup / "memory.current")
     if limit is not None and used is not None:
-        available = min(available, max(0, limit - used + _inactive_file_bytes(cgroup)))
+        available = min(available, max(0, limit - used + inactive_file_bytes(cgroup)))
     return HostRam(available_bytes=available)
 
 
-def host_total_bytes(cgroup: Path = _CGROUP) -> int:
+def host_total_bytes(cgroup: Path = CGROUP) -> int:
     """Return this machine's RAM, or the control group's limit if that is less.
 
     Args:
@@ -67,7 +68,7 @@ def host_total_bytes(cgroup: Path = _CGROUP) -> int:
     """
     import psutil
 
-    total, limit = int(psutil.virtual_memory().total), _read_bytes(cgroup / "memory.max")
+    total, limit = int(psutil.virtual_memory().total), read_number(cgroup / "memory.max")
     return total if limit is None else min(total, limit)
 
 
@@ -96,22 +97,3 @@ def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int, slack_bytes: int
         verdict = "fits"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}; {have}"
     return HostVerdict(verdict=verdict, need=need, ranks=ranks, available_bytes=ram.available_bytes, sentence=sentence)
-
-
-def _read_bytes(path: Path) -> int | None:
-    """Return the number in a control group's file; None if there is none, such as ``max``."""
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return int(text) if text.isdecimal() else None
-
-
-def _inactive_file_bytes(cgroup: Path) -> int:
-    """Return the page cache that the group can drop; 0 if unknown."""
-    try:
-        lines = (cgroup / "memory.stat").read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return 0
-    found = (line.split() for line in lines)
-    return next((int(words[1]) for words in found if len(words) == 2 and words[0] == "inactive_file"), 0)

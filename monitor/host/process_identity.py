@@ -118,6 +118,16 @@ def load_stat(pid: int) -> ProcessStat:
     )
 
 
+def processes_by_parent() -> dict[int, list[int]]:
+    """Return the pids of all processes that can be seen, by their parents, in the order of the pids."""
+    children: dict[int, list[int]] = {}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):  # noqa: PTH208 - thousands of them
+        stat = read_stat(pid)
+        if stat is not None and stat.parent is not None:
+            children.setdefault(stat.parent, []).append(pid)
+    return children
+
+
 def real_uid(status: bytes) -> int | None:
     """Return the real user id from the content of ``/proc/PID/status``."""
     found = _REAL_UID.search(status)

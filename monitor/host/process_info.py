@@ -1,10 +1,13 @@
 """One process as vramtop may read it: command line, environment, folder, interpreter and parent."""
 
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from typing import Literal
 
 import psutil
 
@@ -12,9 +15,10 @@ from vramtop.estimator.common import CannotTellError, InputError, displayed_argu
 from vramtop.estimator.readers.program import Launch
 from vramtop.estimator.readers.tools import parse_launch
 
-from .kinds import has_server_title
-from .process_identity import is_same_start
+from .kinds import KnownProgram, has_server_title, identify
+from .process_identity import is_same_start, processes_by_parent
 
+UnreadableReason = Literal["no access", "ended", "starting", "unreadable", "not training", "server"]
 _LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
 _MAX_COMMAND_CHARACTERS = 120
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
@@ -23,6 +27,19 @@ _MULTIPROCESSING_MODULES = (
     "multiprocessing.forkserver",
     "multiprocessing.resource_tracker",
 )
+
+
+class UnreadableProcessError(CannotTellError):
+    """A process cannot be read, or runs nothing that could be a training job.
+
+    Args:
+        message: one sentence about it.
+        reason: the same in a word or two.
+    """
+
+    def __init__(self, message: str, *, reason: UnreadableReason) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +74,11 @@ class ProcessInfo:
     def is_titled(self) -> bool:
         """True if a server has put a title in place of its command line: that of the server says what it runs."""
         return has_server_title(self.argv)
+
+    @property
+    def known_program(self) -> KnownProgram:
+        """The program that its command line names, by the tables of programs."""
+        return identify(None, " ".join(self.argv))
 
     @property
     def is_rank(self) -> bool:
@@ -107,15 +129,18 @@ def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
         started = process.create_time()
         argv = process.cmdline()
     except psutil.ZombieProcess:
-        raise CannotTellError(f"Process {pid} has ended already (a zombie that its parent has not reaped).") from None
+        sentence = f"Process {pid} has ended already (a zombie that its parent has not reaped)."
+        raise UnreadableProcessError(sentence, reason="ended") from None
     except psutil.NoSuchProcess:
         raise InputError(f"There is no process {pid} here; it has ended, or lives in another container.") from None
     except (ValueError, OverflowError):
         raise InputError(f"There is no process {pid}; a pid is a positive number.") from None
     except psutil.AccessDenied:
-        raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.") from None
+        sentence = f"Process {pid} is hidden from this user; run vramtop as its owner or as root."
+        raise UnreadableProcessError(sentence, reason="no access") from None
     if start_time is not None and not is_same_start(started, start_time):
-        raise CannotTellError(f"Process {pid} is another one by now: the one that was meant has ended.")
+        sentence = f"Process {pid} is another one by now: the one that was meant has ended."
+        raise UnreadableProcessError(sentence, reason="ended")
     return _process_info(process, started, argv)
 
 
@@ -136,15 +161,39 @@ def ancestors(process: ProcessInfo) -> Iterator[ProcessInfo]:
 
 def descendants(process: ProcessInfo) -> Iterator[ProcessInfo]:
     """Yield its children and their children, in the order of their pids."""
-    try:
-        children = psutil.Process(process.pid).children(recursive=True)
-    except psutil.Error:
-        return
-    for child in sorted(children, key=lambda each: each.pid):
+    children = _TREE.children()
+    found, waiting = set[int](), [process.pid]
+    while waiting:
+        new = set(children.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
+    for pid in sorted(found - {process.pid}):
         try:
-            yield read_process(child.pid)
+            yield read_process(pid)
         except (InputError, CannotTellError):  # it has just ended
             continue
+
+
+def remember_process_tree(seconds: float) -> None:
+    """Look for children in a tree of processes that may be so old: with thousands of them, reading it takes long."""
+    _TREE.max_age_seconds = seconds
+
+
+@dataclass(slots=True)
+class _ProcessTree:
+    """The children of all processes, remembered for a while."""
+
+    max_age_seconds: float = 0.0
+    _children: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    _read_at: float = -math.inf
+
+    def children(self) -> Mapping[int, Sequence[int]]:
+        if time.monotonic() - self._read_at >= self.max_age_seconds:
+            self._children, self._read_at = processes_by_parent(), time.monotonic()
+        return self._children
+
+
+_TREE = _ProcessTree()
 
 
 def parse_rank(text: str | None) -> int | None:

@@ -9,7 +9,7 @@ from vramtop.estimator.common import CannotTellError
 from vramtop.estimator.readers.tools import find_program_index, find_tool_by_launch
 
 from .open_files import open_files
-from .process_info import ProcessInfo, ancestors, descendants
+from .process_info import ProcessInfo, UnreadableProcessError, ancestors, descendants
 
 _WORKING_ROLES = (re.compile(r"::Worker"), re.compile(r"::(EngineCore|scheduler)"))
 """Titles of the processes of a server that hold GPU memory: vLLM's workers, or its engine without any; SGLang's
@@ -46,15 +46,25 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
         on_gpu: pids that hold GPU memory; None: unknown, so processes with a GPU's device file open count instead.
 
     Raises:
-        CannotTellError: neither it nor its children or parents run a Python program, or its children run several.
+        CannotTellError: neither it nor its children or parents run a Python program, its children run several, or it is
+            of a server whose memory is not known.
     """
     program = _program_of(requested)
     if program is None:
-        raise CannotTellError(_no_program_message(requested))
+        raise _no_program_error(requested)
+    known = program.known_program
+    serves = known.kind == "server"
+    if serves and not known.has_job:
+        raise _server_error(requested, f"belongs to {known.name}, a server")
+    if requested.is_titled and not serves:
+        what = f"is an engine that process {program.pid} ({program.launch.program_name}) has started"
+        raise _server_error(requested, what)
     launcher = _launcher_of(program)
     copies = _self_launched_ranks(program)
     ranks = copies or _ranks(program, launcher)
-    workers = (_server_workers(program) or _spawned_ranks(program, on_gpu)) if ranks == (program,) else ()
+    workers = _server_workers(program) if serves else ()
+    if not workers and ranks == (program,):
+        workers = _spawned_ranks(program, on_gpu)
     if workers:
         return RunProcesses(requested=requested, program=program, launcher=launcher, ranks=workers, self_started=True)
     if copies:
@@ -118,19 +128,33 @@ def _original(process: ProcessInfo) -> ProcessInfo:
     return process
 
 
-def _no_program_message(requested: ProcessInfo) -> str:
-    """Return a sentence on why a process's job is unknown."""
+def _server_error(requested: ProcessInfo, what: str) -> UnreadableProcessError:
+    sentence = f"Process {requested.pid} {what}; no launch line tells vramtop how much memory it takes."
+    return UnreadableProcessError(sentence, reason="server")
+
+
+def _no_program_error(requested: ProcessInfo) -> UnreadableProcessError:
+    """Return the error of a process whose job is unknown."""
     process = f"Process {requested.pid} ({requested.command_line or 'no command line'})"
     if not requested.argv:
-        return (
-            f"{process} runs no Python program that can be read: it is part of the kernel, or just starting or ending."
+        return UnreadableProcessError(
+            f"{process} runs no Python program that can be read: it is part of the kernel, or just starting or ending.",
+            reason="starting",
         )
     is_python = requested.exe is not None and requested.exe.name.startswith("python")
     if is_python and not PurePath(requested.argv[0]).name.startswith("python"):
-        return f"{process} has overwritten its own command line, so its job is unknown; describe it in a job file."
+        return UnreadableProcessError(
+            f"{process} has overwritten its own command line, so its job is unknown; describe it in a job file.",
+            reason="unreadable",
+        )
     if is_python:
-        return f"{process} runs Python code that is in no file, so its job is unknown; describe it in a job file."
-    return f"{process} runs no Python script or module that can be read, so its job is unknown."
+        return UnreadableProcessError(
+            f"{process} runs Python code that is in no file, so its job is unknown; describe it in a job file.",
+            reason="unreadable",
+        )
+    return UnreadableProcessError(
+        f"{process} runs no Python script or module that can be read, so its job is unknown.", reason="not training"
+    )
 
 
 def _launcher_of(program: ProcessInfo) -> ProcessInfo | None:

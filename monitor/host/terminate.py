@@ -5,19 +5,19 @@ import re
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 from vramtop.estimator.common import VramtopError
 
-from ..snapshot import GpuProcess, Source
+from ..snapshot import GpuProcess, ProcessKey, Source
 from .open_files import open_files
 from .process_identity import boot_time, is_same_start, load_stat, read_stat, real_uid
 from .process_origin import ancestor_pids
 
 GRACE_SECONDS = 10.0
-"""Time for a process to end after SIGTERM before SIGKILL is offered; ``docker stop`` allows as much."""
+"""Time for a process to end after SIGTERM before SIGKILL is offered again; ``docker stop`` allows as much."""
 _KERNEL_THREAD = 0x0020_0000
 """PF_KTHREAD of include/linux/sched.h."""
 _HOST_PID_NAMESPACE = 0xEFFF_FFFC
@@ -98,24 +98,16 @@ class ProcessTermination:
         stat = read_stat(self.process.pid)
         return None if stat is None else _BLOCKERS.get(stat.state)
 
-    def send(self, *, force: bool = False) -> None:
-        """Send SIGTERM, or, if that was not enough, SIGKILL.
-
-        Args:
-            force: send SIGKILL.
+    def send(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal.
 
         Raises:
             NotTerminatedError: no signal was sent.
         """
-        if force and not self.overdue:
-            raise NotTerminatedError(
-                f"Process {self.process.pid} gets no SIGKILL before it has had time to end by itself."
-            )
         if self._pidfd is None:
             self._check()
         if self.ended:
             raise _ended_error(self.process.pid)
-        number = signal.SIGKILL if force else signal.SIGTERM
         self._signal(number)
         self.sent, self._sent_at = number, self._clock()
 
@@ -171,6 +163,50 @@ class ProcessTermination:
             raise NotTerminatedError(
                 f"No permission to end process {pid}: it belongs to {owner}; ask them, or run vramtop as that user."
             ) from None
+
+
+class TerminationBatch:
+    """Termination of one or several processes together; holds on to them until ``close``.
+
+    Args:
+        processes: as they were read; those that may not be signalled are refused, each with its reason.
+    """
+
+    def __init__(self, processes: Iterable[GpuProcess]) -> None:
+        self.members: list[ProcessTermination] = []
+        self.refused: dict[ProcessKey, str] = {}
+        """Why no signal is sent to these, or was."""
+        self.sent: signal.Signals | None = None
+        """The last signal that was sent."""
+        for process in processes:
+            try:
+                self.members.append(ProcessTermination(process))
+            except NotTerminatedError as error:
+                self.refused[process.key] = error.message
+
+    @property
+    def running(self) -> list[ProcessTermination]:
+        """Those that can be signalled and have not ended."""
+        return [member for member in self.members if member.process.key not in self.refused and not member.ended]
+
+    @property
+    def overdue(self) -> bool:
+        """True if one of them still runs ``GRACE_SECONDS`` after a signal."""
+        return any(member.overdue for member in self.running)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to those that have not ended; a failure is a refusal of that process alone."""
+        for member in self.running:
+            try:
+                member.send(number)
+            except NotTerminatedError as error:
+                self.refused[member.process.key] = error.message
+        self.sent = number
+
+    def close(self) -> None:
+        """Release the processes."""
+        for member in self.members:
+            member.close()
 
 
 def _refuse_protected(process: GpuProcess) -> None:

@@ -9,15 +9,27 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .clock_reasons import ClockReason as ClockReason
     from .demand import (
         DRIVER_FIGURES as DRIVER_FIGURES,
+        HOST_FIGURES as HOST_FIGURES,
         CurrentDemand as CurrentDemand,
         Demand as Demand,
         ProcessFigure as ProcessFigure,
     )
-    from .field_types import ANNOTATION_NAMES as ANNOTATION_NAMES
+    from .field_types import resolve_annotations as resolve_annotations
+    from .gpu_activity import GpuFigure as GpuFigure
+    from .gpu_details import (
+        DetailLevel as DetailLevel,
+        EccErrors as EccErrors,
+        GpuDetails as GpuDetails,
+        NvLinks as NvLinks,
+        PcieLink as PcieLink,
+        RemappedRows as RemappedRows,
+    )
     from .gpu_list import gpu_list as gpu_list
     from .history import History as History, MemorySample as MemorySample, usual_interval as usual_interval
+    from .host_load import HostLoad as HostLoad
     from .mig_devices import (
         MigDevice as MigDevice,
         device_of as device_of,
@@ -51,10 +63,14 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "demand": "CurrentDemand Demand DRIVER_FIGURES ProcessFigure",
-            "field_types": "ANNOTATION_NAMES",
+            "clock_reasons": "ClockReason",
+            "demand": "CurrentDemand Demand DRIVER_FIGURES HOST_FIGURES ProcessFigure",
+            "field_types": "resolve_annotations",
+            "gpu_activity": "GpuFigure",
+            "gpu_details": "DetailLevel EccErrors GpuDetails NvLinks PcieLink RemappedRows",
             "gpu_list": "gpu_list",
             "history": "History MemorySample usual_interval",
+            "host_load": "HostLoad",
             "mig_devices": "device_of mig_label MigDevice processes_by_device",
             "process_figures": "FIRST_SAMPLE ProcessFigures",
             "snapshot": (

@@ -1,7 +1,8 @@
 """Bounds on figures read from files, which anyone may have written.
 
-A module that only annotates with these names needs ``ANNOTATION_NAMES`` in its namespace before msgspec decodes its
-dataclasses. Importing msgspec there would take a sixth of the time of ``vramtop --once``, which decodes nothing.
+A module that only annotates with these names needs them in its namespace before msgspec decodes its dataclasses: see
+``resolve_annotations``. Importing msgspec there would take a sixth of the time of ``vramtop --once``, which decodes
+nothing.
 """
 
 from typing import Annotated, Any
@@ -10,6 +11,9 @@ from msgspec import Meta
 
 from vramtop.estimator.job import Job
 
+from . import gpu_details, host_load, process_figures, snapshot
+from .gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
+from .host_load import HostLoad
 from .process_figures import ProcessFigures
 from .snapshot import MAX_UNIX_SECONDS, Fault
 
@@ -21,8 +25,9 @@ Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
 """Of one core: a process with many threads uses thousands."""
+Load = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 
-ANNOTATION_NAMES: dict[str, Any] = {
+_ANNOTATION_NAMES: dict[str, Any] = {
     "Meta": Meta,
     "Job": Job,
     "Count": Count,
@@ -33,4 +38,17 @@ ANNOTATION_NAMES: dict[str, Any] = {
     "Percent": Percent,
     "Fault": Fault,
     "ProcessFigures": ProcessFigures,
+    "Load": Load,
+    "GpuDetails": GpuDetails,
+    "EccErrors": EccErrors,
+    "RemappedRows": RemappedRows,
+    "PcieLink": PcieLink,
+    "NvLinks": NvLinks,
+    "HostLoad": HostLoad,
 }
+
+
+def resolve_annotations() -> None:
+    """Give the names in annotations of snapshots their meaning, so that msgspec can decode snapshots."""
+    for module in (snapshot, gpu_details, host_load, process_figures):
+        vars(module).update(_ANNOTATION_NAMES)

@@ -1,4 +1,4 @@
-"""Memory history of every GPU and process: recent samples, and peaks over a process's lifetime; bounded in size."""
+"""Memory of every GPU and process over time: recent samples, and peaks over a process's lifetime; bounded in size."""
 
 import math
 import threading
@@ -7,10 +7,12 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from .gpu_activity import GpuActivity, GpuFigure
 from .mig_devices import mig_devices, processes_by_device
 from .snapshot import GpuKey, HistoryKey, Snapshot
 
 _Key = TypeVar("_Key")
+_Ring = TypeVar("_Ring", "_RingBuffer", GpuActivity)
 
 MemorySample = tuple[float, int | None]
 """Unix seconds and bytes; None: unknown at that time."""
@@ -28,6 +30,7 @@ class History:
         self._capacity = capacity
         self._keep_seconds = keep_seconds
         self._gpus: dict[GpuKey, _RingBuffer] = {}
+        self._activity: dict[GpuKey, GpuActivity] = {}
         self._processes: dict[HistoryKey, _RingBuffer] = {}
         self._lifetimes: dict[HistoryKey, _LifetimePeaks] = {}
         self._lock = threading.Lock()
@@ -46,6 +49,9 @@ class History:
                     size = None if stale else device.used_bytes
                     _ring_for(self._gpus, device.key, self._capacity).add(snapshot.time, size)
                 gpu_key = gpu.key
+                if gpu_key not in self._activity:
+                    self._activity[gpu_key] = GpuActivity(self._capacity)
+                self._activity[gpu_key].add(snapshot.time, gpu)
                 for device, process in processes_by_device(gpu, devices):
                     key = (gpu_key if device is gpu else device.key, process.pid, process.start_time)
                     size = None if stale else process.used_bytes
@@ -55,6 +61,7 @@ class History:
                     self._lifetimes[key].add(snapshot.time, size)
             oldest = snapshot.time - self._keep_seconds
             _forget(self._gpus, oldest)
+            _forget(self._activity, oldest)
             _forget(self._processes, oldest, keep)
             if len(self._lifetimes) > len(self._processes):
                 self._lifetimes = {key: peaks for key, peaks in self._lifetimes.items() if key in self._processes}
@@ -63,6 +70,12 @@ class History:
         """Return the used memory of a GPU or MIG device, oldest sample first; empty if it is unknown."""
         with self._lock:
             return _samples(self._gpus.get(key))
+
+    def activity(self, key: GpuKey, figure: GpuFigure) -> Sequence[tuple[float, int | None]]:
+        """Return Unix seconds and a rounded figure of a whole GPU, oldest sample first; empty if it is unknown."""
+        with self._lock:
+            activity = self._activity.get(key)
+            return [] if activity is None else activity.samples(figure)
 
     def process(self, key: HistoryKey) -> Sequence[MemorySample]:
         """Return the memory of a process on one GPU, oldest sample first; empty if it is unknown."""
@@ -167,6 +180,6 @@ def _ring_for(rings: dict[_Key, _RingBuffer], key: _Key, capacity: int) -> _Ring
     return ring
 
 
-def _forget(rings: dict[_Key, _RingBuffer], before: float, keep: Collection[_Key] = ()) -> None:
+def _forget(rings: dict[_Key, _Ring], before: float, keep: Collection[_Key] = ()) -> None:
     for key in [key for key, ring in rings.items() if ring.latest < before and key not in keep]:
         del rings[key]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # see field_types
     from vramtop.estimator.job import Job
 
     from .field_types import Count, Degrees, DriverFigure, Seconds, Watts
+    from .gpu_details import GpuDetails
+    from .host_load import HostLoad
     from .process_figures import ProcessFigures
 
 MAX_UNIX_SECONDS = 253_402_300_799
@@ -181,6 +183,9 @@ class GpuReading:
     free_bytes: DriverFigure | None = None
     """Available to a new job."""
     utilisation_percent: DriverFigure | None = None
+    """Share of time in which a program ran on it."""
+    memory_utilisation_percent: DriverFigure | None = None
+    """Share of time in which its memory was read or written."""
     temperature_c: Degrees | None = None
     power_w: Watts | None = None
     power_limit_w: Watts | None = None
@@ -193,6 +198,8 @@ class GpuReading:
     faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
     read_at: Seconds = 0.0
     """Unix seconds when the memory figures were read; earlier than the snapshot's time if they are stale."""
+    details: GpuDetails | None = None
+    """Figures that a screen shows of this GPU beyond these; None: none does."""
 
     @property
     def is_stale(self) -> bool:
@@ -307,6 +314,8 @@ class Snapshot:
     """Jobs that were known when the recording was made; empty in snapshots of a live source."""
     pending: Annotated[tuple[Job, ...], Meta(max_length=1000)] = ()
     """Pending jobs when the recording was made, in order; empty in snapshots of a live source."""
+    host: HostLoad | None = None
+    """Load of the machine; None: no screen shows it."""
 
     def processes(self) -> Sequence[tuple[GpuReading, GpuProcess]]:
         """Return every (GPU, process) pair."""

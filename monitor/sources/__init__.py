@@ -11,6 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .demo import demo_source as demo_source
     from .early_sampler import EarlySampler as EarlySampler
+    from .host_load_source import HostLoadSource as HostLoadSource
     from .no_gpu import OptionalGpuSource as OptionalGpuSource
     from .recording import RecordingWriter as RecordingWriter
     from .replay import ReplaySource as ReplaySource
@@ -22,6 +23,7 @@ else:
         {
             "demo": "demo_source",
             "early_sampler": "EarlySampler",
+            "host_load_source": "HostLoadSource",
             "no_gpu": "OptionalGpuSource",
             "recording": "RecordingWriter",
             "replay": "ReplaySource",

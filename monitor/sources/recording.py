@@ -19,7 +19,7 @@ import msgspec
 
 from vramtop.estimator.common import InputError, VramtopError, is_file, open_file
 
-from ..snapshot import ANNOTATION_NAMES, Fault, Snapshot, process_figures, snapshot as snapshots
+from ..snapshot import Fault, Snapshot, resolve_annotations
 from .sanitize_recording import mask_snapshot, sanitize_snapshot
 
 VERSION = 1
@@ -187,8 +187,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """
     lines = _lines(path)
     _check_header(path, next(lines, None))
-    for module in (snapshots, process_figures):
-        vars(module).update(ANNOTATION_NAMES)
+    resolve_annotations()
     decoder = msgspec.json.Decoder(Snapshot)
     last: Snapshot | None = None
     truncated = False

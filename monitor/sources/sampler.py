@@ -52,6 +52,8 @@ class Sampler:
         self._running.set()
         self._changed = threading.Event()
         """Set by every control method to wake up the thread."""
+        self._early = threading.Event()
+        """Set while the next reading is due at once."""
         self._thread = threading.Thread(target=self._run, name="vramtop-sampler", daemon=True)
 
     @property
@@ -98,6 +100,11 @@ class Sampler:
         self._running.set()
         self._changed.set()
 
+    def read_soon(self) -> None:
+        """Take the next reading now, unless paused: a screen shows more than before."""
+        self._early.set()
+        self._changed.set()
+
     def set_interval(self, seconds: float) -> None:
         """Change the interval, counted from the last reading."""
         self._interval = max(seconds, MIN_INTERVAL_SECONDS)
@@ -140,6 +147,9 @@ class Sampler:
                 since = self._clock() - seconds()  # a reading is due at once after the pause
                 continue
             now = self._clock()
+            if self._early.is_set():
+                self._early.clear()
+                return now
             due = since + seconds()
             if now >= due:
                 return due if now - due < seconds() else now

@@ -64,7 +64,10 @@ def _mask_job(job: Job) -> Job:
 
 def _figures(snapshot: Snapshot) -> Iterator[int]:
     for gpu in snapshot.gpus:
-        sizes = [gpu.total_bytes, gpu.used_bytes, gpu.free_bytes, gpu.reserved_bytes, gpu.utilisation_percent]
+        sizes = [gpu.total_bytes, gpu.used_bytes, gpu.free_bytes, gpu.reserved_bytes]
+        sizes += [gpu.utilisation_percent, gpu.memory_utilisation_percent]
+        if gpu.details:
+            sizes += [gpu.details.clock_reasons, gpu.details.bar1_total_bytes, gpu.details.bar1_used_bytes]
         for device in gpu.mig or ():
             sizes += [device.total_bytes, device.used_bytes, device.free_bytes, device.reserved_bytes]
         for process in gpu.processes or ():

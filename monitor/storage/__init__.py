@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from .pending_jobs import PendingJobs as PendingJobs
     from .recent_models import RecentModels as RecentModels
     from .reservations import Reservation as Reservation, Reservations as Reservations
-    from .settings import Settings as Settings
-    from .user_file import UserFile as UserFile, data_file as data_file, data_folder as data_folder
+    from .settings import HOST_LINE as HOST_LINE, OFF as OFF, ON as ON, Settings as Settings, is_on as is_on
+    from .user_file import (
+        UserFile as UserFile,
+        change_in_background as change_in_background,
+        data_file as data_file,
+        data_folder as data_folder,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -21,7 +26,7 @@ else:
             "pending_jobs": "PendingJobs",
             "recent_models": "RecentModels",
             "reservations": "Reservation Reservations",
-            "settings": "Settings",
-            "user_file": "data_file data_folder UserFile",
+            "settings": "HOST_LINE is_on OFF ON Settings",
+            "user_file": "change_in_background data_file data_folder UserFile",
         },
     )

@@ -10,12 +10,20 @@ from vramtop.estimator.common import CannotTellError
 from .user_file import UserFile, change_in_background, data_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _Values = dict[str, str]
 _VERSION = 1
-_THEME = "theme"
+_ATTACH = "attach"
+HOST_LINE = "host_line"
+"""Name of the setting that shows the line about the host."""
+ON, OFF = "on", "off"
+
+
+def is_on(settings: Mapping[str, str], name: str) -> bool:
+    """Return True unless a setting is switched off."""
+    return settings.get(name) != OFF
 
 
 @dataclass(slots=True)
@@ -29,19 +37,27 @@ class Settings:
 
     path: Path | None = None
     notify: Callable[[str], None] = lambda _: None
+    _problem: str | None = None
+    """Why the file could not be read, as it was said to the user."""
 
-    def theme(self) -> str | None:
-        """Return the name of the last chosen theme; None if there is none, or it cannot be read."""
+    def read(self) -> _Values:
+        """Return all settings by name; empty if there are none, or they cannot be read."""
         try:
-            return self._file.read().get(_THEME)
+            return self._file.read()
         except CannotTellError as error:
-            self.notify(error.message)
-            return None
+            if error.message != self._problem:
+                self._problem = error.message
+                self.notify(error.message)
+            return {}
 
-    def save_theme(self, name: str) -> None:
-        """Save a theme; other settings in the file stay."""
+    def attaches(self) -> bool:
+        """Return False if training processes are not to be attached to by themselves: ``"attach": "off"``."""
+        return is_on(self.read(), _ATTACH)
+
+    def save(self, name: str, value: str) -> None:
+        """Save a setting; others in the file stay."""
         change_in_background(
-            lambda: self._file, lambda values: {**values, _THEME: name}, self.notify, thread="save settings"
+            lambda: self._file, lambda values: {**values, name: value}, self.notify, thread="save settings"
         )
 
     @property

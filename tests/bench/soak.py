@@ -82,7 +82,8 @@ def app(options: argparse.Namespace) -> int:
 
 
 async def _app(days: float) -> int:
-    from vramtop.tui.app.app import BoardUpdated, VramtopApp
+    from vramtop.tui.app.app import VramtopApp
+    from vramtop.tui.app.messages import BoardUpdated
 
     watchlist = Watchlist(estimate=estimate, is_running=lambda _: False)
     memory = MemorySampler(round(days * 8_640))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
@@ -22,42 +21,23 @@ from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
 from .help import HelpScreen
+from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from textual.screen import Screen
     from textual.theme import Theme
 
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import Snapshot
+    from vramtop.monitor.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources import SnapshotSource
 
     from ..background import Recorder
 
 _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
-
-
-class BoardUpdated(Message):
-    """The sampler thread has built a new board."""
-
-    def __init__(self, board: Board) -> None:
-        super().__init__()
-        self.board = board
-
-    def can_replace(self, message: Message) -> bool:
-        """Replace an earlier board that is still in the queue."""
-        return isinstance(message, BoardUpdated)
-
-
-class SourceFailed(Message):
-    """The source could not be read."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__()
-        self.sentence = sentence
 
 
 class VramtopApp(BoardApp):
@@ -72,7 +52,9 @@ class VramtopApp(BoardApp):
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "pause", "Pause", show=False, tooltip="pause the readings, and resume them"),
+        Binding(
+            "Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause the readings, and resume them"
+        ),
         Binding(
             "question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while a field is being typed into"
         ),
@@ -89,7 +71,8 @@ class VramtopApp(BoardApp):
         self.board = None
         self.estimate, self.refine, self.python = options.estimate, options.refine, options.python
         self.fit_draft = None
-        self.attachments = {}
+        self.attach = options.attach
+        self.attachments = self.attach.known if self.attach else {}
         if options.theme in self.available_themes:
             self.theme = options.theme
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
@@ -138,6 +121,9 @@ class VramtopApp(BoardApp):
     def on_mount(self) -> None:
         """Start the sampler, or take over the one that runs already."""
         self.call_after_refresh(_resume_garbage_collection)
+        if self.attach is not None:
+            self.attach.on_change = self._post_rebuilt_board
+            self.call_after_refresh(self.attach.start)
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._show_feed)
         if self._early_sampler:
@@ -154,6 +140,8 @@ class VramtopApp(BoardApp):
     def on_unmount(self) -> None:
         """Stop the sampler, without waiting for a driver call that hangs."""
         self._sampler.stop(_SAMPLER_STOP_SECONDS)
+        if self.attach is not None:
+            self.attach.close()
         self.close_recording()
 
     def close_recording(self) -> None:
@@ -165,6 +153,8 @@ class VramtopApp(BoardApp):
         """Show the board on every visible screen."""
         if not self.is_running:  # the screens are being removed
             return
+        if message.rebuilt and self.board and message.board.snapshot.time < self.board.snapshot.time:
+            return  # it was overtaken
         self._set_board(message.board)
         for screen in reversed(self.screen_stack):
             if screen.is_mounted and isinstance(screen, ShowsBoard):
@@ -177,13 +167,21 @@ class VramtopApp(BoardApp):
         """Have the next reading contain what the screen in front shows now."""
         front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
         mounted = front is not None and front.is_mounted
-        self._options.demand.value = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        demand = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        if self._options.demand.show(demand):
+            self._sampler.read_soon()
 
     def on_source_failed(self, message: SourceFailed) -> None:
         """Show the reason on the dashboard; the rest of the app continues."""
         self._failure = message.sentence
         if self.is_running:
             self._show_feed()
+
+    def show_gpu(self, key: GpuKey) -> None:
+        """Open the GPU screen on this GPU or MIG device."""
+        from ..screens.gpu import open_gpu_on
+
+        open_gpu_on(self, key)
 
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process."""
@@ -210,6 +208,7 @@ class VramtopApp(BoardApp):
                 self._is_opening = False
             if self.board and isinstance(screen, ShowsBoard):
                 screen.show_board(self.board)
+            self.update_demand()
 
         if not self._is_opening:
             self._is_opening = True
@@ -268,6 +267,16 @@ class VramtopApp(BoardApp):
         else:
             self._options.startup_notices.append(sentence)
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What the user has chosen on screens, in this run or earlier ones."""
+        return self._options.settings
+
+    def save_setting(self, name: str, value: str) -> None:
+        """Keep what the user has chosen on a screen for later runs."""
+        self._options.settings[name] = value
+        self._options.save_setting(name, value)
+
     def _take_over(self, early_sampler: EarlySampler) -> None:
         """Receive the snapshots of a sampler that was started before the app, and its latest result."""
         latest = early_sampler.subscribe(self._build_board, self._report_failure)
@@ -275,20 +284,30 @@ class VramtopApp(BoardApp):
             self._failure = latest.message
         elif latest is not None:
             self._set_board(latest)
+            if self.attach is not None:
+                self.attach.observe(latest)
 
     def _set_board(self, board: Board) -> None:
+        if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
+            self._board_at, self._failure = self._options.clock(), None
         self.board = board
-        self._board_at = self._options.clock()
-        self._failure = None
         for sentence in self._fit_events.update(board.pending):
             self._alert(sentence)
 
     def _build_board(self, snapshot: Snapshot) -> None:
         """Build a board on the sampler's thread: estimates and comparisons are kept off the UI thread."""
         board = self.watchlist.update(snapshot)
+        if self.attach is not None:
+            self.attach.observe(board)
         if recorder := self._recorder:
             recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))
+
+    def _post_rebuilt_board(self) -> None:
+        """Show what was attached to since the last reading; called on the thread that attaches."""
+        board = self.watchlist.rebuild_board()
+        if board is not None:
+            self.post_message(BoardUpdated(board, rebuilt=True))
 
     def _report_failure(self, error: VramtopError) -> None:
         self.post_message(SourceFailed(error.message))
@@ -317,7 +336,7 @@ class VramtopApp(BoardApp):
                 screen.show_feed()
 
     def _redraw(self, theme: Theme) -> None:
-        self._options.save_theme(theme.name)
+        self.save_setting("theme", theme.name)
         for screen in self._dashboards():
             screen.redraw()
 

@@ -11,6 +11,8 @@ from vramtop.monitor.snapshot import CurrentDemand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vramtop.monitor.attach.automatic import AutomaticAttach
+
     from ..background import EstimateFunction
     from ..draw import ColourDepth
     from .fit_events import Signal
@@ -42,12 +44,16 @@ class AppOptions:
     """Shell command to run when a pending job starts to fit."""
     python: str | None = None
     """The interpreter given with ``--python``."""
+    attach: AutomaticAttach | None = None
+    """Attaches to training processes by itself; None: this is not about this machine."""
     read_only: bool = False
     """No process can be terminated from here."""
     theme: str | None = None
     """Name of the initial theme; Textual's default if it is None or unknown."""
-    save_theme: Callable[[str], None] = lambda _: None
-    """Called with the name of each theme that the user chooses."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What the user has chosen on screens in earlier runs, such as the view of the process table."""
+    save_setting: Callable[[str, str], None] = lambda _, __: None
+    """Called with name and value of each setting that the user changes, the theme among them."""
     demand: CurrentDemand = field(default_factory=CurrentDemand)
     """What the screen in front shows beyond memory; the source reads only that."""
     clock: Callable[[], float] = time.monotonic

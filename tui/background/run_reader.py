@@ -57,7 +57,7 @@ class RunReader:
     def read(
         self, pid: int, start_time: float | None, *, on_gpu: Collection[int] | None = None, recall: bool = True
     ) -> None:
-        """Read a process.
+        """Read a process, unless it was read before and all settings were found.
 
         Args:
             pid: of the process.
@@ -65,14 +65,16 @@ class RunReader:
             on_gpu: pids that hold GPU memory, if known.
             recall: apply the settings that the user filled in for this command line before.
         """
+        known = self._known.get((pid, start_time)) if recall else None
+        if known is not None and not known.reading.missing:
+            self._task.submit(lambda: known)
+            return
 
         def read() -> Attachment:
             attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
-            run, problem = run_key(attachment), None
-            try:
-                self._recalled[run] = self._answers.load(run) if recall else {}
-            except CannotTellError as error:
-                self._recalled[run], problem = {}, error.message
+            run = run_key(attachment)
+            self._recalled[run] = {}
+            problem = self._recall(run) if recall else None
             answered = self._with_answers(attachment, self._recalled[run], on_gpu)
             return replace(answered, warnings=(*answered.warnings, problem)) if problem else answered
 
@@ -92,13 +94,24 @@ class RunReader:
             VramtopError: it can no longer be read.
         """
         plain = self._attach(attachment.pid, start_time=attachment.start_time, on_gpu=on_gpu)
-        now = self._answers.clock()
+        now, run = self._answers.clock(), run_key(plain)
+        if run not in self._recalled:  # it was read by somebody else
+            self._recall(run)
         answers = {key: SavedAnswer(value=value, given=now) for key, value in edits.items()}
-        return self._with_answers(plain, {**self._recalled.get(run_key(plain), {}), **answers}, on_gpu)
+        return self._with_answers(plain, {**self._recalled[run], **answers}, on_gpu)
 
     def cancel(self) -> None:
         """Discard the result of the current request."""
         self._task.cancel()
+
+    def _recall(self, run: str) -> str | None:
+        """Load the user's earlier answers for a run; returns a sentence if they cannot be read."""
+        try:
+            self._recalled[run] = self._answers.load(run)
+        except CannotTellError as error:
+            self._recalled[run] = {}
+            return error.message
+        return None
 
     def _with_answers(
         self, plain: Attachment, answers: Mapping[str, SavedAnswer], on_gpu: Collection[int] | None

@@ -36,7 +36,11 @@ def crash_sentence(error: BaseException) -> str:
 
 
 def _save_traceback(error: BaseException) -> Path | None:
-    """Write the traceback to the user's data folder, readable by the user only; None if that is impossible."""
+    return save_fault("".join(traceback.format_exception(error)))
+
+
+def save_fault(text: str) -> Path | None:
+    """Write a traceback to the user's data folder, readable by the user only; None if that is impossible."""
     from vramtop.estimator.common import CannotTellError, mask_line
     from vramtop.monitor.storage import data_file
 
@@ -45,7 +49,7 @@ def _save_traceback(error: BaseException) -> Path | None:
         path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.writelines([header, *map(mask_line, traceback.format_exception(error))])
+            file.writelines([header, *map(mask_line, text.splitlines(keepends=True))])
     except (OSError, CannotTellError):
         return None
     return path

@@ -7,25 +7,35 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, mask_line, show_secrets
+from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, show_secrets
 
 from ..draw import printable
-from .shared_flags import add_output_arguments, positive_seconds, process_id
+from .display_options import add_display_arguments
+from .parsing import CommandParser, Parser, add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
     "estimate": "predict the memory of a training job, by phase and component",
     "fit": "check whether a job fits on these GPUs now (exit code 0 fits, 1 does not fit, 3 cannot tell, 4 tight)",
+    "wait": "wait until a job fits on GPUs of this machine, then end with exit code 0 or start it",
     "preflight": "check everything that a job needs (exit code 0 nothing fails, 1 a check fails, 3 cannot tell)",
     "attach": "read a running training process and compare it with its budget",
     "run": "start a command unchanged, with a memory probe in its Python processes that import torch",
     "record": "record the GPUs to a file for --replay",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
+    "completion": "print completions for a shell, or the manual page",
 }
 """Commands and their help.
 
-Each is a module of ``commands`` with ``add_arguments(parser)``, which describes its arguments, and
-``run(options, launch)``, which takes the parsed options and the launch line after ``--`` and returns the exit code.
+Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
+``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
+"""
+_EXAMPLES = """\
+  vramtop                                     the dashboard
+  vramtop 48213                               attach to a process
+  vramtop llama-3.1-8b --qlora --gpu-type 4090    does it fit? (vramtop fit)
+  vramtop job.toml                            the same for a job file
+  vramtop --once --json                       one reading, for scripts
 """
 
 
@@ -57,7 +67,20 @@ def _main(arguments: list[str]) -> int:
     if "--" in arguments:
         at = arguments.index("--")
         arguments, launch = arguments[:at], arguments[at + 1 :]
-    return _run(build_parser().parse_args(arguments), launch)
+    parser = build_parser()
+    if arguments and arguments[0] not in COMMANDS:
+        from .parsing import with_command
+
+        arguments = with_command(arguments, tuple(COMMANDS), parser.flags_with_value())
+    if arguments[:1] == ["__complete"]:  # asked by the completions, for words that they cannot know
+        from .shell.dynamic_words import dynamic_words
+
+        print("\n".join(dynamic_words(*arguments[1:2])))
+        return 0
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.reject(unknown)
+    return _run(options, launch)
 
 
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -84,16 +107,18 @@ def _command_module(name: str) -> Any:
     return importlib.import_module(f".commands.{name}", __package__)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; a command's module is imported when the command is parsed."""
-    parser = _Parser(
+def build_parser() -> Parser:
+    """Return the parser of all commands; the arguments of a command are added when it is parsed."""
+    parser = Parser(
         prog="vramtop",
         description="Live GPU memory beside a predicted training budget. Without a command: the dashboard.",
+        usage="vramtop [FLAG ...]\n       vramtop COMMAND [FLAG ...]\n       vramtop PID | JOB",
         allow_abbrev=False,
     )
+    parser.examples = _EXAMPLES
     _add_dashboard_arguments(parser)
     add_output_arguments(parser, suppress_defaults=False)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_CommandParser)
+    commands = parser.add_subparsers(prog="vramtop", dest="command", metavar="COMMAND", parser_class=CommandParser)
     for name, text in COMMANDS.items():
         commands.add_parser(name, command=name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     return parser
@@ -105,6 +130,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
     parser.add_argument("--pid", type=process_id, help="attach to this process")
+    parser.add_argument("--no-attach", action="store_true", help="do not attach to training processes by itself")
     parser.add_argument(
         "--job", action="append", default=[], metavar="FILE", help="job file of a pending job (repeatable)"
     )
@@ -118,42 +144,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one sentence and exits with 2."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {mask_line(message)}; see {self.prog} --help", file=sys.stderr)
-        raise SystemExit(2)
-
-
-class _CommandParser(_Parser):
-    """The parser of one command; it imports the command's module and adds its arguments when it is first used.
-
-    Args:
-        command: name of the command's module.
-        **settings: those of ``ArgumentParser``.
-    """
-
-    def __init__(self, *, command: str, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._command: str | None = command
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as ``ArgumentParser`` does; the parent parser calls this for the command on the command line."""
-        if self._command is not None:
-            _command_module(self._command).add_arguments(self)
-            add_output_arguments(self, suppress_defaults=True)
-            self._command = None
-            if self.get_default("flags") is not None:
-                from ..job.flags import normal_words
-
-                args = normal_words(args)
-        options, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # the parent parser would refer to its own help
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return options, unknown
+    add_display_arguments(parser)
 
 
 class _Version(argparse.Action):

@@ -10,12 +10,13 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .bars import (
+        BarRange as BarRange,
         BarSegment as BarSegment,
         Cell as Cell,
         component_segments as component_segments,
         draw_bar as draw_bar,
-        mark_range as mark_range,
         memory_segment as memory_segment,
+        split_beyond as split_beyond,
     )
     from .cell_text import CellText as CellText, Tone as Tone, status_tone as status_tone
     from .contrast import (
@@ -37,9 +38,16 @@ if TYPE_CHECKING:
     from .gpu_bars import (
         BUDGET_LINE as BUDGET_LINE,
         bar_content as bar_content,
+        beyond_budget_bytes as beyond_budget_bytes,
         budget_cells as budget_cells,
         held_cells as held_cells,
         held_cells_with_budget_mark as held_cells_with_budget_mark,
+        held_colour as held_colour,
+    )
+    from .gpu_figures import (
+        gpu_figure_parts as gpu_figure_parts,
+        power_words as power_words,
+        reason_badge as reason_badge,
     )
     from .labels import (
         ALARM as ALARM,
@@ -48,6 +56,7 @@ if TYPE_CHECKING:
         SEPARATOR as SEPARATOR,
         WORST_FIRST as WORST_FIRST,
         badge as badge,
+        difference_label as difference_label,
         format_duration as format_duration,
         gpu_labels as gpu_labels,
         gpu_status as gpu_status,
@@ -111,7 +120,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "bars": "BarSegment Cell component_segments draw_bar mark_range memory_segment",
+            "bars": "BarRange BarSegment Cell component_segments draw_bar memory_segment split_beyond",
             "process_figures": "figure_reason figure_text",
             "terminal_capabilities": "colour_depth ColourDepth is_dumb_terminal TEXTUAL_COLOUR_SYSTEMS",
             "cell_text": "CellText status_tone Tone",
@@ -119,11 +128,15 @@ else:
                 "BLACK luminance MIN_DRAWING_CONTRAST MIN_TEXT_CONTRAST nearest_of_16 nearest_of_256 readable "
                 "readable_of_16 readable_of_256 Rgb rgb_of_256 VGA WHITE XTERM"
             ),
-            "gpu_bars": "bar_content budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark",
+            "gpu_bars": (
+                "bar_content beyond_budget_bytes budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark "
+                "held_colour"
+            ),
+            "gpu_figures": "gpu_figure_parts power_words reason_badge",
             "labels": (
-                "ALARM badge FAINT format_duration gpu_labels gpu_status high_water_label join_to_width "
-                "left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib WORST_FIRST "
-                "worst_row"
+                "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
+                "join_to_width left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib "
+                "WORST_FIRST worst_row"
             ),
             "memory_graph": "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings",
             "palette": (

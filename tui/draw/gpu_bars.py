@@ -1,42 +1,130 @@
 """The two bars of a GPU on the scale of its total memory: what is held now, and the budget of its jobs.
 
+Both begin with the jobs, so that the same place is the same byte: what a job holds beyond the upper bound of its budget
+is red, and lies right of the budget's range. Everything else that is held follows.
 A new kind of memory is a row of ``palette.OTHER_MEMORY``, from which legends are made, and a segment here.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
 from textual.content import Content
 
-from vramtop.monitor.board import GpuRow, ProcessRow
-from vramtop.monitor.snapshot import GpuReading
+from vramtop.estimator.common import UNSEEN_BYTES, format_gib
 
-from .bars import BarSegment, Cell, component_segments, draw_bar, mark_range, memory_segment
-from .palette import NO_JOB, STATUSES, darker, on_colour
+from .bars import (
+    BarRange,
+    BarSegment,
+    Cell,
+    beyond_segment,
+    cell_runs,
+    component_segments,
+    draw_bar,
+    memory_segment,
+)
+from .labels import process_name, signed_gib, worst_row
+from .palette import GOOD, NO_JOB, STATUSES, ink_on
+from .text_output import printable
 
-PROCESS = "█"
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.monitor.board import GpuRow, ProcessRow
+    from vramtop.monitor.snapshot import GpuReading
+
+BUDGET_LINE = "┈"
 _MIN_PROCESS_CELLS = 1.5
 """Processes of fewer cells are drawn as one segment."""
-BUDGET_LINE = "┈"
-_SEAM = "▊"
 _MARK = "┃"
 
 
-def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
-    """Draw what is held now: by each process, unattributed, and reserved by the driver; the GPU's total must be known.
+def held_cells(gpu: GpuRow, width: int, *, difference: bool = True, label_end: int | None = None) -> list[Cell]:
+    """Draw what is held now: jobs, what they hold beyond their budgets, other processes, the driver.
 
-    Processes with a budget come first, so that they begin where the budget's bar begins.
+    The GPU's total must be known.
+
+    Args:
+        gpu: with its processes.
+        width: in cells.
+        difference: write how far jobs are from their budgets where the bar ends.
+        label_end: the cell at which labels end; None: they may stand anywhere.
     """
     reading, total = gpu.reading, gpu.reading.total_bytes or 1
-    rows = sorted(gpu.rows, key=lambda row: row.budget is None)
-    seen = [row for row in rows if row.budget or (row.process.used_bytes or 0) * width >= _MIN_PROCESS_CELLS * total]
-    small = sum(row.process.used_bytes or 0 for row in rows if row not in seen)
-    segments = [_process_segment(row, dark=at % 2 == 1) for at, row in enumerate(seen)]
-    segments.append(BarSegment(small, PROCESS, NO_JOB if len(seen) % 2 == 0 else darker(NO_JOB)))
-    rest = reading.used_bytes if reading.processes is None else reading.remaining_bytes
-    segments.append(memory_segment("unattributed", rest or 0, min_one_cell=True))
-    segments.append(memory_segment("reserved", _unavailable_bytes(reading), min_one_cell=True))
-    return _with_seams(draw_bar(segments, scale_bytes=total, width=width))
+    jobs = [row for row in gpu.rows if row.budget]
+    others = [row for row in gpu.rows if not row.budget]
+    seen = [row for row in others if (row.process.used_bytes or 0) * width >= _MIN_PROCESS_CELLS * total]
+    small = sum(row.process.used_bytes or 0 for row in others if row not in seen)
+    beyond = [beyond_budget_bytes(row) for row in jobs]
+    words, colour = _difference(gpu) if difference else ("", None)
+    segments = [_process_segment(row, less_bytes=more) for row, more in zip(jobs, beyond, strict=True)]
+    segments.append(beyond_segment(sum(beyond), words))
+    segments += [_process_segment(row) for row in seen]
+    segments.append(BarSegment(size_bytes=small, colour=NO_JOB))
+    rest = (reading.used_bytes if reading.processes is None else reading.remaining_bytes) or 0
+    segments.append(memory_segment("unattributed", rest, min_one_cell=rest >= UNSEEN_BYTES))
+    segments.append(memory_segment("reserved", _unavailable_bytes(reading)))
+    cells = draw_bar(segments, scale_bytes=total, width=width, label_end=label_end)
+    return _with_end_label(cells, words, colour) if words else cells
+
+
+def beyond_budget_bytes(row: ProcessRow) -> int:
+    """Return what the process holds beyond the upper bound of its budget; 0 if that is a guess, or not known."""
+    if row.budget is None or row.comparison is None or row.comparison.status == "incomplete":
+        return 0
+    beyond = (row.process.used_bytes or 0) - row.budget.peak.high_bytes
+    return beyond if beyond >= UNSEEN_BYTES else 0
+
+
+def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
+    """Draw the budget of the known jobs by component, with its range; None if no job is known.
+
+    It is hatched if settings of a job are guessed.
+    """
+    components, expected = gpu.components, gpu.expected_bytes
+    if components is None or expected is None:
+        return None
+    slack = memory_segment("slack", expected - components.total_bytes)
+    return draw_bar(
+        [*component_segments(components, budget=_only_budget(gpu), uncertain=is_uncertain(gpu)), slack],
+        scale_bytes=gpu.reading.total_bytes or 1,
+        width=width,
+        marked=BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected),
+    )
+
+
+def _only_budget(gpu: GpuRow) -> Budget | None:
+    jobs = gpu.rows_with_budget
+    return jobs[0].budget if len(jobs) == 1 else None
+
+
+def is_uncertain(gpu: GpuRow) -> bool:
+    """Return True if settings of a job on this GPU are guessed."""
+    return any(row.comparison is not None and row.comparison.status == "incomplete" for row in gpu.rows)
+
+
+def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
+    """Draw what is held now, with a mark where the budget expects it to end."""
+    if gpu.expected_bytes is None or not width:
+        return held_cells(gpu, width, difference=False)
+    at = min(width - 1, max(0, round(gpu.expected_bytes * width / (gpu.reading.total_bytes or 1)) - 1))
+    cells = held_cells(gpu, width, difference=False, label_end=at)
+    ground = cells[at].ground
+    cells[at] = Cell(_MARK, ground and ink_on(ground), ground)
+    return cells
+
+
+def bar_content(cells: Sequence[Cell]) -> Content:
+    """Return the cells with their colours."""
+    return Content.assemble(*((text, _style(text, colour, ground)) for text, colour, ground in cell_runs(cells)))
+
+
+def _style(text: str, colour: str | None, ground: str | None) -> str:
+    if ground is not None:
+        return f"{colour or ink_on(ground)} on {ground}"
+    return colour or ("bold" if text == _MARK else "")
 
 
 def _unavailable_bytes(reading: GpuReading) -> int:
@@ -48,54 +136,34 @@ def _unavailable_bytes(reading: GpuReading) -> int:
     return max(0, reading.total_bytes - reading.used_bytes - reading.free_bytes)
 
 
-def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
-    """Draw the budget of the known jobs by component, with its range; None if no job is known."""
-    components, expected = gpu.components, gpu.expected_bytes
-    if components is None or expected is None:
-        return None
-    scale = gpu.reading.total_bytes or 1
-    slack = memory_segment("slack", expected - components.total_bytes)
-    cells = draw_bar([*component_segments(components), slack], scale_bytes=scale, width=width)
-    low, high = gpu.low_bytes or expected, gpu.high_bytes or expected
-    return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=scale)
+def _process_segment(row: ProcessRow, *, less_bytes: int = 0) -> BarSegment:
+    name = printable(row.job.label) if row.job else process_name(row.process)
+    size = format_gib(row.process.used_bytes)
+    labels = (f"{name} {size}", name, size) if cell_len(name) == len(name) else (size,)
+    return BarSegment(size_bytes=(row.process.used_bytes or 0) - less_bytes, colour=held_colour(row), labels=labels)
 
 
-def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
-    """Draw what is held now, with a mark where the budget expects it to end."""
-    cells = held_cells(gpu, width)
-    if gpu.expected_bytes is not None and cells:
-        at = round(gpu.expected_bytes * width / (gpu.reading.total_bytes or 1)) - 1
-        cells[min(width - 1, max(0, at))] = Cell(_MARK)
-    return cells
+def held_colour(row: ProcessRow) -> str:
+    """Return the calm colour of what a process holds within its budget."""
+    if row.comparison is None or row.comparison.status == "incomplete":
+        return NO_JOB
+    return GOOD if row.comparison.diverges else STATUSES[row.comparison.status].colour
 
 
-def bar_content(cells: Sequence[Cell]) -> Content:
-    """Return the cells with colours: letters on their colour, blocks in it."""
-    line: list[tuple[str, str]] = []
-    for cell in cells:
-        style = _style(cell)
-        if line and line[-1][1] == style:
-            line[-1] = (line[-1][0] + cell.char, style)
-        else:
-            line.append((cell.char, style))
-    return Content.assemble(*line)
+def _difference(gpu: GpuRow) -> tuple[str, str | None]:
+    """Return how far the diverging jobs are from their budgets, in GiB, and the colour of the worst one."""
+    those = [row for row in gpu.rows if row.comparison and row.comparison.diverges]
+    first = worst_row(those)
+    if first is None or first.comparison is None:
+        return "", None
+    sizes = [row.comparison.difference_bytes or 0 for row in those if row.comparison]
+    return signed_gib(sum(sizes)), STATUSES[first.comparison.status].colour
 
 
-def _style(cell: Cell) -> str:
-    if cell.colour is None:
-        return "bold" if cell.char == _MARK else ""
-    return on_colour(cell.colour) if cell.char.isalpha() or cell.char == BUDGET_LINE else cell.colour
-
-
-def _process_segment(row: ProcessRow, *, dark: bool) -> BarSegment:
-    colour = STATUSES[row.comparison.status].colour if row.comparison else NO_JOB
-    return BarSegment(row.process.used_bytes or 0, PROCESS, darker(colour) if dark else colour)
-
-
-def _with_seams(cells: list[Cell]) -> list[Cell]:
-    """Draw a line between two processes: without colour their shades look the same."""
-    drawn = list(cells)
-    for at, (cell, after) in enumerate(pairwise(cells)):
-        if cell.char == after.char == PROCESS and cell.colour != after.colour:
-            drawn[at] = Cell(_SEAM, cell.colour)
-    return drawn
+def _with_end_label(cells: list[Cell], words: str, colour: str | None) -> list[Cell]:
+    """Write the words behind the bar unless they stand in it already."""
+    drawn = "".join(cell.char for cell in cells)
+    start = max((at + 1 for at, cell in enumerate(cells) if cell.ground or cell.char != " "), default=0) + 1
+    if words in drawn or start + len(words) > len(cells):
+        return cells
+    return [*cells[:start], *(Cell(char, colour) for char in words), *cells[start + len(words) :]]

@@ -10,6 +10,7 @@ from textual.content import Content
 
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.host import duration_text
+from vramtop.monitor.host.kinds import kind_label, program_of
 
 from .palette import STATUSES, VERDICTS, WARNING, Mark, on_colour
 from .text_output import printable
@@ -50,7 +51,10 @@ def shorten(text: str, width: int) -> str:
 
 
 def process_name(process: GpuProcess) -> str:
-    """Return the name that a person would use: the script or module that Python runs, otherwise the program."""
+    """Return the name that a person would use: the server, the script or module that Python runs, or the program."""
+    known = program_of(process)
+    if known.kind in ("server", "notebook"):
+        return kind_label(known.kind, known.name) or known.kind
     arguments = (process.command or "").split()
     name = printable(process.name or "") or "?"
     if not arguments:
@@ -74,6 +78,11 @@ def format_duration(seconds: float | None) -> str:
 def signed_gib(size_bytes: int | None) -> str:
     """Format a difference in GiB, with its sign and without the unit."""
     return format_gib(size_bytes, signed=True)
+
+
+def difference_label(comparison: Comparison) -> str:
+    """Return how far a process is from its budget, in GiB; empty if the budget is a guess."""
+    return "" if comparison.status == "incomplete" else signed_gib(comparison.difference_bytes)
 
 
 def high_water_label(comparison: Comparison) -> str:
@@ -119,7 +128,7 @@ def gpu_status(gpu: GpuRow) -> Content:
     row = worst_row(gpu.rows)
     if row and row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
-        return Content.assemble(status, signed_gib(row.comparison.difference_bytes))
+        return Content.assemble(status, difference_label(row.comparison))
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)

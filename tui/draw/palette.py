@@ -112,8 +112,8 @@ CHECK_UNKNOWN = Mark("?", "unknown", WARNING)
 """A check that could not be made, whatever its status."""
 CHECK_RUNNING = Mark("…", "running", NEUTRAL)
 
-ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
-"""ASCII characters for the signs above."""
+ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·≥▸▾▏│╱", "+x^v/#.x-->+-||/")
+"""ASCII characters for the signs above, and for the lines and hatching of bars."""
 
 
 def component_mark(name: ComponentName, budget: Budget) -> Mark:

@@ -12,9 +12,9 @@ from typing import TextIO
 from vramtop.estimator.common import displayed
 from vramtop.monitor.host import strip_invisible
 
-from .bars import Cell, colour_runs
+from .bars import Cell, cell_runs
 from .contrast import nearest_of_16, nearest_of_256, parse_hex
-from .palette import ASCII_SIGNS, ink_on
+from .palette import ASCII_SIGNS
 from .terminal_capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
 
 _GROUNDS_FOR_WHITE_TEXT = (1, 4, 5)
@@ -70,17 +70,19 @@ class TextOutput:
         return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
 
     def bar(self, cells: Sequence[Cell]) -> str:
-        """Return a drawn bar: letters on coloured ground, or the letters alone."""
-        return "".join(self._coloured(text, colour) for text, colour in colour_runs(cells))
+        """Return a drawn bar, in colours if there are any."""
+        return "".join(self._coloured(*run) for run in cell_runs(cells))
 
-    def _coloured(self, text: str, colour: str | None) -> str:
+    def _coloured(self, text: str, colour: str | None, ground: str | None) -> str:
         text = self.text(text)
-        if self.colour_depth == "none" or colour is None:
+        if self.colour_depth == "none" or (colour is None and ground is None):
             return text
+        if ground is None or colour is None:
+            return self.paint(text, colour)
         if self.colour_depth == "16":
-            ground = nearest_of_16(parse_hex(colour))
-            return f"\x1b[{97 if ground in _GROUNDS_FOR_WHITE_TEXT else 30};{40 + ground}m{text}\x1b[0m"
-        return f"\x1b[{self._code(38, ink_on(colour))};{self._code(48, colour)}m{text}\x1b[0m"
+            number = nearest_of_16(parse_hex(ground))
+            return f"\x1b[{97 if number in _GROUNDS_FOR_WHITE_TEXT else 30};{40 + number}m{text}\x1b[0m"
+        return f"\x1b[{self._code(38, colour)};{self._code(48, ground)}m{text}\x1b[0m"
 
     def _code(self, kind: int, colour: str) -> str:
         if self.colour_depth == "256":

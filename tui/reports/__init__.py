@@ -10,7 +10,12 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .anomaly_text import anomaly_lines as anomaly_lines
-    from .budget_text import budget_lines as budget_lines, fit_lines as fit_lines, tensor_rows as tensor_rows
+    from .budget_text import (
+        budget_lines as budget_lines,
+        closing_lines as closing_lines,
+        fit_lines as fit_lines,
+        tensor_rows as tensor_rows,
+    )
     from .divergence_text import divergence_content as divergence_content
     from .doctor_text import doctor_lines as doctor_lines
     from .preflight_text import (
@@ -27,7 +32,7 @@ else:
         __name__,
         {
             "anomaly_text": "anomaly_lines",
-            "budget_text": "budget_lines fit_lines tensor_rows",
+            "budget_text": "budget_lines closing_lines fit_lines tensor_rows",
             "divergence_text": "divergence_content",
             "doctor_text": "doctor_lines",
             "preflight_text": "count_outcomes MARK_WIDTH outcome_lines outcome_mark preflight_lines summary_line",

@@ -10,14 +10,16 @@ from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
 
 from ..draw import (
     COMPONENTS,
+    NEUTRAL,
     VERDICTS,
+    BarRange,
     BarSegment,
     TextOutput,
     component_mark,
     component_segments,
     draw_bar,
     format_table,
-    mark_range,
+    memory_segment,
     printable,
 )
 
@@ -30,7 +32,7 @@ _METHOD_TEXTS = {
 
 
 def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
-    """Yield a budget: headline, bar, table by phase and component, assumptions and warnings.
+    """Yield a budget: headline, bar, table by phase and component.
 
     Args:
         budget: of a job.
@@ -41,8 +43,11 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield output.paint(f"{budget.job.label}: {_job_line(budget)}", None, bold=True)
     yield output.text(_model_line(budget))
     if budget.serving is not None:
-        each = format_gib(budget.serving.sequence_bytes, digits=2)
-        yield output.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+        each, cache = format_gib(budget.serving.sequence_bytes, digits=2), peak.components.activations
+        yield output.text(
+            f"{budget.serving.engine}: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens"
+        )
+        yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
         yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
@@ -53,16 +58,18 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield ""
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = output.width - 12
-    cells = mark_range(
-        draw_bar(component_segments(peak.components), scale_bytes=scale, width=width),
-        low_bytes=peak.low_bytes,
-        high_bytes=peak.high_bytes,
+    cells = draw_bar(
+        component_segments(peak.components, budget=budget),
         scale_bytes=scale,
+        width=width,
+        marked=BarRange(low_bytes=peak.low_bytes, high_bytes=peak.high_bytes),
+        outlined=output.colour_depth == "none",
         ascii_only=output.ascii_only,
     )
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
     yield output.text(
-        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device during the {peak.phase}"
+        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device "
+        f"{'while it serves' if budget.serving else f'during the {peak.phase}'}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
         f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
         f" {format_gib(peak.reserved_bytes, digits=2)} reserved"
@@ -70,9 +77,19 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield ""
     yield from _phase_table(budget, output)
     yield from _tensor_table(budget, output)
-    for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
+
+
+def closing_lines(budget: Budget, notes: Sequence[str], output: TextOutput, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the warnings, the notes, and the assumptions: their number, or with ``verbose`` each of them."""
+    for title, sentences in (("warning", budget.warnings), ("note", notes)):
         for sentence in sentences:
             yield from output.wrapped(f"{title}: {sentence}", further="  ")
+    count = len(budget.assumptions)
+    if verbose:
+        for sentence in budget.assumptions:
+            yield from output.wrapped(f"assumed: {sentence}", further="  ")
+    elif count:
+        yield f"{count} assumption{'s' if count > 1 else ''}: -v lists {'them' if count > 1 else 'it'}"
 
 
 def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator[str]:
@@ -100,19 +117,19 @@ def _gpu_lines(gpu: DeviceVerdict, budget: Budget, result: FitResult, output: Te
         yield from output.wrapped(device.unread_reason, indent="  ", further="  ")
     if device.total_bytes is None or device.free_bytes is None:
         return
-    held = BarSegment(device.total_bytes - device.free_bytes, "#", "#788497")
-    committed = BarSegment(device.committed_bytes, "c", "#788497")
-    parts = [held, committed, *component_segments(budget.peak.components)]
-    cells = draw_bar(parts, scale_bytes=device.total_bytes, width=output.width - 2, empty=".")
-    taken = held.size_bytes + committed.size_bytes
-    if taken + budget.peak.low_bytes < device.total_bytes:
-        cells = mark_range(
-            cells,
-            low_bytes=taken + budget.peak.low_bytes,
-            high_bytes=taken + budget.peak.high_bytes,
-            scale_bytes=device.total_bytes,
-            ascii_only=output.ascii_only,
-        )
+    held, committed = device.total_bytes - device.free_bytes, device.committed_bytes
+    labels = (f"committed {format_gib(committed)}", "committed", "c")
+    taken = [memory_segment("held", held), BarSegment(size_bytes=committed, colour=NEUTRAL, labels=labels)]
+    low, high = held + committed + budget.peak.low_bytes, held + committed + budget.peak.high_bytes
+    cells = draw_bar(
+        [*taken, *component_segments(budget.peak.components, budget=budget)],
+        scale_bytes=device.total_bytes,
+        width=output.width - 2,
+        empty=".",
+        marked=BarRange(low_bytes=low, high_bytes=high) if low < device.total_bytes else None,
+        outlined=output.colour_depth == "none",
+        ascii_only=output.ascii_only,
+    )
     yield "  " + output.bar(cells)
 
 
@@ -126,20 +143,20 @@ def _job_line(budget: Budget) -> str:
     every = budget.model.trainable_parameters == budget.model.parameters
     tuning = "full fine-tuning" if every else "fine-tuning of a part"
     if training.mode == "inference":
-        tuning = "served by vLLM" if job.served_by_vllm else "inference"
+        tuning = f"served by {job.engine_name}" if job.is_served else "inference"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
         tuning = f"LoRA rank {job.lora.rank}{quantized}"
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
-    most = "up to " if job.served_by_vllm else ""
+    most = "up to " if job.is_served else ""
     parts = [tuning, training.precision, f"{most}{batch} x {training.sequence_length} tokens"]
     if training.mode == "train":
         parts.append(training.optimizer)
     if training.activation_checkpointing != "none":
         parts.append(f"checkpointing {training.activation_checkpointing}")
     if parallel.world_size > 1:
-        split = "split" if job.served_by_vllm else parallel.strategy
+        split = "split" if job.is_served else parallel.strategy
         parts.append(f"{split} over {parallel.world_size:,} GPUs, each")
     return ", ".join(parts)
 
@@ -169,7 +186,8 @@ def _tensor_table(budget: Budget, output: TextOutput) -> Iterator[str]:
 
 def _phase_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     names = [name for name in COMPONENTS if any(getattr(phase.components, name) for phase in budget.phases)]
-    head = ("GiB", *(phase.name for phase in budget.phases))
+    serves = budget.serving is not None
+    head = ("GiB", *("serving" if serves and phase.name == "forward" else phase.name for phase in budget.phases))
     rows = [head]
     for name in names:
         letter, word = COMPONENTS[name].letter, component_mark(name, budget).word

@@ -15,7 +15,7 @@ from vramtop.monitor.snapshot import Snapshot, device_of
 
 from ..draw import STATUSES, WARNING, TextOutput, format_table
 from .anomaly_text import ANOMALY_COLOUR
-from .budget_text import budget_lines
+from .budget_text import budget_lines, closing_lines
 
 _MAX_VALUE_LENGTH = 60
 _MISSING_COLOUR = WARNING
@@ -41,8 +41,8 @@ class RunReport:
     """Anomalies of the run's processes."""
 
 
-def run_lines(run: RunReport, output: TextOutput) -> Iterator[str]:
-    """Yield the run, its settings and warnings, and the comparison with its budget."""
+def run_lines(run: RunReport, output: TextOutput, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the run, its settings and warnings, and the comparison with its budget; ``verbose``: its assumptions."""
     attachment = run.attachment
     launcher = f" through {attachment.launcher}" if attachment.launcher else ""
     inside = f"; in {', '.join(attachment.inside)}" if attachment.inside else ""
@@ -60,6 +60,7 @@ def run_lines(run: RunReport, output: TextOutput) -> Iterator[str]:
     if run.budget and run.comparison:
         yield ""
         yield from budget_lines(run.budget, output)
+        yield from closing_lines(run.budget, (), output, verbose=verbose)
 
 
 def _rank_table(run: RunReport) -> list[str]:

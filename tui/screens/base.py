@@ -11,7 +11,7 @@ from ..tty import TerminalApp
 from ..widgets import ChoiceMenu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from textual.geometry import Offset
     from textual.screen import Screen
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
-    from vramtop.monitor.snapshot import Demand, ProcessKey
+    from vramtop.monitor.snapshot import Demand, GpuKey, ProcessKey
 
     from ..background import EstimateFunction
 
@@ -68,6 +69,15 @@ class ShowsProcess(Protocol):
         """Its pid and start time; None: there is none now."""
 
 
+@runtime_checkable
+class ShowsGpus(Protocol):
+    """A screen with GPUs, one of which is under the cursor."""
+
+    @property
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU or MIG device under the cursor, or that of the process under it; None: there is none."""
+
+
 class BoardApp(TerminalApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 
@@ -82,7 +92,9 @@ class BoardApp(TerminalApp):
     """The interpreter that the user gave with ``--python``."""
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
-    attachments: dict[ProcessKey, Attachment]
+    attach: AutomaticAttach | None
+    """Attaches to training processes by itself; None: this is not about this machine."""
+    attachments: MutableMapping[ProcessKey, Attachment]
     """Jobs read from followed processes: an ended process can no longer be read."""
 
     @property
@@ -101,6 +113,10 @@ class BoardApp(TerminalApp):
         """The process under the dashboard's cursor."""
 
     @abstractmethod
+    def show_gpu(self, key: GpuKey) -> None:
+        """Open the GPU screen on this GPU or MIG device."""
+
+    @abstractmethod
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process."""
 
@@ -111,6 +127,15 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, str]:
+        """What the user has chosen on screens, in this run or earlier ones."""
+
+    @abstractmethod
+    def save_setting(self, name: str, value: str) -> None:
+        """Keep what the user has chosen on a screen for later runs."""
 
     @abstractmethod
     def rebuild_board(self) -> None:

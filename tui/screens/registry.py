@@ -94,6 +94,17 @@ SCREENS = (
         open="preflight.open_screen:open_pending_preflight",
     ),
     ScreenSpec(
+        name="gpu",
+        key="g",
+        label="GPU",
+        in_footer=False,
+        title="GPU",
+        command_help="Utilisation, clocks, what slows it down, links, health and processes of a GPU",
+        key_help="the GPU under the cursor, or that of the process: bandwidth, clocks, what slows it down, PCIe, ECC",
+        open="gpu.open_screen:open_gpu",
+        keys="gpu.keys:GPU_KEYS",
+    ),
+    ScreenSpec(
         name="process",
         key="i",
         label="Info",

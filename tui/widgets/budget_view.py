@@ -17,6 +17,7 @@ from ..draw import (
     OTHER_MEMORY,
     VERDICTS,
     WARNING,
+    BarRange,
     BarSegment,
     Cell,
     MemoryKind,
@@ -25,7 +26,6 @@ from ..draw import (
     component_mark,
     component_segments,
     draw_bar,
-    mark_range,
     memory_segment,
 )
 
@@ -39,6 +39,7 @@ _EDGE = "│"
 _PHASE_HEADS = {"optimizer step": "optimizer"}
 _SHORT_PHASE_HEADS = {"optimizer step": "step", "generation": "generate"}
 """Where a fifth phase makes the columns narrower."""
+_SERVER_PHASE_HEADS = {"forward": "serving"}
 _LABEL_WIDTH, _TAIL_WIDTH = 22, 20
 
 
@@ -58,7 +59,8 @@ def peak_line(budget: Budget) -> Content:
     return Content.assemble(
         "peak ",
         (f"{format_gib(peak.device_bytes)} GiB", "bold"),
-        f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) in {peak.phase} · ",
+        f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) "
+        f"{'while it serves' if budget.serving else f'in {peak.phase}'} · ",
         (METHOD_LABELS[budget.method], "bold" if budget.method != "formula" else "dim"),
     )
 
@@ -71,6 +73,10 @@ def model_lines(budget: Budget) -> list[Content]:
     if model.trainable_parameters != model.parameters:
         trainable = f"{short_count(model.trainable_parameters)} trainable"
     batch = effective_batch(job)
+    if budget.serving is not None:
+        cache = budget.peak.components.activations
+        held = f"KV cache {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}"
+        return [Content(f"model {about}{short_count(model.parameters)} parameters"), Content(held)]
     lines = [Content(f"model {about}{short_count(model.parameters)} parameters, {trainable}")]
     if batch is not None:
         lines.append(Content(f"batch {batch.describe()}"))
@@ -91,6 +97,7 @@ def phase_table(budget: Budget) -> list[Content]:
     """Return GiB by component (rows, also the bar's legend) and phase (columns); the peak's phase is marked."""
     many = len(budget.phases) > 4
     words, width = (_SHORT_PHASE_HEADS, 10) if many else (_PHASE_HEADS, 11)
+    words = _SERVER_PHASE_HEADS if budget.serving else words
     heads = [words.get(phase.name, phase.name) for phase in budget.phases]
     marked = [
         f"{head}◀" if phase.name == budget.peak.phase else head
@@ -180,17 +187,20 @@ def gpu_legend() -> Content:
     return Content.styled(f"{marks}  ├─┤ range  letters: see below", "dim")
 
 
-def budget_segments(budget: Budget) -> list[BarSegment]:
-    """Return the peak by component, and the allocator's slack."""
+def budget_segments(budget: Budget, *, uncertain: bool = False) -> list[BarSegment]:
+    """Return the peak by component, and the allocator's slack; ``uncertain``: settings of the job are guessed."""
     slack = budget.peak.device_bytes - budget.peak.components.total_bytes
-    return [*component_segments(budget.peak.components), memory_segment("slack", slack)]
+    return [
+        *component_segments(budget.peak.components, budget=budget, uncertain=uncertain),
+        memory_segment("slack", slack),
+    ]
 
 
-def budget_bar(budget: Budget, *, scale_bytes: int, width: int) -> list[Cell]:
-    """Draw the peak by component with its range, on a scale."""
-    peak = budget.peak
-    cells = draw_bar(budget_segments(budget), scale_bytes=scale_bytes, width=width)
-    return mark_range(cells, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes, scale_bytes=scale_bytes)
+def budget_bar(budget: Budget, *, scale_bytes: int, width: int, uncertain: bool = False) -> list[Cell]:
+    """Draw the peak by component with its range, on a scale; ``uncertain``: settings of the job are guessed."""
+    span = BarRange(low_bytes=budget.peak.low_bytes, high_bytes=budget.peak.high_bytes)
+    segments = budget_segments(budget, uncertain=uncertain)
+    return draw_bar(segments, scale_bytes=scale_bytes, width=width, marked=span)
 
 
 def short_gpu_name(name: str | None) -> str:
@@ -226,13 +236,11 @@ def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) ->
         memory_segment("held", held),
         memory_segment("committed", device.committed_bytes),
     )
-    job = budget_segments(budget) if placed else []
-    cells = draw_bar([*taken, *job], scale_bytes=device.total_bytes, width=width)
     if not placed:
-        return cells
+        return draw_bar(taken, scale_bytes=device.total_bytes, width=width)
     before = held + device.committed_bytes
-    low, high = before + budget.peak.low_bytes, before + budget.peak.high_bytes
-    return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=device.total_bytes)
+    span = BarRange(low_bytes=before + budget.peak.low_bytes, high_bytes=before + budget.peak.high_bytes)
+    return draw_bar([*taken, *budget_segments(budget)], scale_bytes=device.total_bytes, width=width, marked=span)
 
 
 def _gpu_tail(gpu: DeviceVerdict) -> Content:

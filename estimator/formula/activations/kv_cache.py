@@ -37,7 +37,7 @@ def sequence_cache_bytes(job: ResolvedJob, arch: Architecture, layers: int, leng
     windowed = arch.sliding_layers / arch.layers if arch.sliding_window else 0.0
     in_window = length
     if arch.sliding_window:
-        step = prefill_tokens(job) if job.served_by_vllm else 0
+        step = prefill_tokens(job) if job.is_served else 0
         in_window = min(length, arch.sliding_window - 1 + max(1, step))
     tokens = length * (1 - windowed) + in_window * windowed
     return round(tokens * layers * layer_token_bytes(job, arch))
@@ -50,7 +50,7 @@ def layer_token_bytes(job: ResolvedJob, arch: Architecture) -> int:
     the compressed vector, whole on every rank (``MLAAttentionSpec``); transformers keeps the expanded heads.
     """
     width = 1 if job.inference and job.inference.cache_dtype == "fp8" else job.widths.compute
-    if arch.kv_lora_rank and job.served_by_vllm:
+    if arch.kv_lora_rank and job.is_served:
         return width * (arch.kv_lora_rank + arch.rope_head_dim)
     heads = -(-arch.kv_heads // job.parallel.tensor)
     return width * heads * (arch.head_dim + arch.value_head_dim)

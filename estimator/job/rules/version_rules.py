@@ -57,6 +57,8 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """vLLM's share includes everything that is in use on the GPU, other processes too (its V1 engine before 0.9)."""
     knows_vllm: bool
     """vLLM is one of the versions whose sources these rules were read from: 0.6 to 0.33."""
+    knows_sglang: bool
+    """SGLang is one of the versions whose sources were read: 0.4 to 0.5."""
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
 
@@ -105,6 +107,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         counts_nccl=older(software.vllm, 0, 11),
         counts_context=older(software.vllm, 0, 9),
         knows_vllm=older(software.vllm, 0, 34) and not older(software.vllm, 0, 6),
+        knows_sglang=older(software.sglang, 0, 6) and not older(software.sglang, 0, 4),
         gathers_with_root=older(software.torchtitan, 0, 2),
     )
 

@@ -13,14 +13,14 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     ``training.micro_batch`` is the number of concurrent sequences, ``training.sequence_length`` their maximum length.
     """
 
-    engine: Literal["transformers", "vllm"] = "transformers"
+    engine: Literal["transformers", "vllm", "sglang"] = "transformers"
     """Engine that serves the model: its cache and buffers are counted."""
     weights: Literal["auto", "fp8", "int8", "int4"] = "auto"
     """Format of the linear weights (``int4``: AWQ or GPTQ); ``auto``: the type of computation."""
     cache_dtype: Literal["auto", "fp8"] = "auto"
     """Type of the key-value cache; ``auto``: the type of computation."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """vLLM's share of the GPU's memory; what weights and activations leave of it is cache."""
+    """Share of the GPU's memory that vLLM or SGLang takes (``mem_fraction_static``); what weights leave is cache."""
     cache_bytes: Annotated[int, Meta(ge=1, le=2**50)] | None = None
     """vLLM: size of the key-value cache in bytes, in place of a share (``kv_cache_memory_bytes``)."""
     prefill_tokens: Positive | None = None

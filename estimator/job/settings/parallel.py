@@ -41,7 +41,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
     """States that are kept in CPU RAM: slower."""
     sharding: Literal["full", "grad_op", "hybrid", "none", "optim", "optim_grads", "optim_grads_params"] = "full"
-    """What is sharded. FSDP1: full, grad_op, hybrid; Megatron-FSDP: none, optim, optim_grads, optim_grads_params."""
+    """What is sharded: full, grad_op or hybrid for FSDP1, the others for Megatron-FSDP."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
     load_on_rank_zero: bool = False

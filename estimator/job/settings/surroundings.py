@@ -28,6 +28,8 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Version of TRL."""
     vllm: Version | None = None
     """Version of vLLM."""
+    sglang: Version | None = None
+    """Version of SGLang."""
     module_loading: Literal["lazy", "eager"] | None = None
     """When CUDA loads kernels (``CUDA_MODULE_LOADING``); absent: the versions' default."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None

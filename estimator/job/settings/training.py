@@ -27,13 +27,13 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     optimizer: OptimizerName = "adamw"
     """The optimizer, by name or as ``module:Class``; it decides the bytes of state per trained parameter."""
     optimizer_options: dict[str, Any] | None = None
-    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: its defaults."""
+    """The optimizer's keyword arguments on which memory depends, such as ``{rank = 128}``; absent: the defaults."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     """Free activations in the forward pass and compute them again in the backward pass: slower, less memory."""
     activation_offload: bool = False
     """Keep saved activations in CPU RAM until the backward pass: slower."""
     trainable: list[str] | None = None
-    """Names or patterns of the parameters that train, ``!`` freezes; absent: all, or with LoRA the adapters."""
+    """Names or patterns of parameters that train; ``!`` in front freezes; absent: all, or with LoRA the adapters."""
     trainable_parameters: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     """Number of parameters that train, where a running program reports it; counts more than ``trainable``."""
     optimizer_in_backward: bool = False

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .divergence_status import (
         Comparison as Comparison,
         Status as Status,
+        as_far_as_known as as_far_as_known,
         compare_with_budget as compare_with_budget,
     )
     from .peak_usage import PeakUsage as PeakUsage
@@ -20,7 +21,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "divergence_status": "compare_with_budget Comparison Status",
+            "divergence_status": "as_far_as_known compare_with_budget Comparison Status",
             "peak_usage": "PeakUsage",
             "run_phases": "PhaseStart PhaseTracker RunPhase",
         },

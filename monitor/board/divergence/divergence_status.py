@@ -1,7 +1,7 @@
 """Status of a running job: its memory compared with its budget (on budget, OVER, under, growing, loading, ...)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from vramtop.estimator.budget import Budget
@@ -22,6 +22,8 @@ _MIN_DEVIATIONS_STILL_GROWING = 2.3
 """Threshold for a job that was growing at the reading before, so that the status does not flicker: one in a hundred."""
 _MIN_GROWTH_BYTES = 64 * MIB
 _MAX_SHOWN_MINUTES = 120
+_DOUBTS: dict[Status, tuple[str, ...]] = {"over": ("more", "either"), "under": ("less", "either")}
+"""Directions of the job's uncertainties that may be the cause of a status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,10 @@ class Comparison:
 
     @property
     def difference_bytes(self) -> int | None:
-        """Observed less expected; None if nothing was observed."""
-        return None if self.observed_bytes is None else self.observed_bytes - self.expected_bytes
+        """Observed less expected; None if nothing was observed, or what is expected is a guess."""
+        if self.observed_bytes is None or self.status == "incomplete":
+            return None
+        return self.observed_bytes - self.expected_bytes
 
     @property
     def diverges(self) -> bool:
@@ -89,6 +93,35 @@ def compare_with_budget(
         phase=tracker.phase if observed is not None else None,
         trend=trend,
     )
+
+
+def as_far_as_known(comparison: Comparison, budget: Budget, missing: Sequence[str]) -> Comparison:
+    """Return a comparison that claims nothing that rests on guesses.
+
+    Args:
+        comparison: the process compared with the budget.
+        budget: the budget.
+        missing: job keys that the budget guesses.
+    """
+    if comparison.status in ("unknown", "incomplete"):
+        return comparison
+    if missing:
+        names = " and ".join(key.rpartition(".")[2].replace("_", " ") for key in missing)
+        return _incomplete(comparison, f"its {names} {'is' if len(missing) == 1 else 'are'} not known")
+    import msgspec  # not before there is a run
+
+    directions = _DOUBTS.get(comparison.status, ())
+    doubted = [name for name, each in msgspec.structs.asdict(budget.job.unsure).items() if each in directions]
+    if not doubted:
+        return comparison
+    return _incomplete(comparison, f"how its settings decide its {' and '.join(doubted)} is not understood")
+
+
+def _incomplete(comparison: Comparison, reason: str) -> Comparison:
+    observed = comparison.observed_bytes
+    held = "its memory is not known" if observed is None else f"holds {format_gib(observed)} GiB"
+    sentence = f"{held}, which cannot be judged: {reason}"
+    return replace(comparison, status="incomplete", sentence=sentence, trend=None)
 
 
 def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> Status:

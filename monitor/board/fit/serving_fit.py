@@ -1,4 +1,4 @@
-"""Fit of a model served by vLLM, which allocates a share of each GPU and refuses to start unless that share is free."""
+"""Fit of a model served by vLLM or SGLang, which take a share of each GPU and do not start unless it is free."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,6 +16,12 @@ from .fit_result import (
     smallest_margin,
     too_few_devices,
 )
+
+_FLAGS = {
+    "vLLM": ("--gpu-memory-utilization", "--max-model-len"),
+    "SGLang": ("--mem-fraction-static", "--context-length"),
+}
+"""Flags of the share and of the longest sequence, by engine."""
 
 
 def check_serving_fit(
@@ -113,7 +119,12 @@ def _sentence(verdict: Verdict, serving: ServingFit | None, device: DeviceCapaci
     if serving is None:
         return f"the total memory of {device.label} is unknown"
     need = serving.need
-    share = f"vLLM takes {need.utilization:g} of each GPU, {format_gib(serving.asked_bytes)} GiB"
+    share = f"{need.engine} takes {need.utilization:g} of each GPU, {format_gib(serving.asked_bytes)} GiB"
+    if need.cache is not None:
+        share = (
+            f"{need.engine} takes {format_gib(need.cache)} GiB of cache, {format_gib(serving.asked_bytes)} GiB in all"
+        )
+    share_flag, length_flag = _FLAGS[need.engine]
     least = (
         f"{format_gib(need.least_bytes)} GiB for weights, its largest step and one sequence of {need.length:,} tokens"
     )
@@ -124,8 +135,8 @@ def _sentence(verdict: Verdict, serving: ServingFit | None, device: DeviceCapaci
         return f"{share} at its start, and {have}: it would refuse to start; it needs {least}"
     if verdict == "does_not_fit":
         raised = need.least_bytes <= serving.asked_bytes / need.utilization
-        advice = "raise --gpu-memory-utilization" if raised else "spread it over more GPUs"
-        return f"{share}, and needs {least}: {advice}, or lower --max-model-len"
+        advice = f"raise {share_flag}" if raised else "spread it over more GPUs"
+        return f"{share}, and needs {least}: {advice}, or lower {length_flag}"
     at_once = f"{serving.concurrency:.1f} sequences of {need.length:,} at once, of {need.sequences} that it may run"
     cache = f"{format_gib(serving.cache_bytes)} GiB of it are cache: {serving.cache_tokens:,} tokens, {at_once}"
     return f"{share}; {cache}" + ("; it may need more at its start" if verdict == "tight" else "")

@@ -1,7 +1,7 @@
 """What is read of a process only while a screen shows it: figures at each reading, and everything about one process.
 
-Lives here: processor time, RAM and threads; environment, open files, parents, limits and control group.
-Callers: the NVML source, and the process screen.
+Lives here: processor time, RAM and threads; environment, open files, parents, limits and control group; the tree.
+Callers: the NVML source, the process screen, and the tree view.
 """
 
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .ancestry import Ancestor as Ancestor, AncestryReader as AncestryReader, starts_sessions as starts_sessions
     from .host_figures import HostFigures as HostFigures
     from .process_details import OpenFile as OpenFile, ProcessDetails as ProcessDetails, read_details as read_details
     from .process_limits import CgroupFacts as CgroupFacts, Limit as Limit
@@ -16,6 +17,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "ancestry": "Ancestor AncestryReader starts_sessions",
             "host_figures": "HostFigures",
             "process_details": "OpenFile ProcessDetails read_details",
             "process_limits": "CgroupFacts Limit",

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...snapshot import DRIVER_FIGURES, FIRST_SAMPLE, Fault, ProcessFigures
+from ...snapshot import FIRST_SAMPLE, HOST_FIGURES, Fault, ProcessFigures
 from ..process_identity import load_stat
 
 if TYPE_CHECKING:
@@ -51,28 +51,25 @@ class HostFigures:
 
     def add(self, readings: Iterable[GpuReading], demand: Demand) -> list[GpuReading]:
         """Return the readings with the figures in demand; reads no file if there are none."""
-        wanted = demand.process_figures - DRIVER_FIGURES
-        if not wanted:
+        if not demand.includes_any(HOST_FIGURES):
             self._samples = {}
             return list(readings)
         read: dict[ProcessKey, ProcessFigures] = {}
         earlier, self._samples = self._samples, {}
-        return [self._with_figures(reading, demand, wanted, read, earlier) for reading in readings]
+        return [self._with_figures(reading, demand, read, earlier) for reading in readings]
 
     def _with_figures(
         self,
         reading: GpuReading,
         demand: Demand,
-        wanted: frozenset[ProcessFigure],
         read: dict[ProcessKey, ProcessFigures],
         earlier: dict[ProcessKey, _Sample],
     ) -> GpuReading:
         """Return a reading with the figures of its processes; each process is read once, whatever it runs on."""
-        if not any(demand.figures_of(process) for process in reading.processes or ()):
-            return reading
         processes = []
         for process in reading.processes or ():
-            if not demand.figures_of(process):
+            wanted = demand.figures_of(process) & HOST_FIGURES
+            if not wanted:
                 processes.append(process)
                 continue
             host = read.get(process.key)
@@ -87,7 +84,7 @@ class HostFigures:
                 faults=(*mine.faults, *host.faults),
             )
             processes.append(replace(process, figures=figures))
-        return replace(reading, processes=tuple(processes))
+        return replace(reading, processes=tuple(processes)) if processes else reading
 
     def _read(self, process: GpuProcess, wanted: frozenset[ProcessFigure], earlier: _Sample | None) -> ProcessFigures:
         now = self._clock()

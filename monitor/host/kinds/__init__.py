@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .known_program import ProcessKind as ProcessKind
+    from .known_program import KnownProgram as KnownProgram, ProcessKind as ProcessKind
     from .process_kind import (
         has_server_title as has_server_title,
+        identify as identify,
         kind_label as kind_label,
         program_of as program_of,
         program_path as program_path,
@@ -21,7 +22,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "known_program": "ProcessKind",
-            "process_kind": "has_server_title kind_label program_of program_path",
+            "known_program": "KnownProgram ProcessKind",
+            "process_kind": "has_server_title identify kind_label program_of program_path",
         },
     )

@@ -25,5 +25,15 @@ class KnownProgram:
     """Beginnings of the title that its processes give themselves in place of their command line."""
     code: tuple[str, ...] = ()
     """Parts of the code that ``python -c`` runs."""
+    has_job: bool = False
+    """Its launch line tells how much memory it takes, although it does not train.
+
+    Not set for notebooks: which of their cells will run is not known, so that they are read only when asked for.
+    """
     with_word: tuple[str, ...] = ()
     """One of these words must follow as well, such as a subcommand; empty: none."""
+
+    @property
+    def may_have_job(self) -> bool:
+        """True if reading the process may tell what it trains, or how much memory it takes."""
+        return self.has_job or self.kind in ("training", "unknown")

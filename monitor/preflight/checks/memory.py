@@ -142,6 +142,6 @@ def _of_one_machine(budget: Budget, ranks: int) -> Budget:
 def _weight_bytes(job: Job) -> float:
     if job.lora and job.lora.quantization != "none":
         return _QUANTIZED_BITS[job.lora.quantization] / 8 + _QUANTIZED_EXTRA_BYTES
-    if job.served_by_vllm and job.inference and job.inference.weights != "auto":
+    if job.is_served and job.inference and job.inference.weights != "auto":
         return _QUANTIZED_BITS[job.inference.weights] / 8 + _QUANTIZED_EXTRA_BYTES
     return resolve_job(job).widths.weight

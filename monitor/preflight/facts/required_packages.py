@@ -11,7 +11,7 @@ _ATTENTION_LIBRARIES = {
     "flash_attention_3": ("flash-attn-3", "kernels"),
 }
 """Distributions by ``model.attention``, of which one is enough."""
-_SETTING_LIBRARIES = ("peft", "bitsandbytes", "liger-kernel", "vllm")
+_SETTING_LIBRARIES = ("peft", "bitsandbytes", "liger-kernel", "vllm", "sglang")
 """Distributions that single settings need."""
 DISTRIBUTIONS = tuple(
     dict.fromkeys(
@@ -56,9 +56,10 @@ def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
     """Yield the libraries that a job needs, each with the setting that needs it."""
     training, framework = job.training, FRAMEWORKS[job.training.framework]
     strategy, optimizer = STRATEGIES[job.parallel.strategy], OPTIMIZERS.get(job.training.optimizer)
-    if job.served_by_vllm:
-        yield RequiredLibrary(alternatives=("torch",), reason="engine = vllm")
-        yield RequiredLibrary(alternatives=("vllm",), reason="engine = vllm")
+    if job.is_served:
+        engine = job.inference.engine if job.inference else ""
+        for library in ("torch", engine):
+            yield RequiredLibrary(alternatives=(library,), reason=f"engine = {engine}")
         return
     trains, uses_trainer = training.mode == "train", framework.name == "transformers"
     for name in (*framework.libraries, *(framework.training_libraries if trains else ())):

@@ -1,9 +1,10 @@
 """Reads one GPU through NVML: each figure, or a fault that states why it is unknown."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...host import ProcessFacts, sanitize_line
 from ...snapshot import ComputeMode, CurrentDemand, Fault, GpuProcess, GpuReading, ProcessType
@@ -14,6 +15,12 @@ from .memory import NvmlMemory, shared_memory_use
 from .mig import NvmlMig
 from .process_utilisation import with_utilisation
 from .processes import process_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ...snapshot import GpuDetails
+    from .details import NvmlDetails
 
 RETRY_LOST_SECONDS = 5.0
 """Waiting time before a lost device is queried again."""
@@ -62,6 +69,7 @@ class NvmlDevice:
         self._now = now
         self._calls = DeviceCalls(nvml, clock=clock)
         self._mig = NvmlMig(nvml, self._calls, clock=clock)
+        self._details: NvmlDetails | None = None
         self._name: str | None = None
         self._handle: Any = None
         self._connect_at = clock()
@@ -108,6 +116,7 @@ class NvmlDevice:
             self._memory.connect(self._handle, self._name)
             self._mig.connect(self._handle)
             self._address = self._pci_address() or self._address
+            self._details = None
         except (RefusedError, DeviceLostError) as error:
             self.lost = error.code
 
@@ -219,6 +228,7 @@ class NvmlDevice:
             used_bytes=memory.used,
             free_bytes=memory.free,
             utilisation_percent=None if utilisation is None else int(utilisation.gpu),
+            memory_utilisation_percent=None if utilisation is None else int(utilisation.memory),
             temperature_c=temperature,
             power_w=None if power is None else power / 1000,  # NVML counts milliwatts
             power_limit_w=power_limit_w,
@@ -227,7 +237,19 @@ class NvmlDevice:
             mig=mig,
             faults=(*memory_faults, *self._faults),
             read_at=self._memory.read_at,
+            details=self._read_details(),
         )
+
+    def _read_details(self) -> GpuDetails | None:
+        """Return the figures beyond the default ones that a screen shows; None if none does."""
+        level = self._demand.value.gpus.get(self.index if self.uuid is None else self.uuid)
+        if level is None:
+            return None
+        if self._details is None:
+            from .details import NvmlDetails  # not at start-up
+
+            self._details = NvmlDetails(self._calls, self._handle, self._address, clock=self._clock)
+        return self._details.read(level)
 
     def _processes(
         self,

@@ -49,8 +49,10 @@ def with_utilisation(
         in_mig_mode: the GPU is divided into MIG devices.
         now: Unix seconds.
     """
-    figures = demand.process_figures & DRIVER_FIGURES
-    if not figures or not any(demand.figures_of(process) for process in processes):
+    if not demand.includes_any(DRIVER_FIGURES):
+        return tuple(processes)
+    wanted = [demand.figures_of(process) & DRIVER_FIGURES for process in processes]
+    if not any(wanted):
         return tuple(processes)
     samples: dict[int, Any] = {}
     code = "MIG_MODE" if in_mig_mode else "NO_SAMPLE"
@@ -63,18 +65,18 @@ def with_utilisation(
                     samples[sample.pid] = sample
         except RefusedError as refused:
             code = "NO_SAMPLE" if refused.code == "NOT_FOUND" else refused.code
-    unknown = ProcessFigures(faults=_faults(figures, code))
+    unknown = {figures: ProcessFigures(faults=_faults(figures, code)) for figures in set(wanted)}
     return tuple(
-        replace(process, figures=_figures(samples.get(process.pid), figures, unknown))
-        if demand.figures_of(process)
+        replace(process, figures=_figures(samples.get(process.pid), figures) or unknown[figures])
+        if figures
         else process
-        for process in processes
+        for process, figures in zip(processes, wanted, strict=True)
     )
 
 
-def _figures(sample: Any, wanted: frozenset[ProcessFigure], unknown: ProcessFigures) -> ProcessFigures:
+def _figures(sample: Any, wanted: frozenset[ProcessFigure]) -> ProcessFigures | None:
     if sample is None:
-        return unknown
+        return None
     values: dict[ProcessFigure, int] = {"sm_percent": sample.smUtil, "bandwidth_percent": sample.memUtil}
     if any(value > 100 for value in values.values()):  # seen in samples of processes that have ended
         return ProcessFigures(faults=_faults(wanted, "IMPLAUSIBLE"))

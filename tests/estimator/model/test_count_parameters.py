@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.job.job import Task
+from vramtop.estimator.job.task import Task
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models

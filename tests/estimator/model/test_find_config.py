@@ -121,7 +121,7 @@ def test_unknown_model_error_names_the_places_searched_and_similar_models(tmp_pa
     with pytest.raises(InputError) as caught:
         resolve_model(ModelSpec(id="meta-llama/Llama-3.1-8C"), environ={"HF_HOME": str(tmp_path)})
 
-    for words in ("'meta-llama/Llama-3.1-8C'", str(tmp_path / "hub"), "config.json", "meta-llama/Llama-3.1-8B"):
+    for words in ("'meta-llama/Llama-3.1-8C'", str(tmp_path / "hub"), "config.json", "did you mean llama-3.1-8b"):
         assert words in caught.value.message
 
 

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.host.process_info import UnreadableProcessError
 
 Start = Callable[..., int]
 SERVER = """\
@@ -59,3 +60,24 @@ def test_an_engine_without_workers_is_the_only_rank(start: Start, vllm: str) -> 
     assert inference is not None
     assert inference.gpu_memory_utilization == 0.4
     assert "vllm serve" in attached.command
+
+
+def test_engines_that_a_script_starts_are_no_part_of_what_it_trains(start: Start, vllm: str, tmp_path: Path) -> None:
+    script = tmp_path / "generate.py"
+    script.write_text(SERVER)
+    pid = start([sys.executable, str(script)])
+    with pytest.raises(
+        UnreadableProcessError, match=r"an engine that process \d+ \(generate.py\) has started"
+    ) as refused:
+        read_run(titles(pid)["VLLM::EngineCore"])
+    assert refused.value.reason == "server"
+    assert [rank.pid for rank in read_run(pid, on_gpu=()).ranks] == [pid]
+
+
+def test_a_server_without_known_rules_is_named(start: Start, tmp_path: Path) -> None:
+    package = tmp_path / "lmdeploy"
+    package.mkdir()
+    (package / "serve.py").write_text("import time; print('ready', flush=True); time.sleep(120)")
+    pid = start([sys.executable, "-m", "lmdeploy.serve", "Qwen/Qwen3-0.6B"])
+    with pytest.raises(UnreadableProcessError, match="belongs to LMDeploy, a server"):
+        read_run(pid)

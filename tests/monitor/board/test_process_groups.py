@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
 from vramtop.monitor.board.board import Board
@@ -141,3 +142,16 @@ def test_ended_ranks_stay_in_their_group_and_hold_nothing(make_snapshot, make_gp
     assert [row.ended_at for row in group.rows] == [None, 2_001.0]
     assert group.used_bytes == 20 * GIB
     assert pids(group_processes(replace(later, gpus=()))) == [[1, 2]]
+
+
+def test_processes_that_were_read_on_their_own_and_have_no_budget_are_grouped_by_their_launcher(
+    make_snapshot, make_gpu, make_process
+):
+    def estimate(job: Job) -> Any:
+        raise InputError("the model is not known")
+
+    watchlist = Watchlist(estimate=estimate)
+    for pid in (11, 12):
+        watchlist.add_run(WatchedJob(job=Job(name=f"job {pid}"), pids=((pid, 1_000.0),)))
+    gpus = [make_gpu(at, [make_process(pid, **LAUNCHED)]) for at, pid in enumerate((11, 12))]
+    assert pids(group_processes(watchlist.update(make_snapshot(gpus)))) == [[11, 12]]

@@ -17,6 +17,7 @@ from vramtop.monitor.host.terminate import (
     GRACE_SECONDS,
     NotTerminatedError,
     ProcessTermination,
+    TerminationBatch,
     is_kernel_thread,
     refusal_reason,
 )
@@ -97,21 +98,17 @@ def test_a_zombie_has_ended(signal_method, start):
         ProcessTermination(shown)
 
 
-def test_sigkill_is_offered_only_after_the_grace_period(signal_method, start):
+def test_a_process_is_overdue_after_the_grace_period_and_sigkill_ends_it(signal_method, start):
     now = [100.0]
     process = start(STUBBORN)
     ending = ProcessTermination(make_reading(process.pid), clock=lambda: now[0])
-    with pytest.raises(NotTerminatedError, match="no SIGKILL before"):
-        ending.send(force=True)
     ending.send()
     now[0] += GRACE_SECONDS - 0.1
     assert not ending.overdue
-    with pytest.raises(NotTerminatedError, match="no SIGKILL before"):
-        ending.send(force=True)
     now[0] += 0.2
     assert ending.overdue
     assert process.poll() is None
-    ending.send(force=True)
+    ending.send(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert ending.ended
 
@@ -256,3 +253,31 @@ def test_a_process_whose_main_thread_has_ended_is_still_running(start):
     assert not ending.ended
     ending.send()
     wait_for_end(ending)
+
+
+def test_a_batch_signals_what_it_may_and_says_why_it_refuses_the_rest(signal_method, start):
+    first, second, third = start(SLEEPY), start(SLEEPY), start(SLEEPY)
+    reused = make_reading(third.pid, start_time=1.0)
+    batch = TerminationBatch([make_reading(first.pid), make_reading(second.pid), reused, make_reading(os.getpid())])
+    assert [member.process.pid for member in batch.running] == [first.pid, second.pid]
+    assert "is another one by now" in batch.refused[reused.key]
+    assert "is vramtop itself" in batch.refused[make_reading(os.getpid()).key]
+    batch.send(signal.SIGINT)
+    for member in batch.members:
+        wait_for_end(member)
+    assert [process.wait() for process in (first, second)] == [-signal.SIGINT] * 2
+    assert batch.running == []
+    assert third.poll() is None
+    batch.close()
+
+
+def test_a_process_that_ends_before_the_signal_does_not_keep_the_others_from_getting_it(signal_method, start):
+    gone, alive = start(SLEEPY), start(SLEEPY)
+    batch = TerminationBatch([make_reading(gone.pid), make_reading(alive.pid)])
+    gone.kill()
+    gone.wait()
+    batch.send(signal.SIGKILL)
+    assert alive.wait() == -signal.SIGKILL
+    wait_for_end(batch.members[1])
+    assert batch.running == []
+    batch.close()

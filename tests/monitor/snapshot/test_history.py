@@ -97,3 +97,19 @@ def test_histories_to_keep_are_not_forgotten(make_snapshot, make_gpu, make_proce
 def test_the_usual_interval_is_the_median():
     assert usual_interval([(0.0, 1), (1.0, 1), (2.0, None), (9.0, 1)]) == 1.0
     assert usual_interval([(0.0, 1)]) is None
+
+
+def test_utilisation_power_and_temperature_are_kept_for_each_gpu(make_gpu, make_snapshot):
+    history = History(capacity=3)
+    for at in range(5):
+        gpu = make_gpu(utilisation_percent=10 * at, power_w=None if at == 3 else 100.4 + at)
+        history.add(make_snapshot([gpu], time=2_000.0 + at))
+    key = gpu.key
+    assert history.activity(key, "utilisation_percent") == [(2_002.0, 20), (2_003.0, 30), (2_004.0, 40)]
+    assert history.activity(key, "power_w") == [(2_002.0, 102), (2_003.0, None), (2_004.0, 104)]
+    assert history.activity("other", "power_w") == []
+    stale = make_gpu(faults=(Fault(field=None, code=NO_ANSWER, message="hangs"),))
+    history.add(make_snapshot([stale], time=2_005.0))
+    assert history.activity(key, "utilisation_percent")[-1] == (2_005.0, None)
+    history.add(make_snapshot([], time=3_000.0))
+    assert history.activity(key, "utilisation_percent") == []

@@ -47,7 +47,7 @@ def test_the_driver_is_asked_only_for_what_is_shown(driver, source, demand, fake
     assert (found[ME].sm_percent, found[ME].bandwidth_percent) == (48, 30)
     assert found[PARENT] is found[4_000_000] is None
 
-    demand.value = Demand(process_figures=frozenset({"sm_percent"}), processes=None)
+    demand.value = Demand(figures_of_all=frozenset({"sm_percent"}))
     found = figures(source)
     assert driver.calls[CALL] == 6
     assert (found[ME].sm_percent, found[ME].bandwidth_percent) == (48, None)
@@ -72,7 +72,7 @@ def test_the_driver_is_asked_only_for_what_is_shown(driver, source, demand, fake
 def test_a_refusal_is_the_reason_and_never_0(driver, source, demand, fake_gpu, fake_process, error, reason):
     driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, utilisation=(48, 30))])]
     driver.fail(CALL, error)
-    demand.value = Demand(process_figures=BOTH, processes=None)
+    demand.value = Demand(figures_of_all=BOTH)
     source.open()
     (found,) = figures(source).values()
     assert (found.sm_percent, found.bandwidth_percent) == (None, None)
@@ -88,7 +88,7 @@ def test_implausible_samples_and_mig_devices_have_no_figures(driver, source, dem
             processes=[fake_process(PARENT, GIB, gpu_instance=3, utilisation=(1, 1))],
         ),
     ]
-    demand.value = Demand(process_figures=BOTH, processes=None)
+    demand.value = Demand(figures_of_all=BOTH)
     source.open()
     found = figures(source)
     assert found[ME].fault("sm_percent").code == "IMPLAUSIBLE"

@@ -10,6 +10,8 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
+from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
+from vramtop.monitor.snapshot.host_load import HostLoad
 from vramtop.monitor.snapshot.process_figures import ProcessFigures
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
@@ -26,16 +28,34 @@ def snapshots(make_snapshot, make_gpu, make_process):
     )
     fault = Fault(field="power_w", code="NOT_SUPPORTED", message="this GPU does not report its power draw")
     lost = replace(make_gpu(1, faults=(fault,)), total_bytes=None, used_bytes=None, free_bytes=None, processes=None)
+    details = GpuDetails(
+        level="full",
+        clock_reasons=0x24,
+        fan_percents=(30, 42),
+        ecc=EccErrors(recent_corrected=3),
+        remapped_rows=RemappedRows(after_corrected=1, after_uncorrected=0, pending=True, failed=False),
+        pcie=PcieLink(generation=4, sent_per_second=10**9),
+        nvlink=NvLinks(count=4, peers=("switch",)),
+        vbios="92.00.45.00.00",
+        faults=(fault,),
+    )
+    host = HostLoad(cpu_percent=12.5, cpus=64, ram_used_bytes=2**33, load=(1.0, 2.0, 3.0))
     figures = ProcessFigures(sm_percent=48.0, cpu_percent=1612.5, rss_bytes=2**34, faults=(fault,))
     with_figures = replace(make_process(4713, 7), figures=figures)
     watched = WatchedJob(job=job, pids=((4711, 1000.0), (4712, None)))
     return [
         make_snapshot(
-            [make_gpu(0, [make_process(used=used), make_process(4712, None, note="zombie"), with_figures]), lost],
+            [
+                make_gpu(
+                    0, [make_process(used=used), make_process(4712, None, note="zombie"), with_figures], details=details
+                ),
+                lost,
+            ],
             time=2000.0 + used,
             faults=(fault,),
             watched=(watched,),
             pending=(job, Job()),
+            host=host,
         )
         for used in range(5)
     ]

@@ -224,3 +224,15 @@ def test_the_callback_may_stop_the_sampler(make_snapshot):
     sampler.start()
     assert done.wait(DEADLINE_SECONDS)
     assert sampler.stop(DEADLINE_SECONDS)
+
+
+def test_a_reading_may_be_taken_early_but_not_while_paused(sample):
+    source = Feed([], last="snapshot")
+    sampler, snapshots, _ = sample(source, interval=3600)
+    snapshots.get(timeout=DEADLINE_SECONDS)
+    sampler.read_soon()
+    snapshots.get(timeout=DEADLINE_SECONDS)
+    sampler.pause()
+    sampler.read_soon()
+    sampler.resume()
+    snapshots.get(timeout=DEADLINE_SECONDS)

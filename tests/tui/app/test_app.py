@@ -25,15 +25,15 @@ def make_app(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> Callabl
 
 
 async def test_a_chosen_theme_is_saved(make_app: Callable[..., VramtopApp]) -> None:
-    kept: list[str] = []
-    app = make_app(theme="nord", save_theme=kept.append)
+    kept: list[tuple[str, str]] = []
+    app = make_app(theme="nord", save_setting=lambda *setting: kept.append(setting))
     async with app.run_test() as pilot:
         assert app.theme == "nord"
         await pilot.pause()
         assert kept == []
         app.theme = "textual-light"
         await pilot.pause()
-        assert kept == ["textual-light"]
+        assert kept == [("theme", "textual-light")]
 
 
 async def test_a_saved_theme_that_no_longer_exists_is_ignored(make_app: Callable[..., VramtopApp]) -> None:

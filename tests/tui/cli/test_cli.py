@@ -96,7 +96,7 @@ def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json
     vramtop: Vramtop, tmp_path: Path
 ) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    done = vramtop("estimate", "job.toml", "--method", "traced", **environ)
+    done = vramtop("estimate", "job.toml", "--method", "traced", "-v", **environ)
     assert (done.returncode, done.stderr) == (0, "")
     at = done.stdout.splitlines().index("largest at the peak (backward), GiB")
     rows = done.stdout.splitlines()[at + 1 : at + 7]
@@ -108,13 +108,13 @@ def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json
     assert len(written["timeline"]["reserved_bytes"]) == len(written["timeline"]["events"])
 
 
-def test_estimate_prints_a_table_and_a_bar_of_letters(vramtop: Vramtop) -> None:
+def test_estimate_prints_a_table_and_a_labelled_bar(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--method", "formula")
     assert done.returncode == 0
     assert "494,032,768 parameters" in done.stdout
     assert " GiB on the device during the " in done.stdout
-    bar = next(line for line in done.stdout.splitlines() if line.startswith("WW"))
-    assert "O" in bar
+    bar = next(line for line in done.stdout.splitlines() if line.startswith("│weights"))
+    assert "│optim" in bar
     assert "├" in bar
     assert "\x1b" not in done.stdout
 
@@ -153,11 +153,47 @@ def test_fit_uses_as_many_gpus_as_the_job_has_ranks(vramtop: Vramtop) -> None:
     assert "needs 4 GPUs" in json.loads(few.stdout)["sentence"]
 
 
-def test_fit_without_a_driver_suggests_the_gpu_type_flag(vramtop: Vramtop) -> None:
+def test_fit_without_a_driver_prints_the_need_and_the_cards_on_which_it_fits(vramtop: Vramtop) -> None:
     done = vramtop("fit", "job.toml", "--method", "formula", "--json")
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "--gpu-type" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, done.stderr) == (3, "")
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["gpus"], found["margin_bytes"]) == ("unknown", [], None)
+    assert "--gpu-type" in found["sentence"]
+    sizes = [card["total_bytes"] for card in found["cards"]]
+    assert sizes == sorted(sizes)
+    for card in (found["cards"][0], found["cards"][-1]):
+        words = (
+            ("--gpu-type", card["gpu"], "--fsdp", str(card["gpus"]))
+            if card["gpus"] > 1
+            else ("--gpu-type", card["gpu"])
+        )
+        again = vramtop("fit", "job.toml", "--method", "formula", "--json", *words)
+        assert (again.returncode, json.loads(again.stdout)["budget"]["peak"]["device_bytes"]) == (
+            0,
+            card["device_bytes"],
+        )
+
+
+def test_the_text_without_a_driver_begins_with_the_need(vramtop: Vramtop) -> None:
+    done = vramtop("fit", "llama-3.1-8b", "--method", "formula")
+    assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("? CANNOT TELL  needs 165")
+    at = lines.index("cards on which it fits, smallest first; several GPUs: sharded with --fsdp:")
+    assert lines[at + 1].split() == ["GPUS", "MEMORY", "NEEDS", "EACH", "CARDS"]
+    assert "H100 80GB" in lines[at + 2]
+    assert lines[-1] == "5 assumptions: -v lists them"
+
+
+def test_fit_prints_verdict_gpus_ways_budget_and_the_number_of_assumptions(vramtop: Vramtop) -> None:
+    words = ("fit", "llama-3.1-8b", "--qlora", "--gpu-type", "4090", "--method", "formula")
+    text = vramtop(*words).stdout
+    places = [
+        text.index(part) for part in ("DOES NOT FIT", "*GPU 0", "ways to make it fit", "GiB     ", "assumptions: -v")
+    ]
+    assert places == sorted(places)
+    assert "assumed:" not in text
+    assert vramtop(*words, "-v").stdout.count("assumed:") == int(text.splitlines()[-1].split()[0])
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_suggestions_for_a_launch_line_use_its_own_flags(fit: Fit) -> None:
     line = "trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 32 --max_length 2048"
     text = fit("--gpu-memory", "16GiB", "--", *line.split()).stdout
     assert "--per_device_train_batch_size 32 -> " in text
-    assert "changes with which it fits, least costly first:" in text
+    assert "ways to make it fit, least costly first:" in text
 
 
 def test_the_memory_left_for_the_cache_of_a_server_is_printed(fit: Fit) -> None:

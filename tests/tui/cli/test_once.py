@@ -1,5 +1,7 @@
 """``vramtop --once``: every line names its figures, and the output is plain text outside a terminal."""
 
+import os
+import pwd
 import time
 
 import pytest
@@ -7,7 +9,9 @@ import pytest
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.cli.commands.once import _lines
+from vramtop.tui.cli.commands.once import _lines, board_json
+from vramtop.tui.cli.display_options import display_filter
+from vramtop.tui.cli.main import build_parser
 from vramtop.tui.draw.text_output import TextOutput
 
 
@@ -48,3 +52,49 @@ def test_long_lines_are_cut_on_a_terminal_and_kept_in_a_pipe(board) -> None:
         max(map(len, _lines(board, TextOutput(colour_depth="none", ascii_only=False, width=80)))) <= 88
     )  # the GPUs' lines
     assert any(line.count("--flag") == 60 for line in once_lines(board))
+
+
+def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said(
+    make_budget, make_gpu, make_process, make_snapshot
+) -> None:
+    options = build_parser().parse_args(["--once", "--user", "ana,bo", "--gpu", "0,2-3"])
+    watchlist = Watchlist(estimate=make_budget, display_filter=display_filter(options))
+    processes = [make_process(1, 60), make_process(2, 8, user="eve"), make_process(3, 4, user="bo")]
+    gpus = [make_gpu(0, processes), make_gpu(1, [make_process(4, 7)]), make_gpu(2), make_gpu(3)]
+    board = watchlist.update(make_snapshot(gpus))
+    lines = once_lines(board)
+    assert [line[:6] for line in lines if line.startswith("GPU") and "used" in line] == ["GPU 0 ", "GPU 2 ", "GPU 3 "]
+    assert "GPU 0 NVIDIA H100 80GB HBM3 73.0 of 80.0 GiB used 6.5 free util 98 % 412 W 63 C" in lines
+    assert {line.split()[1] for line in lines if line.startswith("pid")} == {"1", "3"}
+    assert "GPU 0 8.0 GiB 1 not displayed: --user ana,bo --gpu 0,2-3" in lines
+    read = board_json(board)
+    assert [gpu["index"] for gpu in read["gpus"]] == [0, 2, 3]
+    assert [process["pid"] for process in read["gpus"][0]["processes"]] == [1, 3]
+    assert read["filter"] == {
+        "options": "--user ana,bo --gpu 0,2-3",
+        "hidden_gpus": ["1"],
+        "hidden_processes": 2,
+        "hidden_used_bytes": 15 * 2**30,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--gpu", "x"], "'x' is no GPU: give indices, ranges, MIG devices or uuids"),
+        (["--only", "runing"], "'runing' is none of: running, diverging, mine"),
+        (["--user", "ana,,bo"], "'ana,,bo' is no list of users"),
+    ],
+)
+def test_a_mistyped_choice_is_one_sentence(arguments, sentence, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        build_parser().parse_args(["--once", *arguments])
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_mine_is_the_user_who_asks() -> None:
+    mine = display_filter(build_parser().parse_args(["--only", "mine,running"]))
+    assert mine.users == {pwd.getpwuid(os.getuid()).pw_name}
+    assert mine.figures == {"sm_percent"}
+    assert display_filter(build_parser().parse_args(["--once"])) is None

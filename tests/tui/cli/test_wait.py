@@ -15,7 +15,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservations
-from vramtop.tui.cli.commands.wait import WaitRequest, exec_program, program_to_start, wait_until_it_fits
+from vramtop.tui.cli.fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
 
 
@@ -99,7 +99,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
-from vramtop.tui.cli.commands.wait import WaitRequest, wait_until_it_fits
+from vramtop.tui.cli.fitting.waiting import WaitRequest, wait_until_it_fits
 
 budget = estimate(Job(model=ModelSpec(id="gpt2")))
 free = budget.peak.high_bytes * 3 // 2

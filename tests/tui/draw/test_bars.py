@@ -1,54 +1,138 @@
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.budget.budget import Components
-from vramtop.tui.draw.bars import BarSegment, colour_runs, component_segments, draw_bar, mark_range
+from vramtop.estimator.common.sizes import GIB
+from vramtop.tui.draw.bars import (
+    HATCHED,
+    BarRange,
+    BarSegment,
+    cell_runs,
+    component_segments,
+    draw_bar,
+    split_beyond,
+)
+from vramtop.tui.draw.palette import BEYOND_BUDGET, COMPONENTS, ink_on
+from vramtop.tui.draw.text_output import TextOutput
+
+FULL = Components(weights=15 * GIB, gradients=15 * GIB, optimizer=30 * GIB)
 
 
-def drawn(*parts: BarSegment, scale: int = 100, width: int = 20) -> str:
-    return "".join(cell.char for cell in draw_bar(parts, scale_bytes=scale, width=width))
+def text(cells) -> str:
+    return "".join(cell.char for cell in cells)
+
+
+def filled(size: int, fill: str, **options) -> BarSegment:
+    return BarSegment(size_bytes=size, fill=fill, **options)
+
+
+def drawn(*parts: BarSegment, scale: int = 100, width: int = 20, **options) -> str:
+    return text(draw_bar(parts, scale_bytes=scale, width=width, **options))
+
+
+def budget_bar(components: Components = FULL, *, width: int, scale: int = 80 * GIB, **options) -> str:
+    uncertain = options.pop("uncertain", False)
+    segments = component_segments(components, uncertain=uncertain)
+    return text(draw_bar(segments, scale_bytes=scale, width=width, **options))
 
 
 def test_segments_end_at_their_sum_on_the_scale() -> None:
-    assert drawn(BarSegment(25, "a"), BarSegment(50, "b")) == "a" * 5 + "b" * 10 + " " * 5
-    assert drawn(BarSegment(100, "a"), BarSegment(50, "b")) == "a" * 20
-    assert drawn(BarSegment(0, "a"), BarSegment(50, "b")) == "b" * 10 + " " * 10
+    assert drawn(filled(25, "a"), filled(50, "b")) == "a" * 5 + "b" * 10 + " " * 5
+    assert drawn(filled(100, "a"), filled(50, "b")) == "a" * 20
+    assert drawn(filled(0, "a"), filled(50, "b")) == "b" * 10 + " " * 10
 
 
 def test_small_segments_keep_one_cell_only_on_request() -> None:
-    assert drawn(BarSegment(1, "a"), BarSegment(1, "b"), BarSegment(1, "c"), BarSegment(2, "d")) == "c" + " " * 19
-    kept = [BarSegment(1, char, min_one_cell=True) for char in "abc"]
-    assert drawn(*kept, BarSegment(37, "d")) == "abc" + "d" * 5 + " " * 12
+    assert drawn(filled(1, "a"), filled(1, "b"), filled(1, "c"), filled(2, "d")) == "c" + " " * 19
+    kept = [filled(1, char, min_one_cell=True) for char in "abc"]
+    assert drawn(*kept, filled(37, "d")) == "abc" + "d" * 5 + " " * 12
 
 
-@given(st.lists(st.integers(0, 100), max_size=8), st.integers(1, 300), st.integers(0, 80))
-def test_a_bar_always_has_the_requested_width(sizes: list[int], scale: int, width: int) -> None:
-    parts = [BarSegment(size, chr(97 + n)) for n, size in enumerate(sizes)]
-    assert len(draw_bar(parts, scale_bytes=scale, width=width)) == width
+@given(
+    sizes=st.lists(st.integers(0, 100), max_size=8),
+    labels=st.lists(st.text("abc 1.", max_size=9), max_size=8),
+    scale=st.integers(1, 300),
+    width=st.integers(0, 80),
+    low=st.none() | st.integers(0, 400),
+    outlined=st.booleans(),
+    hatched=st.booleans(),
+)
+def test_a_bar_always_has_the_requested_width(sizes, labels, scale, width, low, outlined, hatched) -> None:
+    fill = HATCHED if hatched else " "
+    parts = [filled(size, fill, colour="#20734a", labels=tuple(labels), end_label="+1.0") for size in sizes]
+    marked = None if low is None else BarRange(low_bytes=low, high_bytes=low + 30)
+    cells = draw_bar(parts, scale_bytes=scale, width=width, marked=marked, outlined=outlined)
+    assert len(cells) == width
+    assert all(len(cell.char) == 1 for cell in cells)
 
 
-def test_equal_sums_on_one_scale_end_in_the_same_cell() -> None:
-    held = draw_bar([BarSegment(37, "#"), BarSegment(23, "=")], scale_bytes=81, width=64)
-    budget = draw_bar([BarSegment(60, "W")], scale_bytes=81, width=64)
-    assert sum(cell.char != " " for cell in held) == sum(cell.char == "W" for cell in budget)
+def test_a_segment_has_the_longest_label_for_which_there_is_room_and_no_row_of_letters() -> None:
+    assert budget_bar(width=80) == " weights 15.0  ▏gradients 15.0▏optimizer 30.0               " + " " * 20
+
+
+def test_labels_shrink_from_words_with_figures_to_letters() -> None:
+    labels = {width: budget_bar(width=width).replace("▏", " ").split() for width in (80, 64, 40, 24, 10)}
+    assert labels[80] == ["weights", "15.0", "gradients", "15.0", "optimizer", "30.0"]
+    assert labels[64] == ["weights", "15.0", "grad", "15.0", "optimizer", "30.0"]
+    assert labels[40] == ["weights", "grad", "optimizer", "30.0"]
+    assert labels[24] == ["W", "grad", "optim"]
+    assert labels[10] == ["W", "G", "O"]
+
+
+def test_without_colour_lines_tell_segments_apart_in_plain_ascii() -> None:
+    plain = {"outlined": True, "ascii_only": True}
+    assert budget_bar(width=72, **plain) == "|weights 15.0 |grad 15.0   |optimizer 30.0            |" + " " * 17
+    assert budget_bar(width=16, **plain) == "|W |G |optim|   "
 
 
 def test_components_differ_in_letter_and_colour() -> None:
     parts = component_segments(Components(weights=1, gradients=1, optimizer=1, activations=1, logits=1))
-    assert "".join(part.char for part in parts) == "WGOALTMC"
+    assert "".join(part.labels[-1] for part in parts) == "WGOALTMC"
     assert len({part.colour for part in parts}) == 8
+    (first, *_) = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=40)
+    weights = COMPONENTS["weights"].colour
+    assert (first.colour, first.ground) == (ink_on(weights), weights)
 
 
-def test_the_range_is_marked_on_the_scale() -> None:
-    cells = draw_bar([BarSegment(50, "W")], scale_bytes=100, width=20)
-    assert "".join(cell.char for cell in mark_range(cells, low_bytes=40, high_bytes=60, scale_bytes=100)) == (
-        "W" * 8 + "├──┤" + " " * 8
+def test_guessed_components_are_hatched_and_outlined_and_have_no_ground() -> None:
+    cells = draw_bar(component_segments(FULL, uncertain=True), scale_bytes=80 * GIB, width=40)
+    assert text(cells).startswith("│weights│grad ╱│optimizer 30.0│")
+    assert {cell.ground for cell in cells} == {None}
+    assert {cell.colour for cell in cells} - {None} == {mark.colour for mark in list(COMPONENTS.values())[:3]}
+
+
+def test_the_range_is_marked_on_the_scale_and_hides_no_label() -> None:
+    marked = BarRange(low_bytes=40 * GIB, high_bytes=70 * GIB)
+    assert budget_bar(width=80, marked=marked) == (
+        " weights 15.0  ▏gradients 15.0▏optim    ├" + "─" * 28 + "┤" + " " * 10
     )
-    beyond = mark_range(cells, low_bytes=90, high_bytes=130, scale_bytes=100)
-    assert beyond[-1].char == "▶"
-    plain = mark_range(cells, low_bytes=40, high_bytes=60, scale_bytes=100, ascii_only=True)
-    assert "".join(cell.char for cell in plain) == "W" * 8 + "[--]" + " " * 8
+    cells = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=80, marked=marked)
+    assert cells[45].ground == COMPONENTS["optimizer"].colour
+    assert budget_bar(width=40, marked=BarRange(low_bytes=70 * GIB, high_bytes=130 * GIB))[-1] == "▶"
+    plain = budget_bar(width=80, marked=marked, outlined=True, ascii_only=True)
+    assert "[" + "-" * 28 + "]" in plain
 
 
-def test_runs_join_neighbours_of_one_colour() -> None:
-    cells = draw_bar([BarSegment(50, "W", "#111111"), BarSegment(50, "G", "#222222")], scale_bytes=100, width=4)
-    assert colour_runs(cells) == [("WW", "#111111"), ("GG", "#222222")]
+def test_what_is_beyond_the_limit_is_one_red_segment_with_the_difference_at_its_end() -> None:
+    parts = split_beyond(component_segments(FULL), 40 * GIB, "+20.0")
+    assert [part.size_bytes // GIB for part in parts if part.size_bytes] == [15, 15, 10, 20]
+    cells = draw_bar(parts, scale_bytes=80 * GIB, width=80)
+    red = [cell.char for cell in cells if cell.ground == BEYOND_BUDGET]
+    assert len(red) == 20
+    assert "".join(red).endswith("+20.0")
+    assert split_beyond(component_segments(FULL), 60 * GIB) == component_segments(FULL)
+
+
+def test_runs_join_neighbours_of_the_same_colours() -> None:
+    parts = [filled(50, " ", colour="#20734a"), filled(50, "G", colour="#cb1a16")]
+    cells = draw_bar(parts, scale_bytes=100, width=4)
+    assert cell_runs(cells) == [("  ", "#ffffff", "#20734a"), ("GG", "#cb1a16", None)]
+
+
+def test_a_bar_is_written_in_the_colours_of_the_output() -> None:
+    cells = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=16)
+    bars = {
+        depth: TextOutput(colour_depth=depth, ascii_only=True, width=80).bar(cells) for depth in ("none", "16", "true")
+    }
+    assert bars["none"] == text(cells).replace("▏", "|")
+    assert bars["16"].startswith("\x1b[97;44m W")
+    assert "48;2;62;134;241m W" in bars["true"]

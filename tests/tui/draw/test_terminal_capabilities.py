@@ -97,7 +97,7 @@ def test_a_locale_without_utf8_is_recognised_even_if_python_overrides_it(environ
 def test_bars_use_the_available_colours(many, codes) -> None:
     from vramtop.tui.draw.bars import Cell
 
-    drawn = TextOutput(colour_depth=many, ascii_only=False, width=80).bar([Cell("W", "#3a80f3")] * 3)
+    drawn = TextOutput(colour_depth=many, ascii_only=False, width=80).bar([Cell("W", "#ffffff", "#3a80f3")] * 3)
     assert (codes in drawn) if codes else drawn == "WWW"
 
 

@@ -22,25 +22,10 @@ from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml import NvmlSource
 
 from ...draw import detect_output
-from ...job.flags import TRUST_KEY
 from ...reports import RunReport, run_lines
 from ..json_text import json_text
 from ..option_values import estimate_method
 from ..progress import Progress
-from ..shared_flags import add_method_argument, process_id
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the process, the settings that the user gives, and the method."""
-    parser.add_argument(
-        "process", type=process_id, metavar="PID", help="any process of the run: a rank or its launcher"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="fill in or correct a setting")
-    trust = f"{TRUST_KEY}=true"
-    parser.add_argument(
-        "--trust-remote-code", action="append_const", dest="set", const=trust, help="run code in the model's folder"
-    )
-    add_method_argument(parser)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -78,7 +63,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             unset = f"process and command line do not set {', '.join(absent)}; " if absent else ""
             print(f"vramtop: {''.join(dict.fromkeys(wrong))}{unset}give {flags}", file=sys.stderr)
     else:
-        print("\n".join(run_lines(report, detect_output(ascii_only=options.ascii))))
+        output = detect_output(ascii_only=options.ascii)
+        print("\n".join(run_lines(report, output, verbose=options.verbose)))
     return 0 if budget else 3
 
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, require_threads
+from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
 from vramtop.monitor.board import Watchlist
 from vramtop.monitor.host import HostRam, available_host_memory
-from vramtop.monitor.snapshot import CurrentDemand
-from vramtop.monitor.sources import EarlySampler, OptionalGpuSource
+from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
+from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import PendingJobs, Reservations, Settings
+from vramtop.monitor.storage import HOST_LINE, PendingJobs, Reservations, Settings, is_on
 
 from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
-from ..crash_report import crash_sentence
+from ..crash_report import crash_sentence, save_fault
+from ..display_options import display_filter
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +37,12 @@ _THREADS_OF_TEXTUAL = 3
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
     jobs = _jobs(options)
-    demand = CurrentDemand()
+    settings, notices = Settings(), list[str]()
+    settings.notify = notices.append
+    saved = settings.read()
+    chosen = display_filter(options)
+    figures = chosen.figures if chosen else frozenset[ProcessFigure]()
+    demand = CurrentDemand(Demand(host=is_on(saved, HOST_LINE)), always=figures)
     source, banner = _source(options, demand)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
@@ -45,15 +52,16 @@ def run(options: argparse.Namespace) -> int:
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     estimators = _Estimators(options.python)
     watchlist = estimators.watchlist
-    pending, settings = PendingJobs(), Settings()
-    notices: list[str] = []
-    pending.notify = settings.notify = notices.append
+    watchlist.display_filter = chosen
+    pending = PendingJobs()
+    pending.notify = notices.append
     saved_jobs = pending.load() if banner is None else ()  # saved for this machine, not for a recorded one
     for job in (*saved_jobs, *jobs):
         watchlist.add_pending(job)
     if banner is None:  # set only now: jobs of the command line are not saved
         watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
+    attach = _attach(options, watchlist, settings) if banner is None else None
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app import AppOptions, VramtopApp
@@ -71,17 +79,32 @@ def run(options: argparse.Namespace) -> int:
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
-        theme=None if os.environ.get("TEXTUAL_THEME") else settings.theme(),
-        save_theme=settings.save_theme,
+        theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
+        settings=saved,
+        save_setting=settings.save,
         demand=demand,
+        attach=attach,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
     app = VramtopApp(sampler, watchlist, app_options)
     pending.notify = settings.notify = app.show_notice
+    if attach is not None:
+        attach.left_alone.notify = app.show_notice
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
+
+
+def _attach(options: argparse.Namespace, watchlist: Watchlist, settings: Settings) -> AutomaticAttach:
+    """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
+    return AutomaticAttach(
+        watchlist,
+        enabled=not options.no_attach and settings.attaches(),
+        tracing=IdleTracing(watchlist, python=options.python),
+        left_alone=LeftAlone(notify=settings.notify),
+        on_bug=save_fault,
+    )
 
 
 class _Estimators:
@@ -162,4 +185,4 @@ def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[Snapsho
         from vramtop.monitor.sources import demo_source
 
         return demo_source(), "the demo recording, not this machine"
-    return OptionalGpuSource(NvmlSource(demand=demand)), None
+    return HostLoadSource(OptionalGpuSource(NvmlSource(demand=demand)), demand), None

@@ -23,11 +23,6 @@ _MAX_WIDTH = 80
 _NO_DRIVER_EXIT_CODE = 3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Set the epilog; the command has no arguments of its own."""
-    parser.epilog = "Names of users and hosts, command lines and secrets are left out."
-
-
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the page; exit code 0, or 3 if the driver cannot be used or does not answer.
 

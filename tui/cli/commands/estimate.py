@@ -7,16 +7,10 @@ from vramtop.estimator.estimation import estimate
 
 from ...draw import detect_output
 from ...job import job_from_options
-from ...reports import budget_lines
+from ...reports import budget_lines, closing_lines
 from ..json_text import json_text
 from ..option_values import described_gpu, estimate_method
 from ..progress import Progress
-from ..shared_flags import add_estimate_arguments
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the job, the machine and the method."""
-    add_estimate_arguments(parser)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -38,6 +32,5 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     output = detect_output(ascii_only=options.ascii)
     scale = memory_bytes if memory_bytes and memory_bytes > budget.peak.device_bytes else None
     print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
-    for note in notes:
-        print(output.text(f"note: {note}"))
+    print("\n".join(closing_lines(budget, notes, output, verbose=options.verbose)))
     return 0

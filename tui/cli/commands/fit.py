@@ -35,27 +35,27 @@ from vramtop.monitor.storage import Reservations
 
 from ...draw import detect_output
 from ...job import LoadedJob, load_from_options
-from ...reports import budget_lines, fit_lines
+from ...reports import budget_lines, closing_lines, fit_lines
+from ..fitting import (
+    Advice,
+    Machine,
+    WaitRequest,
+    advice_json,
+    advice_lines,
+    advise,
+    exec_program,
+    program_to_start,
+    report_without_gpus,
+    wait_until_it_fits,
+)
 from ..json_text import json_text
 from ..option_values import described_devices, described_gpu, described_host, estimate_method, gpu_indices
 from ..progress import Progress
-from ..shared_flags import add_estimate_arguments, add_host_memory_argument
-from .fit_advice import Advice, Machine, advice_json, advice_lines, advise
-from .wait import WaitRequest, add_wait_arguments, exec_program, program_to_start, wait_until_it_fits
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""
 Judge = Callable[[Budget], FitResult]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the job, the machine, the method, and what to wait for."""
-    add_estimate_arguments(parser)
-    add_host_memory_argument(parser)
-    text = "consider only micro-batches with which some gradient accumulation keeps the sequences per step"
-    parser.add_argument("--keep-global-batch", action="store_true", help=text)
-    add_wait_arguments(parser)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -73,8 +73,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if memory_bytes:
         devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
     else:
-        with _open_source() as source:
-            snapshot = _read_gpus(source)
+        try:
+            with _open_source() as source:
+                snapshot = _read_gpus(source)
+        except CannotTellError as error:
+            if options.gpu is not None:
+                raise
+            return report_without_gpus(options, loaded, _estimate(options, job, None, None), error.message)
         selection, selection_notes = _select_devices(options.gpu, snapshot)
         committed, job_notes = _committed_bytes(snapshot, selection)
         devices = device_capacities(snapshot, committed, selection)
@@ -156,8 +161,7 @@ def _report(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, judg
         print()
         scale = _scale_bytes([each.device for each in verdict.gpus], budget)
         print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
-        for note in loaded.notes:
-            print(output.text(f"note: {note}"))
+        print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
     return EXIT_CODES[verdict.verdict]
 
 

@@ -7,20 +7,26 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import displayed, displayed_data, format_gib
+from vramtop.estimator.common import InputError, displayed, displayed_data, format_gib
 from vramtop.monitor.anomalies import AnomalyDetector
-from vramtop.monitor.board import Board, GpuRow, PendingRow, ProcessRow, Watchlist
+from vramtop.monitor.attach.automatic import AutomaticAttach
+from vramtop.monitor.board import Board, GpuRow, Hidden, PendingRow, ProcessRow, RunRow, Watchlist
 from vramtop.monitor.host.kinds import kind_label
-from vramtop.monitor.snapshot import MigDevice, Snapshot, WatchedJob
+from vramtop.monitor.snapshot import CurrentDemand, MigDevice, Snapshot, WatchedJob, gpu_list
 from vramtop.monitor.snapshot.mig_devices import mig_devices
 from vramtop.monitor.sources.nvml import NvmlSource
 
 from ...draw import STATUSES, VERDICTS, TextOutput, detect_output, format_table, truncate, unattributed_label
 from ...reports import anomaly_lines
+from ..crash_report import save_fault
+from ..display_options import display_filter
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Job
+
+_ATTACH_SECONDS = 2.5
+"""Time for reading the training processes; those that were not reached say so."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,13 +49,14 @@ def _read(options: argparse.Namespace) -> Board:
 
         return estimate(job, gpu=None if job.target.gpu else watchlist.gpu_type)
 
-    watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0))
+    chosen = display_filter(options)
+    watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0), display_filter=chosen)
     if options.job:
         from vramtop.estimator.job import load_job
 
         for path in options.job:
             watchlist.add_pending(load_job(Path(path)))
-    source = NvmlSource()
+    source = NvmlSource(demand=CurrentDemand(always=chosen.figures) if chosen else None)
     source.open()
     try:
         snapshot = source.read()
@@ -57,7 +64,33 @@ def _read(options: argparse.Namespace) -> Board:
         source.close()
     if options.pid is not None:
         _watch(options.pid, watchlist, snapshot)
-    return watchlist.update(snapshot)
+    board = board_with_runs(watchlist, snapshot, enabled=not options.no_attach)
+    if board.hidden and board.hidden.missing:
+        present = gpu_list(gpu.index for gpu in snapshot.gpus)
+        raise InputError(f"there is no GPU {', '.join(board.hidden.missing)} here, only {present}")
+    return board
+
+
+def board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool) -> Board:
+    """Return the board of a snapshot with the training processes attached to, as many as can be read in a few seconds.
+
+    Args:
+        watchlist: receives the runs.
+        snapshot: this machine now.
+        enabled: False: nothing is read.
+    """
+    attach = AutomaticAttach(watchlist, enabled=enabled, on_bug=save_fault)
+    board = watchlist.update(snapshot)
+    attach.observe(board)
+    if not attach.finished.is_set():  # there is something to read
+        from vramtop.monitor.storage import Settings
+
+        attach.enabled = Settings().attaches()
+        if attach.enabled:
+            attach.start()
+            attach.finished.wait(_ATTACH_SECONDS)
+            attach.close()
+    return watchlist.rebuild_board() or board
 
 
 def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
@@ -91,10 +124,26 @@ def board_json(board: Board) -> dict[str, Any]:
             "cuda_version": snapshot.source.cuda_version,
         },
         "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in snapshot.faults],
-        "gpus": [_gpu_json(row) for row in board.gpus],
+        "filter": None if board.hidden is None else _filter_json(board.hidden),
+        "gpus": [_gpu_json(row, board) for row in board.gpus if board.displays_gpu(row.reading)],
+        "runs": [_run_json(run) for run in board.runs],
         "pending": [_pending_json(row) for row in board.pending],
         "oddities": [anomaly.to_json() for anomaly in board.anomalies],
     }
+
+
+def _run_json(run: RunRow) -> Any:
+    peak = run.budget.peak if run.budget else None
+    return displayed_data({
+        "job": run.job.label,
+        "pids": [pid for pid, _ in run.pids],
+        "gpus": sorted({row.gpu.index for row in run.rows}),
+        "missing": list(run.missing),
+        "budget_bytes": run.budget.steady_device_bytes if run.budget else None,
+        "low_bytes": peak.low_bytes if peak else None,
+        "high_bytes": peak.high_bytes if peak else None,
+        "problem": run.problem,
+    })  # fmt: skip
 
 
 def _pending_json(row: PendingRow) -> Any:
@@ -106,7 +155,16 @@ def _pending_json(row: PendingRow) -> Any:
     })  # fmt: skip
 
 
-def _gpu_json(row: GpuRow) -> dict[str, Any]:
+def _filter_json(hidden: Hidden) -> dict[str, Any]:
+    return {
+        "options": hidden.by,
+        "hidden_gpus": list(hidden.labels),
+        "hidden_processes": hidden.processes,
+        "hidden_used_bytes": hidden.used_bytes,
+    }
+
+
+def _gpu_json(row: GpuRow, board: Board) -> dict[str, Any]:
     gpu = row.reading
     return {
         "index": gpu.index,
@@ -120,7 +178,9 @@ def _gpu_json(row: GpuRow) -> dict[str, Any]:
         "utilisation_percent": gpu.utilisation_percent,
         "temperature_c": gpu.temperature_c,
         "power_w": gpu.power_w,
-        "processes": None if gpu.processes is None else [_process_json(process) for process in row.rows],
+        "processes": None
+        if gpu.processes is None
+        else [_process_json(process) for process in row.rows if board.displays(process)],
         "mig": None if gpu.mig is None else [_mig_json(device) for device in mig_devices(gpu)],
         "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in gpu.faults],
     }
@@ -161,6 +221,7 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
         "job": displayed(row.job.label) if row.job else None,
         "budget_bytes": row.budget.steady_device_bytes if row.budget else None,
         "status": row.comparison.status if row.comparison else None,
+        "no_budget_reason": row.no_budget_reason,
     }
 
 
@@ -173,7 +234,9 @@ def _lines(board: Board, output: TextOutput) -> Iterator[str]:
     yield output.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
     gpu_lines = iter(_aligned([_gpu_cells(row) for row in board.displayed_gpus], "<<>>>>>", output))
     for gpu in board.gpus:
-        yield from islice(gpu_lines, 1 + len(gpu.devices))
+        yield from islice(gpu_lines, sum(board.displays_gpu(each.reading) for each in (gpu, *gpu.devices)))
+        if not board.displays_gpu(gpu.reading):
+            continue
         yield from anomaly_lines(
             [anomaly for anomaly in board.anomalies if anomaly.gpu_index == gpu.reading.index], output
         )
@@ -194,7 +257,13 @@ def _lines(board: Board, output: TextOutput) -> Iterator[str]:
 def _process_lines(board: Board, output: TextOutput) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     for gpu in board.gpus:
-        rows += [_process_cells(row) for row in gpu.rows]
+        if not board.displays_gpu(gpu.reading):
+            continue
+        rows += [_process_cells(row) for row in gpu.rows if board.displays(row)]
+        if board.hidden and (hidden := [row for row in gpu.rows if not board.displays(row)]):
+            size = f"{format_gib(sum(row.process.used_bytes or 0 for row in hidden))} GiB"
+            words = f"{len(hidden)} not displayed: {board.hidden.by}"
+            rows.append(("", "", f"GPU {gpu.reading.label}", size, "", "", words))
         for each in (gpu, *gpu.devices):
             if each.unattributed_bytes:
                 where, size = f"GPU {each.reading.label}", f"{format_gib(each.unattributed_bytes)} GiB"
@@ -236,6 +305,14 @@ def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     )
 
 
+def _status(row: ProcessRow) -> str:
+    """Return the status of a process, with the settings that are missing, or why it has no budget."""
+    if row.comparison is None:
+        return row.no_budget_reason or ""
+    word = STATUSES[row.comparison.status].word
+    return f"{word}: {', '.join(row.missing)}" if row.missing else word
+
+
 def _process_cells(row: ProcessRow) -> tuple[str, ...]:
     process = row.process
     return (
@@ -244,6 +321,6 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
         f"GPU {row.gpu.label}",
         "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
         f"budget {format_gib(row.budget.steady_device_bytes)}" if row.budget else "",
-        STATUSES[row.comparison.status].word if row.comparison else "",
+        _status(row),
         _command(row),
     )

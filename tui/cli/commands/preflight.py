@@ -27,28 +27,10 @@ from ...reports import preflight_lines
 from ..json_text import json_text
 from ..option_values import described_devices, described_gpu, described_host, gpu_indices
 from ..progress import Progress
-from ..shared_flags import add_estimate_arguments, add_host_memory_argument, positive_seconds
 
-_EPILOG = """\
-Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
-run; 2 wrong input; 3 no check fails, but the driver, the memory or the model's files could not be checked, without
-which it is unknown whether the job can start. Any other check that cannot be made, or not in time, is a warning.
---python names the interpreter that will run the job; without it, it is that of the launch line, of the active
-environment, or vramtop's own. Settings that only preflight uses are in the job file's [run] table: output_dir,
-save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
-"""
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
 _RESULTS = {0: "pass", 1: "failure", 3: "unknown"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the job, the machine, the method and the time limit."""
-    parser.epilog = _EPILOG
-    add_estimate_arguments(parser)
-    add_host_memory_argument(parser)
-    text = "time limit of each check (default: its own limit, 30 to 120 s)"
-    parser.add_argument("--timeout", type=positive_seconds, default=None, metavar="SECONDS", help=text)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -6,27 +6,24 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import CannotTellError, VramtopError
+from vramtop.monitor.attach.automatic import AutomaticAttach
+from vramtop.monitor.board import Watchlist
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.sources import RecordingWriter, Sampler
 from vramtop.monitor.sources.nvml import NvmlSource
+from vramtop.monitor.storage import Settings
 
-from ..shared_flags import positive_seconds
+from ..crash_report import save_fault
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file and the times."""
-    parser.add_argument(
-        "file", metavar="FILE", help="the recording: run.jsonl.gz is compressed, run.jsonl is plain text"
-    )
-    parser.add_argument("--seconds", type=positive_seconds, default=None, help="stop after this time")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    parser.add_argument(
-        "--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help="time between readings (default: 1)"
-    )
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -39,7 +36,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
     def write(snapshot: Snapshot) -> None:
         nonlocal count
-        writer.write(snapshot)  # an error ends the sampler, which passes it to fail()
+        attach.observe(watchlist.update(snapshot))
+        writer.write(
+            replace(snapshot, watched=watchlist.runs())
+        )  # an error ends the sampler, which passes it to fail()
         count += 1
 
     def fail(error: VramtopError) -> None:
@@ -50,6 +50,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         del number, frame
         stop.set()
 
+    watchlist = Watchlist(_quick_estimate)
+    attach = AutomaticAttach(watchlist, enabled=not options.no_attach and Settings().attaches(), on_bug=save_fault)
+    attach.start()
     source = NvmlSource()
     source.open()  # without a driver this raises before a file is created
     source.close()
@@ -62,6 +65,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             print(f"recording to {path}, Ctrl-C stops", file=sys.stderr)
         stop.wait(options.seconds)
         sampler.stop()
+        attach.close()
     if errors:
         raise errors[0]
     if not count:
@@ -69,3 +73,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     snapshots = "1 snapshot" if count == 1 else f"{count} snapshots"
     print(json.dumps({"file": str(path), "snapshots": count}) if options.json else f"{path}: {snapshots}")
     return 0
+
+
+def _quick_estimate(job: "Job") -> "Budget":
+    from vramtop.estimator.estimation import estimate  # only if the worker has not estimated it
+
+    return estimate(job)

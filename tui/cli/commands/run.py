@@ -8,11 +8,6 @@ from vramtop.estimator.common import InputError
 from vramtop.monitor.probe.launch import probed_environment
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Set the usage line; the command itself stands after ``--``."""
-    parser.usage = "vramtop run -- COMMAND [ARGUMENT ...]"
-
-
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Replace this process with the command; returns only if it cannot be started.
 

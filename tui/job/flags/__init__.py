@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         TRUST_KEY as TRUST_KEY,
         add_job_arguments as add_job_arguments,
         flags_by_key as flags_by_key,
+        value_alone as value_alone,
     )
     from .typed_words import normal_words as normal_words
 else:
@@ -21,7 +22,7 @@ else:
         __name__,
         {
             "flag_settings": "FlagSettings settings_of_flags",
-            "job_flags": "add_job_arguments flags_by_key TRUST_KEY",
+            "job_flags": "add_job_arguments flags_by_key TRUST_KEY value_alone",
             "typed_words": "normal_words",
         },
     )

@@ -25,7 +25,12 @@ _HEADINGS = {
 """Heading of each table's flags in the help, in their order there."""
 _WITHOUT_VALUE = {"training.activation_checkpointing": "full", "parallel.cpu_offload": "all"}
 """The value of a flag that stands alone, of keys that are not true or false."""
-FAMILIAR_HEADING = "names that other tools have for these settings (with - or _)"
+_USUAL_HEADING = "what most people set"
+_FAMILIAR_HEADING = "further names that other tools have for these settings (with - or _)"
+_USUAL = (
+    *("--batch-size", "--seq-len", "--lora", "--qlora", "--bf16", "--fp16", "--gradient-checkpointing", "--optim"),
+    *("--flash-attention", "--fsdp", "--ddp", "--zero"),
+)
 JOB_HELP = (
     "Job file (TOML), configuration of another tool (axolotl, LLaMA-Factory, torchtune, ...), model (built-in name, "
     "hub id in the local cache, folder with a config.json, module:callable), script (train.py, train.ipynb), or a "
@@ -87,6 +92,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(flags=[], model_flag=None)
     text = "Set any key of the job file, such as software.torch=2.4 or rollout.engine=vllm."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    usual = [flag for flag in FAMILIAR_FLAGS if flag.names[0] in _USUAL]
+    _add_familiar_flags(parser.add_argument_group(_USUAL_HEADING), usual)
     groups = {table: parser.add_argument_group(heading) for table, heading in _HEADINGS.items()}
     text = "The model, in place of JOB, or in place of the model in a job file."
     names = ("--model", "--model-name-or-path", "--model-name", "--model-id", "--base-model")
@@ -96,7 +103,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         groups[key.partition(".")[0]].add_argument(
             flag, action=FlagAction, key=key, nargs=None if alone is None else "?", dest=argparse.SUPPRESS
         )
-    _add_familiar_flags(parser.add_argument_group(FAMILIAR_HEADING), FAMILIAR_FLAGS)
+    others = [flag for flag in FAMILIAR_FLAGS if flag not in usual]
+    _add_familiar_flags(parser.add_argument_group(_FAMILIAR_HEADING), others)
     for name in IGNORED_FLAGS:
         parser.add_argument(name, action=FlagAction, dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
 

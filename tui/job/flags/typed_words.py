@@ -25,6 +25,8 @@ def normal_words(words: Sequence[str]) -> list[str]:
     waiting = list(words)
     while waiting:
         word = _dashed(waiting.pop(0))
+        if word == "--exec":  # the rest is another program's
+            return [*normal, word, *waiting]
         values = optional.get(word)
         if values is not None:
             takes = bool(waiting) and _is_value(waiting[0], values)

@@ -166,7 +166,7 @@ def shown_fields(values: Mapping[str, Any], fields: Sequence[JobField]) -> set[s
         hidden.add("lora.quantization")
     if values[_MODE] != "inference":
         hidden.update(_SERVING_KEYS)
-    elif values[ENGINE] != "vllm":
+    elif values[ENGINE] == "transformers":
         hidden.update(set(_SERVING_KEYS) - {ENGINE})
     return {field.key for field in fields} - hidden
 

@@ -13,8 +13,9 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.causes import Divergence
+from vramtop.estimator.job import Job
 from vramtop.monitor.attach import Attachment
-from vramtop.monitor.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow
+from vramtop.monitor.board import NOT_ON_GPU_YET, Board, MissingReason, ProcessRow, RunRow, Watchlist
 from vramtop.monitor.board.divergence import Status
 from vramtop.monitor.board.divergence.diagnose import diagnose
 from vramtop.monitor.board.missing_reason import missing_reason
@@ -196,6 +197,12 @@ def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
     """Return the followed run that these processes belong to."""
     runs = board.runs if board else ()
     return next((run for run in runs if not set(keys).isdisjoint(run.pids)), None)
+
+
+def known_job(watchlist: Watchlist, keys: Sequence[ProcessKey]) -> Job | None:
+    """Return the job of the run that these processes belong to, unless settings of it are missing."""
+    runs = (run for run in watchlist.runs() if not set(keys).isdisjoint(run.pids) and not run.missing)
+    return next((run.job for run in runs), None)
 
 
 def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRow, ...]:

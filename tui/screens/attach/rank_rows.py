@@ -9,7 +9,7 @@ from vramtop.monitor.board import NOT_ON_GPU_YET, ProcessRow
 from vramtop.monitor.board.divergence import PeakUsage
 from vramtop.monitor.snapshot import ProcessKey
 
-from ...draw import STATUSES, CellText, signed_gib, status_tone
+from ...draw import STATUSES, CellText, difference_label, status_tone
 from .rank_text import PHASES
 
 RankColumn = Literal[
@@ -105,7 +105,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
         "PEAK": CellText(peak or "-"),
         "KNOWN BY": CellText(known or "-", "muted"),
         "BUDGET": CellText(format_gib(row.budget.steady_device_bytes) if row.budget else "-"),
-        "DIFF": CellText("-" if comparison is None or ended else signed_gib(comparison.difference_bytes), tone),
+        "DIFF": CellText("-" if comparison is None or ended else difference_label(comparison) or "-", tone),
         "STATUS": status,
         "PHASE": CellText(phase or "-"),
         "STEP": CellText("-" if counters is None or counters.steps is None else f"{counters.steps:,}"),

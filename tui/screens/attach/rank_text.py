@@ -20,11 +20,15 @@ from ...draw import (
     Readings,
     badge,
     bar_content,
+    beyond_budget_bytes,
+    difference_label,
     draw_bar,
     format_duration,
+    held_colour,
     high_water_label,
     printable,
     signed_gib,
+    split_beyond,
 )
 from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ..step import GPU_TOTAL, GPU_TOTAL_COLOUR
@@ -88,7 +92,8 @@ def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
     lines = [_held_line(row, scale, cells)]
     if row.budget is not None:
         peak = row.budget.peak
-        drawn = bar_content(budget_bar(row.budget, scale_bytes=scale, width=cells))
+        uncertain = row.comparison is not None and row.comparison.status == "incomplete"
+        drawn = bar_content(budget_bar(row.budget, scale_bytes=scale, width=cells, uncertain=uncertain))
         tail = f"│ {format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
         lines.append(Content.assemble(f"{'budget':<{_LABEL_WIDTH}}", drawn, tail))
     return Content("\n").join([*lines, *_counter_lines(row, now), _status_line(row, now)])
@@ -151,18 +156,24 @@ def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
 
 
 def _held_parts(row: ProcessRow) -> Sequence[BarSegment]:
-    """Return one segment, or three if torch's counters are known."""
-    used, counters, colour = row.process.used_bytes, row.process.counters, status_colour(row)
+    """Return what it holds: one segment, or three if torch's counters are known; then what is beyond its budget."""
+    used, counters, colour = row.process.used_bytes, row.process.counters, held_colour(row)
     if used is None or counters is None or counters.allocated_bytes is None or counters.reserved_bytes is None:
-        return [BarSegment(used or 0, "█", colour, min_one_cell=True)]
-    context = COMPONENTS["context"]
-    cached = counters.reserved_bytes - counters.allocated_bytes
-    beside = BarSegment(used - counters.reserved_bytes, context.letter, context.colour)
-    return [
-        BarSegment(counters.allocated_bytes, "█", colour, min_one_cell=True),
-        BarSegment(cached, _CACHED, colour),
-        beside,
-    ]
+        held = (f"held {format_gib(used)}", "held")
+        parts = [BarSegment(size_bytes=used or 0, colour=colour, labels=held, min_one_cell=True)]
+    else:
+        context, size = COMPONENTS["context"], counters.allocated_bytes
+        words = (f"allocated {format_gib(size)}", "allocated", format_gib(size))
+        cached, beside = counters.reserved_bytes - size, used - counters.reserved_bytes
+        parts = [
+            BarSegment(size_bytes=size, colour=colour, labels=words, min_one_cell=True),
+            BarSegment(size_bytes=cached, colour=colour, fill=_CACHED),
+            BarSegment(size_bytes=beside, colour=context.colour, labels=(context.short_word, context.letter)),
+        ]
+    beyond = beyond_budget_bytes(row)
+    if not beyond or row.comparison is None:
+        return parts
+    return split_beyond(parts, (used or 0) - beyond, signed_gib(row.comparison.difference_bytes))
 
 
 def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
@@ -194,13 +205,12 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
-    difference = signed_gib(comparison.difference_bytes)
+    size = difference_label(comparison)
+    difference = f" {size} GiB" if size else ""
     phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
-    return Content.assemble(
-        status, f" {difference} GiB{phase} · {comparison.sentence} · {high_water_label(comparison)}"
-    )
+    return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")
 
 
 def _clock(unix_seconds: float) -> str:

@@ -24,7 +24,7 @@ from ...job import RunEdits
 from ...job.form import JobForm, model_choices
 from ...widgets import KeysLine, StaticLines, is_better_estimate
 from ..step import LiveStepScreen
-from .followed_run import FollowedRun, find_run, is_only_in_recording, with_start_times
+from .followed_run import FollowedRun, find_run, is_only_in_recording, known_job, with_start_times
 from .keys import ATTACH_KEYS, ATTACH_LAYOUT
 from .pid_chooser import PidChooser
 from .rank_table import RankTable
@@ -254,14 +254,14 @@ class AttachScreen(Screen[None]):
     async def _show_attachment(self, attachment: Attachment) -> None:
         """Show the job of a process that was read, and estimate it."""
         keys = self._reader.remember(attachment)
-        known = next((run.job for run in self._watchlist.runs() if set(keys) & set(run.pids)), None)
+        known = known_job(self._watchlist, keys)
         try:
             job = known or attachment.reading.job()
         except VramtopError as error:
             self._show_unreadable(error.message)
             return
-        self._keys, self._attachment, self._budget = keys, attachment, None
-        reading = attachment.reading
+        self._keys, self._attachment, reading = keys, attachment, attachment.reading
+        self._budget = self._shown_run.budget if known and self._shown_run else None
         missing = () if known else reading.missing
         origins = {**reading.evidence(), **reading.refused}
         form = JobForm(job, origins=origins, missing=missing, models=model_choices())

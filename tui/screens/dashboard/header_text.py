@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from vramtop.estimator.common import format_gib
 from vramtop.monitor.snapshot import gpu_list
 
 from ...draw import (
@@ -34,7 +36,7 @@ from ...draw import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vramtop.monitor.board import Board, PendingRow, ProcessRow, RunRow
+    from vramtop.monitor.board import Board, Hidden, PendingRow, ProcessRow, RunRow
     from vramtop.monitor.board.divergence import Status
     from vramtop.monitor.board.fit import Verdict
 
@@ -88,6 +90,8 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
         lines += _alarm_lines(feed.failure, width)
     elif board is None:
         lines.append(Content.styled("waiting for the first reading …", MUTED))
+    if board and board.hidden:
+        lines.append(_filter_line(board, board.hidden))
     if board:
         for fault in board.snapshot.faults:
             lines += _alarm_lines(fault.message, width)
@@ -96,6 +100,18 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
         lines += _gpu_faults(board, width)
         lines += _anomaly_lines(board)
     return [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _filter_line(board: Board, hidden: Hidden) -> Content:
+    """Return what the command line asks for, and what is hidden because of it."""
+    every = len({row.process.key for row in board.processes})
+    words = [f"{every - hidden.processes} of {every} processes"]
+    if hidden.processes:
+        words.append(f"hidden: {hidden.processes} with {format_gib(hidden.used_bytes)} GiB")
+    words += [f"GPU {gpu_list(hidden.labels, most=4)} hidden"] if hidden.labels else []
+    words += [f"no GPU {', '.join(map(printable, hidden.missing))} here"] if hidden.missing else []
+    tag = Content.styled(" ONLY ", f"bold {on_colour(UNCERTAIN)}")
+    return Content.assemble(tag, (f" {printable(hidden.by)}: ", "bold"), SEPARATOR.join(words))
 
 
 def _alarm_lines(sentence: str, width: int) -> list[Content]:
@@ -147,19 +163,40 @@ def _anomaly_lines(board: Board) -> list[Content]:
 def summary_line(board: Board, width: int) -> Content:
     """Return all running jobs in one line, worst first, and whether the next pending one fits."""
     jobs = _by_job(board.runs)
+    reading = _reading(board)
     if not jobs and not board.pending:
-        words = "no budgets yet: a attaches to a running job, f checks whether a job fits"
-        return Content.styled(words, MUTED).truncate(width, ellipsis=True)
+        return Content.styled(reading or _without_budgets(board), MUTED).truncate(width, ellipsis=True)
     present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
     settled = [status for status in present if status not in ("loading", "warming_up")]
     pressing = [status for status in settled if status not in ("on_budget", "ended")]
     heads = [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
+    if reading:
+        heads[0].append(Content.styled(reading, MUTED))
     if not jobs:
         heads[0] = [Content.styled("no running job has a budget", MUTED)]
     tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
     lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _SHORTENINGS]
     fitting = (line for line in lines if line.cell_length <= width)
     return next(fitting, lines[-1].truncate(width, ellipsis=True))
+
+
+def _reading(board: Board) -> str | None:
+    """Return how many running jobs have been read by themselves; None: all that may be."""
+    progress = board.attach_progress
+    if progress is None or progress.read >= progress.total:
+        return None
+    return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a running job"
+
+
+def _without_budgets(board: Board) -> str:
+    """Return why there is no budget, and what to do."""
+    if board.attach_progress is None:
+        return "no budgets yet: a attaches to a running job, f checks whether a job fits"
+    reasons = Counter(row.no_budget_reason for row in board.processes if row.no_budget_reason)
+    if not reasons:
+        return "no process on these GPUs: f checks whether a job fits"
+    named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(4))
+    return f"no running job has a budget ({named}): a attaches to one, f checks whether a job fits"
 
 
 @dataclass(frozen=True, slots=True)

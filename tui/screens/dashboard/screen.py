@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -10,17 +11,26 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
-from textual.screen import Screen
 from textual.widgets import Input
 
-from ...draw import MUTED
+from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
+
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
 from .gpus import GpuArea, GpuRows
 from .header_text import header_line, notices, summary_line
+from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
-from .processes import ProcessTable, Terminations
+from .processes import (
+    COLUMNS_SETTING,
+    PROCESS_KEYS,
+    VIEW_SETTING,
+    ProcessScreen,
+    ProcessTable,
+    columns_named,
+    view_named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +38,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from vramtop.estimator.job import Job
-    from vramtop.monitor.board import Board, ProcessRow
+    from vramtop.monitor.board import Board
+    from vramtop.monitor.snapshot import Demand, GpuKey
 
     from ..base import BoardApp, FeedStatus
 
@@ -36,7 +47,7 @@ _HEAD_LINES = 3
 """Header, summary and footer."""
 
 
-class DashboardScreen(Screen[None]):
+class DashboardScreen(ProcessScreen):
     """The first screen."""
 
     app: BoardApp
@@ -47,17 +58,13 @@ class DashboardScreen(Screen[None]):
             "slash", "filter", "Filter", key_display="/",
             tooltip="filter the processes: pid, user, command, job, status, gpu3; Esc shows all",
         ),
-        Binding("s", "sort", "Sort", tooltip="sort the processes by the next column, marked ↓ in its title"),
-        Binding(
-            "k", "terminate", "Kill",
-            tooltip="terminate the process under the cursor: asks first, also before SIGKILL; not with --read-only",
-        ),
-        Binding("k", "explain_refusal", show=False),
-        Binding("r", "app.record", "Rec", tooltip="record to a file, and stop recording"),
+        *PROCESS_KEYS,
+        Binding("r", "app.record", "Rec", show=False, tooltip="record to a file, and stop recording"),
         Binding(
             "x", "dismiss_selected", "Dismiss", show=False,
             tooltip="dismiss the ended run under the cursor; otherwise unpin a pending job",
         ),
+        Binding("h", "host_line", "Host", show=False, tooltip="show the load of the host at the top, or hide it"),
         Binding("escape", "show_all", "Show all"),
     ]  # fmt: skip
 
@@ -70,40 +77,52 @@ class DashboardScreen(Screen[None]):
         """Board and feed that the lines at the top show."""
         self._head_height = 0
         """Lines of head, filter and footer."""
-        self._terminations = Terminations(self)
         self._refusal: str | None = ""
         """The refusal that the footer was drawn for; empty before the first board."""
 
     def compose(self) -> ComposeResult:
         """The machine, the GPUs, the pending jobs, the processes."""
         yield StaticLines(id="header")
+        yield StaticLines(id="host")
         yield StaticLines(id="notices")
         yield StaticLines(id="summary")
         yield from self._gpu_area.compose()
         yield PendingList(id="pending")
         yield Input(id="filter", placeholder="filter: pid, user, command, job, status, gpu3", compact=True)
-        yield StaticLines(id="nothing")
+        yield StaticLines(id="note")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
         yield KeysLine()
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
+        self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
+        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
         if self.app.board:
             self.show_board(self.app.board)
         else:
             self._show_head(None, self.app.feed)
 
     @property
-    def table(self) -> ProcessTable:
-        """The process table."""
-        return self.query_one(ProcessTable)
+    def selected_gpu(self) -> GpuKey | None:
+        """The GPU under the cursor of the rows; otherwise that of the table's row, or the first one."""
+        rows, selected = self.query_one(GpuRows), self.table.selected
+        if rows.has_focus and rows.selected_key is not None:
+            return rows.selected_key
+        if selected is not None:
+            return selected.gpu.key
+        shown = self.app.board.displayed_gpus if self.app.board else ()
+        return shown[0].reading.key if shown else None
 
     @property
-    def selected_process(self) -> ProcessRow | None:
-        """The process under the cursor of the table."""
-        selected = self.table.selected
-        return selected.row if selected else None
+    def demand(self) -> Demand:
+        """The figures that it shows beyond memory."""
+        return replace(self.table.demand, gpus=self._gpu_area.detailed, host=self._shows_host)
+
+    @property
+    def _shows_host(self) -> bool:
+        gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
+        return is_on(self.app.settings, HOST_LINE) and has_room(self._area.height, gpus)
 
     @property
     def _area(self) -> Size:
@@ -121,7 +140,7 @@ class DashboardScreen(Screen[None]):
                 board.pending, width=width - 2, height=layout.pending_height, now=board.snapshot.time
             )
             self.table.show_board(board, width=width)
-            self._show_no_match()
+            self.show_table_note()
             legend = self.query_one(Legend)
             legend.display = layout.legend
             if layout.legend:
@@ -155,10 +174,14 @@ class DashboardScreen(Screen[None]):
             self._gpu_area.select(self.app.board, event.position)
         self._draw()
 
+    @on(GpuRows.Opened)
+    def _open_gpu(self, event: GpuRows.Opened) -> None:
+        self.app.show_gpu(event.key)
+
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
         self.table.filter_by(event.value)
-        self._show_no_match()
+        self.show_table_note()
 
     @on(Input.Submitted, "#filter")
     def _leave_filter(self) -> None:
@@ -173,14 +196,9 @@ class DashboardScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Offer only keys that do something; if no process can be terminated, k says why."""
-        match action:
-            case "show_all":
-                return bool(self.query_one("#filter").display)
-            case "terminate":
-                return self.app.termination_refusal is None
-            case "explain_refusal":
-                return self.app.termination_refusal is not None
-        return True
+        if action == "show_all":
+            return not self.table.marks and bool(self.query_one("#filter").display)
+        return self.offers(action)
 
     def action_filter(self) -> None:
         """Open the filter."""
@@ -199,10 +217,6 @@ class DashboardScreen(Screen[None]):
         self.refresh_bindings()
         self.call_after_refresh(self._draw)
 
-    def action_sort(self) -> None:
-        """Sort the processes by the next column."""
-        self.table.sort_by_next()
-
     def action_dismiss_selected(self) -> None:
         """Dismiss the ended run under the cursor; otherwise unpin a pending job."""
         row, board, app = self.selected_process, self.app.board, self.app
@@ -217,30 +231,17 @@ class DashboardScreen(Screen[None]):
         else:
             self.notify("No job was pinned here; those of a recording stay.", severity="warning")
 
-    def action_terminate(self) -> None:
-        """Ask whether to terminate the process under the cursor."""
-        row, board = self.selected_process, self.app.board
-        if self.app.termination_refusal:
-            self.action_explain_refusal()
-        elif board is None or row is None:
-            self.notify("There is no process under the cursor that could be ended.", severity="warning")
-        elif row.ended_at is not None:
-            self.notify(f"Process {row.process.pid} has ended already.", severity="warning")
-        else:
-            self._terminations.ask(row, board)
-
-    def action_explain_refusal(self) -> None:
-        """Say why no process can be terminated."""
-        if self.app.termination_refusal:
-            self.notify(self.app.termination_refusal, severity="warning", markup=False)
+    def action_host_line(self) -> None:
+        """Show the load of the host, or hide it."""
+        self.app.save_setting(HOST_LINE, OFF if is_on(self.app.settings, HOST_LINE) else ON)
+        self.app.update_demand()
+        self._draw()
 
     def commands(self) -> Iterable[SystemCommand]:
         """Return the commands of the command palette for this screen."""
-        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
         yield SystemCommand("Dismiss", "An ended run, or a pending job", self.action_dismiss_selected)
-        if self.app.termination_refusal is None:
-            yield SystemCommand("Kill", "End the process under the cursor; asks first", self.action_terminate)
         yield SystemCommand("Filter", "Show only some of the processes", self.action_filter)
+        yield from self.process_commands()
 
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""
@@ -251,17 +252,16 @@ class DashboardScreen(Screen[None]):
         self.app.watchlist.remove_pending(job)
         self.notify(f"{job.label} is no longer pending.", markup=False)
 
-    def _show_no_match(self) -> None:
-        """Say so if the filter leaves no row."""
-        line, words = self.query_one("#nothing", StaticLines), self.table.filter_words
-        line.display = bool(words.split()) and not self.table.row_count
-        line.show(Content.styled(f"no process matches {words!r}; Esc shows all", MUTED))
-
     def _show_head(self, board: Board | None, feed: FeedStatus) -> int:
         """Draw the lines at the top; return the lines that they, the filter and the footer take."""
         self._head = board, feed
         width = self._area.width - 2
         self.query_one("#header", StaticLines).show(header_line(board, feed, width))
+        host = board.snapshot.host if board and self._shows_host else None
+        load = self.query_one("#host", StaticLines)
+        load.display = host is not None
+        if host:
+            load.show(host_line(host, width))
         warnings = notices(board, feed, width)
         box = self.query_one("#notices", StaticLines)
         box.display = bool(warnings)
@@ -270,7 +270,7 @@ class DashboardScreen(Screen[None]):
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width))
-        self._head_height = _HEAD_LINES + len(warnings) + bool(self.query_one("#filter").display)
+        self._head_height = _HEAD_LINES + load.display + len(warnings) + bool(self.query_one("#filter").display)
         return self._head_height
 
     def _plan(self, board: Board, height: int) -> DashboardLayout:

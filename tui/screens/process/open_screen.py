@@ -3,7 +3,7 @@
 from vramtop.monitor.snapshot import ProcessKey
 
 from ..base import BoardApp, ShowsProcess
-from .screen import ProcessScreen
+from .screen import ProcessInfoScreen
 
 
 def open_process(app: BoardApp) -> None:
@@ -21,4 +21,4 @@ def show_process_details(app: BoardApp, key: ProcessKey | None) -> None:
     if key is None:
         app.notify("There is no process under the cursor.", severity="warning")
     else:
-        app.push_once(ProcessScreen(key))
+        app.push_once(ProcessInfoScreen(key))

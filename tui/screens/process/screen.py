@@ -41,7 +41,7 @@ _MAX_PARTS = 8
 """Six, and two lines that say why they cannot be read again."""
 
 
-class ProcessScreen(Screen[None]):
+class ProcessInfoScreen(Screen[None]):
     """Shows one process; its details are read off the UI thread, once and at the key for it.
 
     Args:
@@ -54,11 +54,13 @@ class ProcessScreen(Screen[None]):
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = PROCESS_KEYS
     DEFAULT_CSS = """
-    ProcessScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
-    ProcessScreen #figures { padding: 0 1; }
-    ProcessScreen #filter { height: 1; display: none; }
-    ProcessScreen #parts { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; border-top: hkey $foreground 20%; }
-    ProcessScreen .part { text-wrap: wrap; padding: 0 0 1 0; }
+    ProcessInfoScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    ProcessInfoScreen #figures { padding: 0 1; }
+    ProcessInfoScreen #filter { height: 1; display: none; }
+    ProcessInfoScreen #parts {
+        height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; border-top: hkey $foreground 20%;
+    }
+    ProcessInfoScreen .part { text-wrap: wrap; padding: 0 0 1 0; }
     """
 
     def __init__(self, key: ProcessKey, *, read: Callable[[int, float | None], ProcessDetails] = read_details) -> None:

@@ -16,7 +16,7 @@ from vramtop.monitor.snapshot.demand import Demand
 from vramtop.monitor.snapshot.process_figures import FIRST_SAMPLE
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
-EVERYTHING = Demand(process_figures=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}), processes=None)
+EVERYTHING = Demand(figures_of_all=frozenset({"cpu_percent", "rss_bytes", "threads", "sm_percent"}))
 BUSY = (
     "import threading\nthreading.Thread(target=input, daemon=True).start()\nprint('ready', flush=True)\nwhile 1: pass"
 )
@@ -82,9 +82,9 @@ def test_only_what_is_shown_is_read(monkeypatch, clock):
     shown, other = process(os.getpid()), process(os.getppid())
     two_gpus = [reading(shown, other), replace(reading(shown), index=1)]
     assert figures.add(two_gpus, Demand()) == two_gpus
-    assert figures.add(two_gpus, Demand(process_figures=frozenset({"sm_percent"}), processes=None)) == two_gpus
+    assert figures.add(two_gpus, Demand(figures_of_all=frozenset({"sm_percent"}))) == two_gpus
     assert read == []
-    demand = replace(EVERYTHING, process_figures=frozenset({"threads"}), processes=frozenset({shown.key}))
+    demand = Demand(process_figures=frozenset({"threads"}), processes=frozenset({shown.key}))
     first, unread, second = figures_of(figures.add(two_gpus, demand))
     assert read == [os.getpid()]  # once, for both GPUs
     assert unread is None

@@ -26,7 +26,21 @@ MADE_UP = KnownProgram(kind="server", name="Gibbon", executables=("gibbon",), wi
         ("nvidia-cuda-mps-server", "helper", "MPS server"),
         ("python -u train.py --model vllm", "training", None),
         ("python -W ignore -X dev train.py", "training", None),
-        ("python -m torch.distributed.run train.py", "training", None),
+        ("python -m torch.distributed.run train.py", "helper", "launcher"),
+        (
+            "python /venv/lib/python3.12/site-packages/torch/_inductor/compile_worker/__main__.py",
+            "helper",
+            "compile worker",
+        ),
+        ("python -c from multiprocessing.resource_tracker import main;main(5)", "helper", "multiprocessing"),
+        ("python -c from multiprocessing.spawn import spawn_main; spawn_main()", "training", None),
+        ("ray::RayTrainWorker.execute", "training", "Ray Train"),
+        ("ray::ServeReplica:default:Model", "server", "Ray Serve"),
+        ("ray::Actor.run", "other", "Ray worker"),
+        ("text-generation-launcher --model-id x", "server", "TGI server"),
+        ("/opt/conda/bin/python /opt/conda/bin/text-generation-server serve x", "server", "TGI server"),
+        ("/usr/local/bin/ollama runner --model x", "server", "Ollama server"),
+        ("python -m vllmtools.train", "training", None),
         ("./a.out --fast", "other", None),
         (None, "unknown", None),
     ],
@@ -39,8 +53,21 @@ def test_what_a_process_is(command: str | None, kind: str, label: str | None) ->
 
 def test_a_process_known_only_by_its_name_or_type() -> None:
     assert identify("nvidia-cuda-mps-server", None).name == "MPS server"
+    assert identify("pt_data_worker", "python train.py").kind == "helper"  # as torch renames itself
     assert kind_label("desktop", identify(None, None, ("graphics",)).name) == "graphics"
     assert identify("blob", "blob --x", ("compute", "graphics")).kind == "other"
+
+
+def test_only_some_kinds_may_have_a_job() -> None:
+    commands = (
+        "python train.py",
+        None,
+        "VLLM::EngineCore",
+        "python -m ipykernel_launcher",
+        "tritonserver",
+        "Xorg",
+    )
+    assert [identify(None, command).may_have_job for command in commands] == [True, True, True, False, False, False]
 
 
 def test_a_program_is_added_by_one_row() -> None:

@@ -30,7 +30,7 @@ from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_name_width, gpu_
 from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.processes.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.processes.terminate_text import termination_details
+from vramtop.tui.screens.dashboard.signals.terminate_text import termination_details
 
 Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
@@ -121,10 +121,12 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
         assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
-        width = held.index("▏") - held.index("█")
-        assert held.count("█") == round(12 * width / 20)
+        device = list(app.screen.query("#panels GpuPanel").results(GpuPanel))[3].lines
+        painted = [span for span in device[1].spans if " on #" in str(span.style)]
+        width = held.rindex("▏") - painted[0].start
+        assert painted[-1].end - painted[0].start == round(12 * width / 20)
         assert "18.0 GiB (16.9 to 19.1)" in budget
-        assert not any("W" in line.split("▏")[0] for lines in panels[:3] for line in lines[2:3])
+        assert not any("weights" in line for lines in panels[:3] for line in lines)
         assert "util % n/a ─" in panels[3][0]  # no power and temperature: they belong to the whole GPU
         assert all(cell_len(line) == 120 for lines in panels for line in lines)
 
@@ -236,7 +238,7 @@ def test_once_prints_the_fault_of_a_device_once(
 ) -> None:
     gpu = mig_gpu()
     less = replace(gpu, mig=tuple(replace(each, used_bytes=GIB) for each in gpu.mig))
-    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([make_snapshot([less], time=time.time())]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([make_snapshot([less], time=time.time())]))
     assert main(["--once"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "add up to" in line]
     assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
@@ -260,7 +262,7 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(
     make_gpu: Make,
 ) -> None:
     snapshot = make_snapshot([mig_gpu(), make_gpu(1)], time=time.time())
-    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([snapshot]))
+    monkeypatch.setattr(once, "NvmlSource", lambda **_: scripted_source([snapshot]))
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [

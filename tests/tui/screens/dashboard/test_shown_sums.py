@@ -64,7 +64,7 @@ def test_the_bar_of_observed_memory_is_never_longer_than_the_gpu(make_gpu, make_
     (row,) = board_of(make_snapshot, gpu).gpus
     cells = held_cells(row, width)
     assert len(cells) <= width
-    drawn = sum(cell.char not in " ·" for cell in cells)
+    drawn = sum(cell.ground is not None or cell.char not in " ·" for cell in cells)
     held = (gpu.used_bytes or 0) + (gpu.reserved_bytes or 0)
     if gpu.used_bytes is not None and gpu.processes is not None:
         assert abs(drawn - held * width / gpu.total_bytes) <= len(gpu.processes) + 3  # each part is rounded

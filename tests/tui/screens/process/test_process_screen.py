@@ -14,14 +14,14 @@ from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.inspect import host_figures
-from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.process_figures import ProcessFigures
 from vramtop.monitor.snapshot.snapshot import Fault, Source
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.process import screen as process_screen
-from vramtop.tui.screens.process.screen import ProcessScreen
+from vramtop.tui.screens.process.screen import ProcessInfoScreen
 
 GIB = 2**30
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123"  # noqa: S105 - made up
@@ -66,7 +66,7 @@ async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_bef
         first = app.board
         await until_shown(pilot, lambda: app.board is not first)
         assert not driver.calls[UTILISATION]
-        assert demand.value == Demand()
+        assert not demand.value.processes
 
         await pilot.press("i")
         await until_shown(pilot, lambda: "NCCL_DEBUG=INFO" in screen_text(app) and " 48 %" in screen_text(app))
@@ -88,7 +88,7 @@ async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_bef
         assert not app.screen.query_one("#filter", Input).display
 
         await pilot.press("escape")
-        await until_shown(pilot, lambda: demand.value == Demand())
+        await until_shown(pilot, lambda: not demand.value.processes)
         board = app.board
         await until_shown(pilot, lambda: app.board is not board)
         calls, board = driver.calls[UTILISATION], app.board
@@ -128,7 +128,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("i")
         await until_shown(
-            pilot, lambda: isinstance(app.screen, ProcessScreen) and "not on this machine" in screen_text(app)
+            pilot, lambda: isinstance(app.screen, ProcessInfoScreen) and "not on this machine" in screen_text(app)
         )
         text = screen_text(app)
         assert "CPU  1612 %" in text
@@ -136,7 +136,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         assert "n/a: this GPU does not report it" in text
         assert "n/a: the recording does not contain this figure" in text
         await pilot.press("i")
-        await until_shown(pilot, lambda: not isinstance(app.screen, ProcessScreen))
+        await until_shown(pilot, lambda: not isinstance(app.screen, ProcessInfoScreen))
 
 
 async def test_without_a_process_under_the_cursor_there_is_a_sentence(make_snapshot, make_gpu, scripted_source):

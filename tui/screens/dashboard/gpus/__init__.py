@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .gpu_area import GpuArea as GpuArea
-    from .gpu_panel_text import FRAME_LINES as FRAME_LINES
+    from .gpu_area import GpuArea as GpuArea, stale_seconds as stale_seconds
+    from .gpu_panel_text import FRAME_LINES as FRAME_LINES, graph_span as graph_span
     from .gpu_rows import GpuRows as GpuRows
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "gpu_area": "GpuArea",
-            "gpu_panel_text": "FRAME_LINES",
+            "gpu_area": "GpuArea stale_seconds",
+            "gpu_panel_text": "FRAME_LINES graph_span",
             "gpu_rows": "GpuRows",
         },
     )

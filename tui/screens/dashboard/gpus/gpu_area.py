@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual.app import ComposeResult
+    from textual.events import Click
     from textual.screen import Screen
 
     from vramtop.monitor.board import Board, GpuRow
-    from vramtop.monitor.snapshot import GpuKey, History
+    from vramtop.monitor.snapshot import DetailLevel, GpuKey, History
 
     from ....draw import Readings
     from ...base import FeedStatus
     from ..layout import DashboardLayout
+
+
+_MIN_DETAILS_WIDTH = 100
+"""Cells of a panel that has room for more than utilisation, power and temperature."""
 
 
 class GpuArea:
@@ -39,6 +44,8 @@ class GpuArea:
         self._panels: list[GpuPanel] = []
         self._selected: tuple[GpuKey, int] | None = None
         """The GPU or MIG device that the user selected, and its position; None: the one with the worst status."""
+        self.detailed: dict[GpuKey, DetailLevel] = {}
+        """GPUs of which details are shown."""
 
     def compose(self) -> ComposeResult:
         """The panels; the titles, the rows, and the panel of the selected row."""
@@ -68,10 +75,12 @@ class GpuArea:
         rows.display = not layout.panels
         titles.display = layout.titles
         opened.display = layout.open_panel
-        stale = [_stale_seconds(gpu, board, feed) for gpu in board.displayed_gpus]
+        stale = [stale_seconds(gpu, board, feed) for gpu in board.displayed_gpus]
+        self.detailed = {}
         if layout.panels:
             self._fill_panels(panels, layout, len(board.displayed_gpus))
             shape = PanelShape(width=width // layout.columns, graph_height=layout.graph_height)
+            self._demand_details(board.displayed_gpus, shape)
             for panel, gpu, age in zip(self._panels, board.displayed_gpus, stale, strict=True):
                 _show_panel(panel, gpu, board, shape, stale_seconds=age, history=history)
             return
@@ -84,7 +93,13 @@ class GpuArea:
         if layout.open_panel:
             shape = PanelShape(width=width, graph_height=layout.graph_height)
             gpu, age = board.displayed_gpus[selected], stale[selected]
+            self._demand_details([gpu], shape)
             _show_panel(opened, gpu, board, shape, stale_seconds=age, history=history)
+
+    def _demand_details(self, gpus: Sequence[GpuRow], shape: PanelShape) -> None:
+        """Ask for fans and clock reasons of the GPUs in panels that have room for them."""
+        if shape.width >= _MIN_DETAILS_WIDTH:
+            self.detailed = {gpu.reading.whole_gpu_key: "compact" for gpu in gpus}
 
     def _fill_panels(self, container: Container, layout: DashboardLayout, count: int) -> None:
         while len(self._panels) > count:
@@ -113,7 +128,7 @@ def _show_panel(
     panel.show_gpu(gpu, readings, shape, now=board.snapshot.time, stale_seconds=stale_seconds)
 
 
-def _stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
+def stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
     """Return the age of the GPU's reading if it is stale; None if it is recent, or n/a anyway."""
     reading = gpu.reading
     if not reading.read_at or (reading.used_bytes is None and not reading.mig):
@@ -123,12 +138,21 @@ def _stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
 
 
 class GpuPanel(ContentLines):
-    """A GPU's panel."""
+    """A GPU's panel; a click opens the GPU."""
+
+    _key: GpuKey | None = None
+
+    def on_click(self, event: Click) -> None:
+        """Open the GPU."""
+        event.stop()
+        if self._key is not None:
+            self.post_message(GpuRows.Opened(self._key))
 
     def show_gpu(
         self, gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None
     ) -> None:
         """Show this GPU; the arguments are those of ``panel_lines``."""
+        self._key = gpu.reading.key
         height = panel_height(shape.graph_height)
         if self._height != height:
             self.styles.height = self._height = height

@@ -22,9 +22,12 @@ from ....draw import (
     bar_content,
     budget_cells,
     darker,
+    difference_label,
     format_duration,
+    gpu_figure_parts,
     graph_levels,
     held_cells,
+    ink_on,
     join_to_width,
     left_and_right,
     level_rows,
@@ -32,7 +35,6 @@ from ....draw import (
     process_name,
     severity_rank,
     shorten,
-    signed_gib,
     unattributed_label,
     worst_row,
 )
@@ -40,6 +42,8 @@ from ....draw import (
 FRAME_LINES = 4
 """Lines of a panel without a graph: two borders and two bars."""
 _LABEL_WIDTH = 8
+_NAME_WIDTH = 38
+"""Cells for the name of a GPU in a wide panel, with the frame."""
 _GRAPH_SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 
 
@@ -77,10 +81,9 @@ def panel_lines(
     inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *_graph_lines(gpu, history, shape, now)]
     side = Content.styled("│", frame)
     room = shape.width - 4
+    figures = _figures(gpu.reading, max(shape.width // 2 + 8, shape.width - _NAME_WIDTH), stale_seconds)
     return [
-        _border(
-            "┌┐", _name(gpu.reading), _figures(gpu.reading, shape.width // 2 + 8, stale_seconds), frame, shape.width
-        ),
+        _border("┌┐", _name(gpu.reading), figures, frame, shape.width),
         *(Content.assemble(side, " ", left_and_right(line, Content(), room), " ", side) for line in inside),
         _border("└┘", _verdict(gpu, shape.width - 6), Content(), frame, shape.width),
     ]
@@ -125,16 +128,7 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
     if stale_seconds is not None:
         parts.insert(0, Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM))
     parts.append(f"free {format_gib(reading.free_bytes)}")
-    parts.append("util " + _unit(reading.utilisation_percent, "%"))
-    if isinstance(reading, MigDevice):  # power and temperature are of the whole GPU
-        return join_to_width(parts, width)
-    parts.append(_unit(None if reading.power_w is None else round(reading.power_w), "W"))
-    parts.append(_unit(reading.temperature_c, "°C"))
-    return join_to_width(parts, width)
-
-
-def _unit(figure: int | None, unit: str) -> str:
-    return f"{unit} n/a" if figure is None else f"{figure} {unit}"
+    return join_to_width([*parts, *gpu_figure_parts(reading)], width)
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
@@ -190,9 +184,12 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
             words = f"n/a: {printable(next(refused, 'its processes are not known'))}"
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
-    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget}
+    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget and row.budget.serving is None}
     figures = join_to_width(
-        [f"{format_gib(gpu.expected_bytes)} GiB {range_words}", "peak in " + ", ".join(sorted(peaks))],
+        [
+            f"{format_gib(gpu.expected_bytes)} GiB {range_words}",
+            *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
+        ],
         shape.figures_width,
     )
     cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
@@ -261,7 +258,8 @@ def _draw_budget(rows: list[list[Cell]], size_bytes: int, top_bytes: int) -> Non
     row = rows[height - 1 - min(height - 1, size_bytes * height // top_bytes)]
     for at, cell in enumerate(row):
         if cell.char in " █" or at % 2:
-            row[at] = Cell(BUDGET_LINE, cell.colour if cell.char == "█" else None)
+            ground = cell.colour if cell.char == "█" else None
+            row[at] = Cell(BUDGET_LINE, ground and ink_on(ground), ground)
 
 
 def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Content:
@@ -289,7 +287,8 @@ def _job(row: ProcessRow) -> Content:
     if row.job is None or row.comparison is None:
         return Content("?")
     status = row.comparison.status
-    difference = f" {signed_gib(row.comparison.difference_bytes)} GiB"
+    size = difference_label(row.comparison)
+    difference = f" {size} GiB" if size else ""
     return Content.assemble(shorten(printable(row.job.label), 24), " ", badge(STATUSES[status], status), difference)
 
 

@@ -9,6 +9,7 @@ from textual.message import Message
 from textual.style import Style
 
 from vramtop.monitor.board import GpuRow
+from vramtop.monitor.snapshot import GpuKey
 
 from ....widgets import ContentLines
 from .gpu_row_text import gpu_row_line
@@ -22,6 +23,7 @@ class GpuRows(ContentLines, can_focus=True):
         Binding("down,j", "move(1)", "Next GPU", show=False),
         Binding("home", "move(-1000)", "First GPU", show=False),
         Binding("end", "move(1000)", "Last GPU", show=False),
+        Binding("enter", "open", "Open", key_display="Enter"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"gpu-rows--selected"}
     DEFAULT_CSS = """
@@ -37,15 +39,30 @@ class GpuRows(ContentLines, can_focus=True):
             self.position = position
             """Position of the GPU in the list."""
 
+    class Opened(Message):
+        """The user opens a GPU."""
+
+        def __init__(self, key: GpuKey) -> None:
+            super().__init__()
+            self.key = key
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self._selected = 0
+        self._keys: tuple[GpuKey, ...] = ()
+        """The GPUs and MIG devices of the lines."""
+
+    @property
+    def selected_key(self) -> GpuKey | None:
+        """The GPU or MIG device under the cursor."""
+        return self._keys[self._selected] if self._selected < len(self._keys) else None
 
     def show_gpus(
         self, gpus: Sequence[GpuRow], *, width: int, name_width: int, selected: int, stale: Sequence[float | None]
     ) -> None:
         """Show these GPUs; ``stale``: the age in seconds of each reading that is stale, else None."""
         self._selected = selected
+        self._keys = tuple(gpu.reading.key for gpu in gpus)
         self.show_lines([
             gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age)
             for at, (gpu, age) in enumerate(zip(gpus, stale, strict=True))
@@ -55,10 +72,19 @@ class GpuRows(ContentLines, can_focus=True):
         """Move the cursor."""
         self._select(min(len(self.lines) - 1, max(0, self._selected + by)))
 
+    def action_open(self) -> None:
+        """Open the GPU under the cursor."""
+        if self.selected_key is not None:
+            self.post_message(self.Opened(self.selected_key))
+
     def on_click(self, event: Click) -> None:
-        """Select the clicked GPU."""
+        """Select the clicked GPU; open it if the cursor is there."""
         event.stop()
-        self._select(event.y + self.scroll_offset.y)
+        position = event.y + self.scroll_offset.y
+        if position == self._selected:
+            self.action_open()
+        else:
+            self._select(position)
 
     def _select(self, position: int) -> None:
         if 0 <= position < len(self.lines):

@@ -1,166 +1,201 @@
-"""Rows of the process table as plain data: cells, sort orders, filter and columns.
+"""Rows of the process table as plain data: cells, sort orders and filter.
 
 Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from vramtop.estimator.common import format_gib
-from vramtop.monitor.board import Board, GpuRow, ProcessRow
-from vramtop.monitor.snapshot import GpuKey, GpuReading, MigDevice
+from vramtop.monitor.board import Board, GpuRow, GroupKey, ProcessGroup, ProcessRow
+from vramtop.monitor.host.inspect import Ancestor
+from vramtop.monitor.snapshot import GpuReading, MigDevice, ProcessKey
 
-from ....draw import (
-    STATUSES,
-    WORST_FIRST,
-    CellText,
-    Tone,
-    format_duration,
-    printable,
-    severity_rank,
-    shorten,
-    signed_gib,
-    status_tone,
-    unattributed_label,
+from ....draw import WORST_FIRST, CellText, printable, severity_rank, unattributed_label
+from .columns import (
+    COLUMNS,
+    Column,
+    ColumnName,
+    figure_order,
+    group_user,
+    is_figure,
+    process_command,
+    process_user,
+    short_gpu_list,
+    user_text,
+    without_folder,
 )
 
-ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
-SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
-RowKey = tuple[GpuKey, int | None, float | None]
-"""Key of the GPU or MIG device, pid and start time; pid None: memory that no process accounts for."""
+SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR"]
+RowKey = GroupKey
+"""Key of the GPU or MIG device, pid and start time (pid None: memory that no process accounts for); or of a group."""
+Fold = Literal["folded", "unfolded"]
 
-SORT_KEYS: tuple[SortKey, ...] = ("STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER")
+SORTED_BY: dict[SortKey, ColumnName] = {
+    "STATUS": "STATUS", "VRAM": "VRAM GiB", "GPU": "GPU", "DIFF": "DIFF", "PID": "PID", "UP": "UP", "USER": "USER",
+    "SM": "SM %", "BW": "BW %", "CPU": "CPU %", "RAM": "RAM GiB", "THR": "THR",
+}  # fmt: skip
+"""The column of each sort order, in the order in which a key steps through them."""
 _MIN_UNATTRIBUTED_BYTES = 54_000_000
 """Less unattributed memory would be shown as 0.0 GiB, and gets no row."""
-_MIN_COMMAND_WIDTH = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the table."""
-
-    name: ColumnName
-    width: int
-    """Cells; the last column takes the rest of the line."""
-    right: bool = False
-    """Right-aligned, for numbers."""
-
-
-COLUMNS = (
-    Column("PID", 7, right=True),
-    Column("USER", 9),
-    Column("GPU", 3, right=True),
-    Column("VRAM GiB", 8, right=True),
-    Column("BUDGET", 6, right=True),
-    Column("DIFF", 6, right=True),
-    Column("STATUS", 12),
-    Column("UP", 7, right=True),
-    Column("COMMAND", _MIN_COMMAND_WIDTH),
-)
-_BY_IMPORTANCE: tuple[ColumnName, ...] = (
-    "PID", "GPU", "VRAM GiB", "STATUS", "COMMAND", "DIFF", "BUDGET", "USER", "UP",
-)  # fmt: skip
+_OF_ENDED: dict[ColumnName, str] = {
+    "VRAM GiB": "-", "DIFF": "-", **{column.name: "-" for column in COLUMNS if column.figure},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A row of the table; ``key`` is the same on every board for the same process on the same GPU."""
+    """A row of the table: a process on a GPU, a group of such rows, or memory that no process accounts for."""
 
     key: RowKey
+    """The same on every board for the same thing."""
     gpu: GpuReading
+    """Of a group: the first of its GPUs."""
     row: ProcessRow | None
-    """None: memory that no process accounts for."""
+    """The process; None: a group, or memory that no process accounts for."""
+    group: ProcessGroup | None = None
+    """The group, or the one that the process belongs to."""
+    fold: Fold | None = None
+    """Whether the rows of a group are shown below it."""
+    lead: str | None = None
+    """Of a process below its group: the lines that connect both, and its rank."""
     rest_bytes: int | None = None
-    """Bytes of that memory."""
-    ended: bool = False
-    """The process has ended."""
+    """Bytes of memory that no process accounts for."""
+    parts: tuple["TableRow", ...] = ()
+    """Of a row for such memory on several GPUs: the rows of each."""
+    ancestor: Ancestor | None = None
+    """A process that holds no GPU memory, and has started some that do."""
+    below: tuple[ProcessRow, ...] = ()
+    """Of an ancestor: the processes that it has started, directly or not."""
+
+    @property
+    def rows(self) -> tuple[ProcessRow, ...]:
+        """The processes that it stands for, one per GPU."""
+        if self.row is not None:
+            return (self.row,)
+        return self.group.rows if self.group else self.below
+
+    @property
+    def present(self) -> tuple[ProcessRow, ...]:
+        """Those of them that have not ended."""
+        return tuple(row for row in self.rows if row.ended_at is None)
+
+    @property
+    def process_row(self) -> ProcessRow | None:
+        """The process that it stands for; of a group the one that diverges most, otherwise the largest."""
+        if self.row is not None or self.group is None:
+            return self.row
+        return min(self.group.rows, key=lambda row: (severity_rank(row), -(row.process.used_bytes or 0)))
+
+    @property
+    def process_keys(self) -> tuple[ProcessKey, ...]:
+        """The processes that it stands for and that have not ended, each once."""
+        return tuple(dict.fromkeys(row.process.key for row in self.rows if row.ended_at is None))
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True if settings of its job are missing: opening it asks for them."""
+        return any(row.has_guessed_budget for row in self.rows)
+
+    def cell(self, column: Column) -> CellText:
+        """Return the cell of a column; not cached, because most of hundreds of rows are not visible."""
+        if self.row is not None:
+            return self._process_cell(self.row, column)
+        if self.group is not None:
+            cell = column.group(self.group)
+            return CellText(f"{self.lead or ''}{cell.text}", cell.tone) if column.name == "COMMAND" else cell
+        if self.ancestor is not None:
+            return CellText(_texts_of_ancestor(self.ancestor, self.lead or "").get(column.name, ""), "muted")
+        return CellText(_texts_of_rest(self).get(column.name, "-"), "muted")
 
     @property
     def cells(self) -> dict[ColumnName, CellText]:
-        """Texts by column; not cached, because most of hundreds of rows are not visible."""
-        if self.row is None:
-            return _cells_of_rest(self.gpu, self.rest_bytes)
-        return _cells_of_ended(self.row) if self.ended else _cells(self.row)
+        """All of its cells by column."""
+        return {column.name: self.cell(column) for column in COLUMNS}
 
-
-def columns_for(width: int, gap: int = 2, *, gpu_width: int = 3) -> list[Column]:
-    """Return the columns that fit, in order; the least important are dropped first, and the last fills the width.
-
-    Args:
-        width: cells of the table.
-        gap: cells between two columns.
-        gpu_width: cells of the longest GPU or MIG device name.
-    """
-    chosen: set[ColumnName] = set()
-    left = width
-    every = [
-        replace(column, width=max(column.width, gpu_width)) if column.name == "GPU" else column for column in COLUMNS
-    ]
-    widths = {column.name: column.width + gap for column in every}
-    for name in _BY_IMPORTANCE:
-        if widths[name] > left and chosen:
-            break
-        chosen.add(name)
-        left -= widths[name]
-    shown = [column for column in every if column.name in chosen]
-    last = shown[-1]
-    return [*shown[:-1], Column(last.name, max(1, last.width + left), last.right)]
+    def _process_cell(self, row: ProcessRow, column: Column) -> CellText:
+        cell = column.process(row)
+        if column.name == "COMMAND" and self.lead is not None:
+            cell = CellText(f"{self.lead}{process_command(row, label=self.group is None)}", cell.tone)
+        if row.ended_at is None or column.name == "STATUS":
+            return cell
+        return CellText(_OF_ENDED.get(column.name, cell.text), "muted")
 
 
 def table_rows(board: Board) -> list[TableRow]:
     """Return the processes of all GPUs, unattributed memory, and ended processes that are not dismissed."""
     rows = []
     for gpu in board.gpus:
-        rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows]
-        rows += [row for each in (gpu, *gpu.devices) for row in _unattributed(each)]
-    ended = [TableRow(key=row.key, gpu=row.gpu, row=row, ended=True) for row in board.ended_processes]
+        rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows if board.displays(row)]
+        rows += _unattributed_of(gpu, board)
+    ended = [TableRow(key=row.key, gpu=row.gpu, row=row) for row in board.ended_processes if board.displays(row)]
     if ended:
         present = {row.key for row in rows}
         rows += [row for row in ended if row.key not in present]
     return rows
 
 
+def unattributed_rows(board: Board) -> list[TableRow]:
+    """Return the memory of each GPU and MIG device that no process accounts for."""
+    return [row for gpu in board.gpus for row in _unattributed_of(gpu, board)]
+
+
 def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
     """Return the rows that contain every word, in pid, user, command, job, status or ``gpu3``."""
     wanted = words.lower().split()
-    return [row for row in rows if all(word in _searched_text(row) for word in wanted)] if wanted else list(rows)
+    return [row for row in rows if matches(row, wanted)] if wanted else list(rows)
+
+
+def matches(row: TableRow, wanted: Sequence[str]) -> bool:
+    """Return True if a row contains every one of these words in small letters."""
+    text = _searched_text(row)
+    return all(word in text for word in wanted)
+
+
+def next_sort_key(key: SortKey, columns: Collection[ColumnName]) -> SortKey:
+    """Return the sort order after this one; a figure that is read on demand counts only while it is shown.
+
+    Args:
+        key: the present one.
+        columns: those that are shown.
+    """
+    keys = [each for each, name in SORTED_BY.items() if name in columns or not is_figure(name)]
+    return keys[(keys.index(key) + 1) % len(keys) if key in keys else 0]
+
+
+def position_of(followed: TableRow, rows: Sequence[TableRow], default: int) -> int:
+    """Return where a row is now; if it is gone, the row that shows its process, otherwise the default."""
+    keys: dict[RowKey, int] = {}
+    for at, row in enumerate(rows):
+        keys.setdefault(row.key, at)
+    if followed.key in keys:
+        return keys[followed.key]
+    if followed.group is not None and followed.group.key in keys:
+        return keys[followed.group.key]
+    shown = {each.key for each in followed.rows}
+    showing = (at for at, row in enumerate(rows) if any(each.key in shown for each in row.rows))
+    return next(showing, default) if shown else default
 
 
 def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
     """Return the rows sorted; unknown values come last, and among equals more memory comes first."""
-    order = _ORDERS[by]
-    return sorted(rows, key=lambda row: (row.row is None, *order(row), -_used(row), _position(row)))
+    return sorted(rows, key=lambda row: order_key(row, by))
 
 
-def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
-    process, comparison = row.process, row.comparison
-    budget = CellText("-", "muted") if row.budget is None else CellText(format_gib(row.budget.steady_device_bytes))
-    command = printable(process.command or process.name or process.note or "n/a")
-    if process.note and process.command:
-        command = f"({printable(process.note)}) {command}"
-    if row.job:
-        command = f"{printable(row.job.label)}: {command}"
-    figures: Tone = "muted" if row.gpu.is_stale else "plain"
-    return {
-        "PID": CellText(str(process.pid)),
-        "USER": CellText(_user(row)),
-        "GPU": CellText(row.gpu.label),
-        "VRAM GiB": CellText(format_gib(process.used_bytes), figures),
-        "BUDGET": budget,
-        "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), status_tone(row)),
-        "STATUS": _status(row),
-        "UP": CellText(format_duration(row.elapsed_seconds)),
-        "COMMAND": CellText(command),
-    }
+def order_key(row: TableRow, by: SortKey) -> tuple[Any, ...]:
+    """Return what ``in_order`` sorts by."""
+    return (not row.rows, *_ORDERS[by](row), -_used(row), _position(row))
 
 
-def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
-    gone: dict[ColumnName, str] = {"VRAM GiB": "-", "DIFF": "-"}
-    return {
-        name: CellText(gone.get(name, cell.text), cell.tone if name == "STATUS" else "muted")
-        for name, cell in _cells(row).items()
-    }
+def in_rank_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
+    """Return the rows sorted; equals stay in their order."""
+    return sorted(rows, key=_ORDERS[by])
+
+
+def _unattributed_of(gpu: GpuRow, board: Board) -> list[TableRow]:
+    displayed = (each for each in (gpu, *gpu.devices) if board.displays_gpu(each.reading))
+    return [row for each in displayed for row in _unattributed(each)]
 
 
 def _unattributed(gpu: GpuRow) -> list[TableRow]:
@@ -174,64 +209,76 @@ def _unattributed(gpu: GpuRow) -> list[TableRow]:
     return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)] if worth_a_row else []
 
 
-def _cells_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, CellText]:
+def _texts_of_rest(row: TableRow) -> dict[ColumnName, str]:
+    reading, size = row.gpu, row.rest_bytes
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
     else:
         words = f"{unattributed_label(reading)}: driver, display, other containers"
         if size is None and (reason := reading.reason("unattributed_bytes")):
             words = f"unattributed n/a: {reason}"
-    texts: dict[ColumnName, str] = {
-        "GPU": reading.label, "VRAM GiB": format_gib(size), "COMMAND": printable(words),
-    }  # fmt: skip
-    return {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
+    return {
+        "GPU": short_gpu_list(part.gpu.label for part in row.parts or (row,)),
+        "VRAM GiB": format_gib(size),
+        "MAX": "",
+        "SPREAD": "",
+        "COMMAND": printable(words),
+    }
 
 
-def _user(row: ProcessRow) -> str:
-    return shorten(printable(row.process.user or "n/a"), 9)
-
-
-def _status(row: ProcessRow) -> CellText:
-    if row.gpu.is_stale and row.ended_at is None:
-        return CellText("! old figure", "over")
-    if row.comparison:
-        mark = STATUSES[row.comparison.status]
-        word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.word  # the column is no wider
-        return CellText(f"{mark.letter} {word}", status_tone(row))
-    return CellText("? no budget" if row.problem else row.no_budget_reason or "-", "muted")
+def _texts_of_ancestor(ancestor: Ancestor, lead: str) -> dict[ColumnName, str]:
+    return {
+        "PID": str(ancestor.pid),
+        "USER": user_text(ancestor.user) if ancestor.user else "",
+        "COMMAND": lead + printable(without_folder(ancestor.command or ancestor.name or "n/a")),
+    }
 
 
 def _searched_text(row: TableRow) -> str:
-    cells = " ".join(cell.text for cell in row.cells.values())
-    return f"{cells} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
+    cells = " ".join(row.cell(column).text for column in COLUMNS if not column.figure)
+    if row.row is None and row.rows:
+        return cells.lower()  # its GPUs are found in its processes
+    process = row.row.process.command or "" if row.row else ""  # also what the cell leaves out
+    job = row.row.job.label if row.row and row.row.job else ""
+    return f"{cells} {job} {process} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
 
 
 def _position(row: TableRow) -> tuple[float, ...]:
-    _, pid, start = row.key
-    return (*row.gpu.order, pid or 0, start or 0.0)
+    if not row.rows:
+        return (*row.gpu.order, 0, 0.0)
+    pid, start = row.rows[0].process.key
+    return (*row.gpu.order, pid, start or 0.0)
 
 
 def _used(row: TableRow) -> int:
-    size = row.row.process.used_bytes if row.row else row.rest_bytes
-    return -1 if size is None else size
+    return -1 if (size := _used_bytes(row)) is None else size
 
 
-def _difference(row: TableRow) -> int | None:
-    return row.row.comparison.difference_bytes if row.row and row.row.comparison else None
+def _used_bytes(row: TableRow) -> int | None:
+    if row.row is not None:
+        return row.row.process.used_bytes
+    return row.group.used_bytes if row.group else row.rest_bytes
 
 
 def _by_status(row: TableRow) -> tuple[float | str, ...]:
-    return (severity_rank(row.row) if row.row else len(WORST_FIRST),)
+    return (min((severity_rank(each) for each in row.rows), default=len(WORST_FIRST)),)
 
 
 def _by_difference(row: TableRow) -> tuple[float | str, ...]:
-    difference = _difference(row)
-    return (difference is None, -(difference or 0))
+    known = [each.comparison.difference_bytes for each in row.rows if each.comparison]
+    differences = [difference for difference in known if difference is not None]
+    return (not differences, -max(differences, default=0))
 
 
 def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
-    elapsed = row.row.elapsed_seconds if row.row else None
-    return (elapsed is None, -(elapsed or 0))
+    known = [each.elapsed_seconds for each in row.rows if each.elapsed_seconds is not None]
+    return (not known, -max(known, default=0))
+
+
+def _user(row: TableRow) -> str:
+    if row.row is not None:
+        return process_user(row.row)
+    return group_user(row.group) if row.group else "-"
 
 
 _ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...], ...]]] = {
@@ -239,7 +286,12 @@ _ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...],
     "VRAM": lambda row: (-_used(row),),
     "GPU": lambda row: (row.gpu.order,),
     "DIFF": _by_difference,
-    "PID": lambda row: (row.row.process.pid if row.row else 0,),
+    "PID": lambda row: (min((each.process.pid for each in row.rows), default=0),),
     "UP": _by_elapsed,
-    "USER": lambda row: (_user(row.row) if row.row else "-",),
+    "USER": lambda row: (_user(row),),
+    "SM": lambda row: figure_order("sm_percent", row.present),
+    "BW": lambda row: figure_order("bandwidth_percent", row.present),
+    "CPU": lambda row: figure_order("cpu_percent", row.present),
+    "RAM": lambda row: figure_order("rss_bytes", row.present),
+    "THR": lambda row: figure_order("threads", row.present),
 }

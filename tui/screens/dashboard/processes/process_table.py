@@ -1,12 +1,8 @@
-"""Table of the processes on all GPUs; it redraws only changed lines, and its cursor follows a process."""
+"""Table of the runs and processes on all GPUs; it redraws only changed lines, and its cursor follows a row."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from rich.cells import set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
@@ -15,36 +11,21 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
+from vramtop.monitor.host.inspect import Ancestor, AncestryReader
+from vramtop.monitor.snapshot import Demand
 
-from ....draw import CellText
-from ....widgets.table_cell import table_cell
-from .process_rows import (
-    SORT_KEYS,
-    Column,
-    ColumnName,
-    RowKey,
-    SortKey,
-    TableRow,
-    columns_for,
-    in_order,
-    matching,
-    table_rows,
-)
+from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
+from .marks import Marks
+from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
+from .row_painter import MARGIN, LineStyles, RowPainter
+from .table_views import VIEWS, TableView, ViewName
 
-_GAP = 2
+if TYPE_CHECKING:
+    from ....background import LatestOnlyTask
+
 _HEADER_LINES = 1
-_SORTED_BY: dict[SortKey, ColumnName] = {
-    "STATUS": "STATUS", "VRAM": "VRAM GiB", "GPU": "GPU", "DIFF": "DIFF", "PID": "PID", "UP": "UP", "USER": "USER",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A row as it was drawn last."""
-
-    cells: dict[ColumnName, CellText]
-    at_cursor: bool
-    strip: Strip
+_NARROW = 100
+"""Below this width, columns are one cell apart, not two."""
 
 
 class ProcessTable(ScrollView, can_focus=True):
@@ -67,8 +48,11 @@ class ProcessTable(ScrollView, can_focus=True):
             "open",
             "Open",
             key_display="Enter",
-            tooltip="attach to the process under the cursor: settings, ranks, memory over time, why it diverges",
+            tooltip="unfold the run under the cursor; of an unfolded run or a process: settings, ranks, memory over "
+            "time, why it diverges",
         ),
+        Binding("right", "unfold", show=False, key_display="→", tooltip="show the processes of a run; ← folds it"),
+        Binding("left", "fold", show=False),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
         Binding("pageup", "move_page(-1)", "Page up", show=False),
@@ -84,25 +68,32 @@ class ProcessTable(ScrollView, can_focus=True):
             super().__init__()
             self.row = row
 
+    class Marked(Message):
+        """The marked processes have changed."""
+
+    class DemandChanged(Message):
+        """It shows figures that are read on demand, of other processes than before."""
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.sort_key: SortKey = "STATUS"
         self.filter_words = ""
         self.cursor_row = 0
         """Position of the row under the cursor."""
-        self._all: list[TableRow] = []
+        self.marks = Marks()
+        self._view = TableView()
         self._rows: list[TableRow] = []
         """Rows that match the filter, in order."""
-        self._columns: list[Column] = []
-        self._lines: dict[RowKey, _Line] = {}
-        """The visible rows."""
         self._painted: dict[int, Strip] = {}
         """The lines that were drawn last, by position."""
-        self._header: Strip | None = None
-        self._width = 0
-        """Width of the drawn lines."""
-        self._backgrounds: dict[bool, Style] = {}
-        """Style of rows without the cursor and with it."""
+        self._painter = RowPainter(self._line_styles)
+        self._ancestry = AncestryReader()
+        self._ancestry_task: LatestOnlyTask[Mapping[int, Ancestor]] | None = None
+        """None: the tree has not been shown yet."""
+        self._board_width = 0
+        """Width for which the columns were chosen."""
+        self._wanted: Sequence[ColumnName] | None = None
+        """The columns that the user wants, the most important first; None: the default."""
 
     @property
     def row_count(self) -> int:
@@ -115,9 +106,27 @@ class ProcessTable(ScrollView, can_focus=True):
         return self._rows
 
     @property
+    def view(self) -> ViewName:
+        """What the rows are."""
+        return self._view.name
+
+    @property
     def titles(self) -> list[str]:
         """The columns' titles."""
-        return [self._title(column) for column in self._columns]
+        return [self._title(column) for column in self._painter.columns]
+
+    @property
+    def columns(self) -> Sequence[ColumnName]:
+        """The columns for which there is room."""
+        return [column.name for column in self._painter.columns]
+
+    @property
+    def demand(self) -> Demand:
+        """The figures that its columns show, of the processes in sight; of all those by which it is sorted."""
+        top = self.scroll_offset.y
+        rows = self._rows[top : top + max(0, self.size.height - _HEADER_LINES)]
+        in_sight = (key for row in rows if row.ancestor is None for key in row.process_keys)
+        return figure_demand(self.columns, SORTED_BY[self.sort_key], in_sight)
 
     @property
     def selected(self) -> TableRow | None:
@@ -126,23 +135,53 @@ class ProcessTable(ScrollView, can_focus=True):
 
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
-        self._all = table_rows(board)
-        gpu_width = max((len(gpu.reading.label) for gpu in board.displayed_gpus), default=0)
-        columns = columns_for(width - self.scrollbar_size_vertical, _GAP, gpu_width=gpu_width)
-        if columns != self._columns:
-            self._columns = columns
-            self._clear_drawn()
+        self._view.show_board(board)
+        self._board_width = width
+        if self.marks.show_board(board):
+            self.post_message(self.Marked())
         self._refresh_rows()
+        self._read_ancestors()
+
+    def show_view(self, name: ViewName) -> None:
+        """Show runs, the tree or all processes."""
+        self._view.name = name
+        self._refresh_rows()
+        self._read_ancestors()
+
+    def show_next_view(self) -> ViewName:
+        """Show the next one of these views, and return it."""
+        self.show_view(VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)])
+        return self.view
+
+    def show_columns(self, wanted: Sequence[ColumnName] | None) -> Sequence[ColumnName]:
+        """Show these columns, the most important first, and return those for which there is room; None: the default."""
+        self._wanted = wanted
+        self._refresh_rows()
+        self.post_message(self.DemandChanged())
+        return self.columns
 
     def sort_by_next(self) -> SortKey:
-        """Sort by the next column, and return it."""
-        self._sort_by(SORT_KEYS[(SORT_KEYS.index(self.sort_key) + 1) % len(SORT_KEYS)])
+        """Sort by the next column, and return it; by a figure that is read on demand only while it is shown."""
+        self._sort_by(next_sort_key(self.sort_key, self.columns))
         return self.sort_key
 
     def filter_by(self, words: str) -> None:
         """Show only rows with these words; an empty string shows all."""
         self.filter_words = words
         self._refresh_rows()
+
+    def mark_selected(self) -> None:
+        """Mark the processes of the row under the cursor, or unmark them, and go to the next row."""
+        if (row := self.selected) and row.process_keys:
+            self.marks.toggle(row)
+            self.post_message(self.Marked())
+            self.action_move(1)
+
+    def clear_marks(self) -> None:
+        """Unmark all processes."""
+        self.marks.clear()
+        self.post_message(self.Marked())
+        self._repaint()
 
     def redraw(self) -> None:
         """Draw all cells again, because the theme has changed."""
@@ -176,24 +215,55 @@ class ProcessTable(ScrollView, can_focus=True):
         self.move_cursor(row=row if row >= 0 else len(self._rows) - 1)
 
     def action_open(self) -> None:
-        """Open the row under the cursor."""
+        """Unfold the run under the cursor, or open the process."""
         row = self.selected
-        if row and row.row:
-            self.post_message(self.Opened(row.row))
-        elif row:
-            self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
+        if row is None:
+            return
+        if row.fold == "folded" and not row.is_incomplete:
+            self.action_unfold()
+        elif (process := row.process_row) is not None:
+            self.post_message(self.Opened(process))
+        elif row.ancestor is not None:
+            self.notify(f"Process {row.ancestor.pid} holds no GPU memory.", markup=False)
+        else:
+            self.notify(f"GPU {row.cells['GPU'].text}: {row.cells['COMMAND'].text}", markup=False)
+
+    def action_unfold(self) -> None:
+        """Show the processes of the run under the cursor."""
+        if (row := self.selected) and row.fold == "folded":
+            self._view.unfold(row)
+            self._refresh_rows()
+
+    def action_fold(self) -> None:
+        """Hide the processes of the run under the cursor; from one of them, go to its run."""
+        if (row := self.selected) is None:
+            return
+        if row.fold == "unfolded":
+            self._view.fold(row)
+            self._refresh_rows()
+        elif row.group is not None and row.row is not None:
+            above = (at for at in range(self.cursor_row, -1, -1) if self._rows[at].key == row.group.key)
+            self.move_cursor(row=next(above, self.cursor_row))
 
     def on_click(self, event: Click) -> None:
         """Sort by a clicked title; move the cursor to a clicked row, or open the row if the cursor is there."""
         event.stop()
         if event.y < _HEADER_LINES:
-            self._sort_by_column_at(event.x)
+            name = self._painter.column_at(event.x)
+            for key in [key for key, sorted_by in SORTED_BY.items() if sorted_by == name]:
+                self._sort_by(key)
             return
         row = event.y - _HEADER_LINES + self.scroll_offset.y
         if row == self.cursor_row:
             self.action_open()
         elif row < len(self._rows):
             self.move_cursor(row=row)
+
+    def watch_scroll_y(self, before: float, now: float) -> None:
+        """Ask for the figures of the rows that have come into sight."""
+        super().watch_scroll_y(before, now)
+        if any(map(is_figure, self.columns)):
+            self.post_message(self.DemandChanged())
 
     def on_resize(self, _: Resize) -> None:
         """Measure again: other rows may be visible."""
@@ -205,18 +275,36 @@ class ProcessTable(ScrollView, can_focus=True):
         return strip
 
     def _refresh_rows(self) -> None:
-        followed = self.selected
-        self._rows = in_order(matching(self._all, self.filter_words), self.sort_key)
-        keys = [row.key for row in self._rows]
-        if followed is not None and followed.key in keys:
-            self.cursor_row = keys.index(followed.key)
-        self.cursor_row = max(0, min(self.cursor_row, len(keys) - 1))
+        followed, view = self.selected, self._view
+        gap = 1 if self._board_width < _NARROW else 2
+        width = self._board_width - self.scrollbar_size_vertical - MARGIN
+        columns = columns_for(width, gap, widths=view.widths, groups=view.has_groups, wanted=self._wanted)
+        if self._painter.lay_out(columns, gap):
+            self._painted.clear()
+        if is_figure(SORTED_BY[self.sort_key]) and SORTED_BY[self.sort_key] not in self.columns:
+            self.sort_key = "STATUS"
+        self._rows = view.rows(words=self.filter_words, by=self.sort_key)
+        if followed is not None:
+            self.cursor_row = position_of(followed, self._rows, self.cursor_row)
+        self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
         self._measure()
         self._repaint()
 
+    def _read_ancestors(self) -> None:
+        """Read who has started the processes, if the tree is shown: off the UI thread."""
+        if pids := self._view.ancestors_to_read():
+            if self._ancestry_task is None:
+                from ....background import LatestOnlyTask
+
+                self._ancestry_task = LatestOnlyTask("process tree", self.call_later, self._show_ancestors)
+            self._ancestry_task.submit(lambda: self._ancestry.read(*pids))
+
+    def _show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> None:
+        if self._view.show_ancestors(ancestors):
+            self._refresh_rows()
+
     def _measure(self) -> None:
-        width = sum(column.width + _GAP for column in self._columns)
-        self.virtual_size = Size(width, len(self._rows) + _HEADER_LINES)
+        self.virtual_size = Size(self._painter.full_width, len(self._rows) + _HEADER_LINES)
 
     def _repaint(self) -> None:
         """Refresh the lines that have changed."""
@@ -224,74 +312,38 @@ class ProcessTable(ScrollView, can_focus=True):
         changed = [y for y in range(height) if self._strip_at(y) is not self._painted.get(y)]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
-        visible = {row.key for row in self._rows[top : top + height]}
-        self._lines = {key: line for key, line in self._lines.items() if key in visible}
+        self._painter.keep({row.key for row in self._rows[top : top + height]})
 
     def _strip_at(self, y: int) -> Strip:
-        if self._width != self.size.width:  # it may be painted before the resize event
+        if self._painter.width != self.size.width:  # it may be painted before the resize event
             self._clear_drawn()
-            self._width = self.size.width
+            self._painter.width = self.size.width
         if y < _HEADER_LINES:
-            if self._header is None:
-                self._header = self._draw_header()
-            return self._header
+            return self._painter.header(self.titles)
         at = y - _HEADER_LINES + self.scroll_offset.y
         if at >= len(self._rows):
-            return Strip.blank(self.size.width, self._background(at_cursor=False))
+            return self._painter.blank()
         row = self._rows[at]
-        cells, at_cursor = row.cells, at == self.cursor_row
-        line = self._lines.get(row.key)
-        if line is None or line.at_cursor != at_cursor or line.cells != cells:
-            line = self._lines[row.key] = _Line(cells, at_cursor, self._draw_row(cells, at_cursor=at_cursor))
-        return line.strip
+        return self._painter.row(row, self.marks.of(row), at_cursor=at == self.cursor_row)
 
-    def _draw_header(self) -> Strip:
-        text = "".join(f" {self._title(column)} " for column in self._columns)
-        return self._full_line([Segment(text, self.get_component_rich_style("processes--header"))])
-
-    def _draw_row(self, cells: dict[ColumnName, CellText], *, at_cursor: bool) -> Strip:
-        background = self._background(at_cursor=at_cursor)
-        dark = self.app.current_theme.dark
-        line: list[tuple[str, str]] = []
-        for column in self._columns:
-            cell = table_cell(cells[column.name], column.width, right=column.right, dark=dark)
-            text = f" {set_cell_size(cell.text, column.width)} "
-            if line and line[-1][1] == cell.style:
-                line[-1] = (line[-1][0] + text, cell.style)
-            else:
-                line.append((text, cell.style))
-        return self._full_line([Segment(text, background + Style.parse(style)) for text, style in line])
-
-    def _background(self, *, at_cursor: bool) -> Style:
-        if not self._backgrounds:
-            self._backgrounds = {False: self.rich_style, True: self.get_component_rich_style("processes--cursor")}
-        return self._backgrounds[at_cursor]
-
-    def _full_line(self, segments: list[Segment]) -> Strip:
-        strip = Strip(segments)
-        return strip.adjust_cell_length(self.size.width, segments[-1].style if segments else None)
+    def _line_styles(self) -> LineStyles:
+        return LineStyles(
+            plain=self.rich_style,
+            cursor=self.get_component_rich_style("processes--cursor"),
+            header=self.get_component_rich_style("processes--header"),
+            dark=self.app.current_theme.dark,
+        )
 
     def _title(self, column: Column) -> str:
-        sorted_by = _SORTED_BY[self.sort_key] == column.name
-        title = column.name.removesuffix(" GiB" if sorted_by else "") + ("↓" if sorted_by else "")
+        sorted_by = SORTED_BY[self.sort_key] == column.name
+        title = column.name.removesuffix(" GiB").removesuffix(" %") + "↓" if sorted_by else column.name
         return f"{title:>{column.width}}" if column.right else f"{title:<{column.width}}"
 
     def _sort_by(self, key: SortKey) -> None:
         self.sort_key = key
-        self._header = None
         self._refresh_rows()
-
-    def _sort_by_column_at(self, x: int) -> None:
-        for column in self._columns:
-            x -= column.width + _GAP
-            if x < 0:
-                keys = [key for key, name in _SORTED_BY.items() if name == column.name]
-                if keys:
-                    self._sort_by(keys[0])
-                return
+        self.post_message(self.DemandChanged())
 
     def _clear_drawn(self) -> None:
-        self._lines.clear()
+        self._painter.clear()
         self._painted.clear()
-        self._backgrounds.clear()
-        self._header = None

@@ -12,7 +12,8 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.palette import STATUSES
-from vramtop.tui.screens.dashboard.processes.process_rows import TableRow, columns_for, in_order, matching, table_rows
+from vramtop.tui.screens.dashboard.processes.columns import columns_for
+from vramtop.tui.screens.dashboard.processes.process_rows import TableRow, in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 
 
@@ -100,8 +101,8 @@ async def test_lines_out_of_sight_are_not_drawn(make_board, make_gpu, make_proce
     async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(ProcessTable)
         said: list[TableRow] = []
-        cells = TableRow.cells.fget
-        monkeypatch.setattr(TableRow, "cells", property(lambda row: said.append(row) or cells(row)))
+        cell = TableRow.cell
+        monkeypatch.setattr(TableRow, "cell", lambda row, column: said.append(row) or cell(row, column))
         table.show_board(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), width=120)
         await pilot.pause()
         assert len({row.key for row in said}) == 19
@@ -233,3 +234,15 @@ def test_every_status_fits_its_column(make_board, make_gpu, three_processes, sta
     shown = replace(board, gpus=(replace(board.gpus[0], rows=(judged,)),))
     width = next(column.width for column in columns_for(120) if column.name == "STATUS")
     assert len(table_rows(shown)[0].cells["STATUS"].text) <= width
+
+
+def test_processes_are_named_as_what_they_are(make_board, make_gpu, make_process):
+    commands = ("sglang::scheduler_TP0", "VLLM::EngineCore", "/usr/lib/xorg/Xorg", "python train.py")
+    processes = [replace(make_process(pid, 1), command=command) for pid, command in enumerate(commands, 1)]
+    texts = [row.cells["COMMAND"].text for row in table_rows(make_board([make_gpu(0, processes)]))]
+    assert texts[:4] == [
+        "SGLang server: sglang::scheduler_TP0",
+        "tune, vLLM server: VLLM::EngineCore",
+        "Xorg",
+        "python train.py",
+    ]

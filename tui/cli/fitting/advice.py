@@ -28,10 +28,10 @@ from ...job.flags import flags_by_key
 
 _MAX_SUGGESTIONS = 6
 _HEADINGS: dict[Verdict, str] = {
-    "fits": "changes with which it fits, least costly first:",
-    "tight": "no change makes it fit; changes with which it is tight, least costly first:",
-    "does_not_fit": "no change makes it fit; the changes that come closest:",
-    "unknown": "changes that make it smaller:",
+    "fits": "ways to make it fit, least costly first:",
+    "tight": "nothing makes it fit; ways to make it tight, least costly first:",
+    "does_not_fit": "nothing makes it fit; what comes closest:",
+    "unknown": "ways to make it smaller:",
 }
 """Heading of the suggestions, by the verdict of the best one."""
 
@@ -88,7 +88,7 @@ def advise(
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )
-    if job.served_by_vllm:
+    if job.is_served:
         grown = replace(grown, micro_batch=None)  # vLLM runs as many sequences as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
@@ -178,7 +178,7 @@ def _largest_line(grown: LargestFitting, job: Job) -> str:
     limit = ", the model's limit" if grown.at_model_limit else ""
     length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"
     text = f"sequences of {length} (now {training.sequence_length:,})"
-    if not job.served_by_vllm:
+    if not job.is_served:
         batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "not even micro-batch 1"
         text = f"{batch} (now {training.micro_batch}); {text}"
     return f"largest that fits, with everything else unchanged: {text}"

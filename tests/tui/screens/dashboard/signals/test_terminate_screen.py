@@ -22,10 +22,10 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.processes.terminate_screen import TerminateScreen
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
+from vramtop.tui.screens.dashboard.signals.terminate_screen import TerminateScreen
 
-TERMINATE = "vramtop.tui.screens.dashboard.processes.terminate_screen"
+TERMINATE = "vramtop.tui.screens.dashboard.signals.terminate_screen"
 GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
 SLOW = (
@@ -139,7 +139,7 @@ async def test_the_dialog_states_the_age_of_its_figures(open_app, make_reading, 
     app = open_app([make_reading(start())], clock=lambda: now[0])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        await pilot.press("space")
+        await pilot.press("Z")
         await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
         await open_dialog(pilot)
@@ -152,6 +152,8 @@ async def test_the_dialog_states_what_happens_to_the_other_ranks(open_app, make_
     watched = WatchedJob(job=job, pids=tuple(each.key for each in ranks))
     app = open_app(*([each] for each in ranks), watched=watched)
     async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("right", "down")
         await open_dialog(pilot)
         assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
 
@@ -173,7 +175,7 @@ async def test_only_the_confirmation_key_ends_a_process(
     open_app, make_reading, start, choices_enabled_at_once, monkeypatch
 ):
     signals: list[object] = []
-    monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
+    monkeypatch.setattr(ProcessTermination, "send", lambda _, number: signals.append(number))
     app = open_app([make_reading(start())])
     async with app.run_test(size=(100, 30)) as pilot:
         for keys in (
@@ -182,7 +184,6 @@ async def test_only_the_confirmation_key_ends_a_process(
             ["k", "k", "k", "escape"],
             ["q"],
             ["n"],
-            ["K", "enter"],
             ["space", "s", "x", "escape"],
         ):
             await open_dialog(pilot)
@@ -194,7 +195,7 @@ async def test_only_the_confirmation_key_ends_a_process(
 async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make_reading, start, monkeypatch):
     monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 3600.0)
     signals: list[object] = []
-    monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
+    monkeypatch.setattr(ProcessTermination, "send", lambda _, number: signals.append(number))
     app = open_app([make_reading(start())])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
@@ -206,7 +207,7 @@ async def test_keys_typed_before_the_dialog_opened_end_no_process(open_app, make
         monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
         await until_shown(pilot, lambda: not app.screen.query_one("#terminate").disabled)
         await pilot.press("y")
-        assert signals == [{"force": False}]
+        assert signals == [signal.SIGTERM]
 
 
 async def test_y_ends_the_process_and_the_time_it_took_is_shown(open_app, make_reading, start, choices_enabled_at_once):
@@ -243,12 +244,12 @@ async def test_sigkill_is_offered_for_a_process_that_does_not_end(
         screen = await open_dialog(pilot)
         await pilot.press("y", "y", "K", "K")
         await until_shown(pilot, lambda: "SIGTERM was sent" in screen_text(app))
-        assert screen._termination.sent == signal.SIGTERM
+        assert screen._batch.sent == signal.SIGTERM
         monkeypatch.setattr(GRACE, 0.0)
         await until_shown(pilot, lambda: "s after SIGTERM" in screen_text(app))
         assert "Still there" in screen_text(app)
         await pilot.press("y", "k")
-        assert screen._termination.sent == signal.SIGTERM
+        assert screen._batch.sent == signal.SIGTERM
         await until_shown(pilot, lambda: not screen.query_one("#kill").disabled)
         await pilot.press("K")
         await until_shown(pilot, lambda: "s after SIGKILL" in screen_text(app))
@@ -299,7 +300,7 @@ async def test_a_process_that_ends_while_the_dialog_is_open_is_reported_and_gets
         )
         await pilot.press("y", "K")
         await pilot.pause(0.1)
-        assert screen._termination.sent is None
+        assert screen._batch.sent is None
 
 
 async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
@@ -406,7 +407,7 @@ async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(op
         assert all(line.isprintable() for line in text.splitlines())
         assert "[red]" in text
         assert "Leave it" in text
-        assert "y Terminate" in text
+        assert "y TERM" in text
 
 
 async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls(
@@ -421,7 +422,7 @@ async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls
         text = screen_text(app)
         assert "pid " in text
         assert "Leave it" in text
-        assert "y Terminate" in text
+        assert "y TERM" in text
         assert "may keep holding" not in text
         await pilot.press(*["down"] * 20)
         await until_shown(pilot, lambda: "may keep holding" in flat(screen_text(app)))
@@ -446,3 +447,84 @@ def test_the_read_only_option_turns_termination_off(monkeypatch, words, read_onl
         monkeypatch.setattr(stream, "isatty", lambda: True)
     assert main(words) == 0
     assert ("--read-only" in notice_text[0]) == read_only
+
+
+async def mark_all(pilot: Any) -> None:
+    table = pilot.app.screen.query_one(ProcessTable)
+    table.show_view("processes")
+    table.move_cursor(row=0)
+    for _ in range(sum(bool(row.rows) for row in table.rows)):
+        await pilot.press("space")
+
+
+async def test_marked_processes_are_named_and_signalled_together(
+    open_app, make_reading, start, make_process, choices_enabled_at_once
+):
+    processes = [start(), start()]
+    rows = [make_reading(each, user=user) for each, user in zip(processes, ("ana", "bob"), strict=True)]
+    first = make_process(1, 3, start_time=50.0, user="root", command="/sbin/init")
+    app = open_app(rows[:1], [*rows[1:], first])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await mark_all(pilot)
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        text = flat(screen_text(app))
+        for words in (
+            "Signal these 3 processes together?", "users ana, bob, root", "frees 60.0 GiB of GPU 0, 1",
+            f"{processes[0].pid} ana", f"{processes[1].pid} bob", "1 ✗ Process 1 is the parent of all others",
+            "Leave them", "y TERM", "i INT", "K KILL",
+        ):  # fmt: skip
+            assert words in text
+        await pilot.press("i")
+        await until_shown(pilot, lambda: "✓ 2 processes have ended, the last" in screen_text(app))
+        assert "s after SIGINT; 1 got no signal" in flat(screen_text(app))
+    assert [process.wait() for process in processes] == [-signal.SIGINT] * 2
+
+
+async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
+    open_app, make_reading, start, choices_enabled_at_once, monkeypatch
+):
+    monkeypatch.setattr(GRACE, 0.0)
+    quick, stubborn = start(), start(STUBBORN)
+    app = open_app([make_reading(quick), make_reading(stubborn)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await mark_all(pilot)
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await pilot.press("y", "escape")
+        await until_shown(pilot, lambda: "1 still running" in notice_text(app))
+        assert f"Still there: {stubborn.pid} (train.py)" in flat(notice_text(app))
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        assert not app.screen.query_one("#terminate").display
+        await pilot.press("K")
+        await until_shown(pilot, lambda: "✓ 2 processes have ended" in screen_text(app))
+    assert (quick.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
+
+
+async def test_after_closing_the_dialog_one_notice_names_all_that_ended(
+    open_app, make_reading, start, choices_enabled_at_once
+):
+    quick, slow = start(), start(SLOW)
+    app = open_app([make_reading(quick), make_reading(slow)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await mark_all(pilot)
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        await pilot.press("y", "escape")
+        slow.stdin.close()
+        await until_shown(pilot, lambda: f"Ended: {quick.pid}, {slow.pid}." in flat(notice_text(app)))
+
+
+async def test_all_ranks_of_a_folded_run_are_asked_about_together(open_app, make_reading, start):
+    ranks = [make_reading(start()) for _ in range(3)]
+    job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
+    app = open_app(*([each] for each in ranks), watched=WatchedJob(job=job, pids=tuple(each.key for each in ranks)))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("k")
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen) and "frees" in screen_text(app))
+        assert "sft: all 3 ranks; the run ends with them" in flat(screen_text(app))

@@ -3,6 +3,8 @@
 import argparse
 
 _MAX_DIGITS = 10
+_BYTES_DIGITS = 5
+"""Digits from which a number without a unit is bytes."""
 
 
 def positive_seconds(text: str) -> float:
@@ -45,21 +47,21 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
         suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
     """
     json, other = (argparse.SUPPRESS, argparse.SUPPRESS) if suppress_defaults else (False, None)
-    parser.add_argument("--json", action="store_true", default=json, help="print JSON")
-    text = "draw with ASCII characters only (default: depends on the locale)"
+    parser.add_argument("--json", action="store_true", default=json, help="Print JSON.")
+    text = "Draw with ASCII characters only (default: depends on the locale)."
     parser.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
-    text = "show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)"
+    text = "Show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)."
     parser.add_argument("--show-secrets", action="store_true", default=json, help=text)
-    text = "Python interpreter with torch and transformers, for exact counts and traces"
+    text = "Python interpreter with torch and transformers, for exact counts and traces."
     parser.add_argument("--python", metavar="PATH", default=other, help=text)
 
 
 def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the job with all of its settings, the machine, and the method of the estimate."""
-    from ..job.flags import add_job_arguments
+    """Add the machine, the job with all of its settings, and the method of the estimate."""
+    from ...job.flags import add_job_arguments
 
-    add_job_arguments(parser)
     _add_machine_arguments(parser)
+    add_job_arguments(parser)
     add_method_argument(parser)
 
 
@@ -70,21 +72,28 @@ def add_method_argument(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "formula", "exact", "traced"),
         default="auto",
         help="formula: closed form, parameters counted from the shape; exact: closed form, parameters counted on the "
-        "built model; traced: one training step traced; auto: the most accurate that is available",
+        "built model; traced: one training step traced; auto: the most accurate that is available (default: auto).",
     )
 
 
 def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
     """Add ``--host-memory``."""
-    text = "available RAM, such as 256GiB (default: that of this machine; not checked for other machines)"
-    parser.add_argument("--host-memory", metavar="SIZE", help=text)
+    text = "Available CPU RAM, such as 256GiB (default: that of this machine; not checked for other machines)."
+    parser.add_argument("--host-memory", "--host-ram", "--ram", metavar="GIB", type=size_in_gib, help=text)
+
+
+def size_in_gib(text: str) -> str:
+    """Return a size with its unit; a number alone is GiB."""
+    return f"{text}GiB" if text.replace(".", "", 1).isdecimal() and len(text) < _BYTES_DIGITS else text
 
 
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
-    gpu.add_argument("--gpu-type", metavar="NAME", help="a GPU model of the catalogue, such as h100-80gb")
-    gpu.add_argument("--gpu-memory", metavar="SIZE", help="GPUs of this size, such as 80GiB or 81559MiB")
-    gpu.add_argument("--gpu", metavar="INDEX[,INDEX]", help="only these GPUs of this machine")
-    text = "number of GPUs (default: one for each rank of the job)"
+    text = "A GPU of the catalogue, as people write it: 4090, h100, a100-80gb, RTX 3090."
+    gpu.add_argument("--gpu-type", "--gpu-name", "--gpu-model", "--card", metavar="NAME", help=text)
+    text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone is GiB."
+    gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
+    gpu.add_argument("--gpu", metavar="INDEX[,INDEX]", help="Only these GPUs of this machine.")
+    text = "Number of GPUs, over which --zero, --fsdp, --ddp and --strategy are spread (default: one for each rank)."
     group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)

@@ -1,0 +1,135 @@
+"""SGLang: ``python -m sglang.launch_server`` and ``sglang serve``.
+
+Names, meanings and defaults: ``sglang/srt/server_args.py`` of the versions 0.4 to 0.5.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..program import Program, ToolCommand
+from ..source import FindingCollector, JobReading, LayeredSettings, as_word, default_setting, is_open
+from ..trainer import config_dtype, known_config
+from .shared import Tool, ToolKey, ToolKeys, apply_rules, has_any, int_rule, record_int, record_word, tool_layers
+
+_SHARE = "inference.gpu_memory_utilization"
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+_WEIGHT_FORMATS = {
+    **dict.fromkeys(("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"), "fp8"),
+    **dict.fromkeys(("awq", "gptq", "marlin", "awq_marlin", "gptq_marlin", "bitsandbytes", "moe_wna16"), "int4"),
+    **dict.fromkeys(("w8a8_int8",), "int8"),
+}
+_DEFAULT_SEQUENCES = 256
+_MOVES_MEMORY = ("cpu_offload_gb", "speculative_algorithm", "speculative_draft_model_path", "max_total_tokens")
+_PARALLEL_RULES = (
+    int_rule("parallel.tensor", "tensor_parallel_size", "tp_size", "tp"),
+    int_rule("parallel.pipeline", "pipeline_parallel_size", "pp_size", "pp"),
+)
+
+
+def read(program: Program) -> JobReading:
+    """Return the job of an SGLang server."""
+    findings = program.findings
+    settings = LayeredSettings(*tool_layers(program, "config"))
+    named = settings.find("model_path", "model")
+    if named is not None:
+        folder = program.filesystem.resolve(str(named.value))
+        is_folder = (folder / "config.json").is_file()
+        findings.record_from(named, "model.id", str(folder) if is_folder else str(named.value))
+    findings.record("training.mode", "inference", "the program is SGLang", written=False)
+    findings.record("inference.engine", "sglang", "the program is SGLang", written=False)
+    config = known_config(findings.get("model.id"), program.environ) or {}
+    _read_sizes(settings, config, findings)
+    _read_share(settings, findings)
+    _read_types(settings, config, findings)
+    apply_rules(_PARALLEL_RULES, settings, findings, tool="SGLang")
+    copies = settings.find("data_parallel_size", "dp_size", "dp")
+    if copies is not None and not settings.is_true("enable_dp_attention"):
+        record_int(findings, "parallel.data_replicate", copies)
+    if settings.is_true("disable_cuda_graph"):
+        findings.record("inference.cuda_graphs", False, "--disable-cuda-graph")
+    if settings.is_true("enable_memory_saver"):
+        findings.record("inference.sleep", True, "--enable-memory-saver")
+    for name in _MOVES_MEMORY:
+        if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
+            findings.warn(f"{found.origin} changes weights or cache, and is not counted.")
+            findings.add_uncertainty("less", "activations")
+    return findings.build()
+
+
+def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
+    if (length := settings.find("context_length")) is not None:
+        record_int(findings, "training.sequence_length", length)
+    elif isinstance(longest := config.get("max_position_embeddings"), int):
+        origin = "the model's max_position_embeddings: SGLang's default context_length"
+        findings.record("training.sequence_length", longest, origin, written=False)
+    default = default_setting(_DEFAULT_SEQUENCES, "SGLang decides the number of requests by its cache")
+    record_int(findings, "training.micro_batch", settings.find("max_running_requests") or default)
+    step = settings.find("chunked_prefill_size")
+    if step is not None and str(step.value) != "-1":
+        record_int(findings, "inference.prefill_tokens", step)
+
+
+def _read_share(settings: LayeredSettings, findings: FindingCollector) -> None:
+    share = settings.find("mem_fraction_static")
+    if share is None or is_open(share):  # decided at its start by rules that differ from version to version
+        findings.require(_SHARE)
+        return
+    try:
+        number = 0.0 if isinstance(share.value, bool) else float(share.value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0.0
+    if 0 < number < 1:
+        findings.record_from(share, _SHARE, number)
+    else:
+        findings.refuse(_SHARE, share, "share of the GPU's memory (above 0, below 1)")
+
+
+def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
+    dtype = settings.find("dtype")
+    if dtype is not None and as_word(dtype) != "auto":
+        record_word(findings, "training.precision", dtype, _DTYPES)
+    else:
+        stored = str(config_dtype(config) or "bfloat16").removeprefix("torch.")
+        origin = "SGLang computes in the type the model is stored in"
+        findings.record(
+            "training.precision", "fp16" if stored in ("float16", "float32") else "bf16", origin, written=False
+        )
+    cache = settings.find("kv_cache_dtype")
+    if cache is not None and (as_word(cache) or "").startswith("fp8"):
+        findings.record_from(cache, "inference.cache_dtype", "fp8")
+    elif cache is not None and as_word(cache) not in ("auto", "bfloat16", "bf16"):
+        findings.mark_uncertain("inference.cache_dtype", f"{cache.origin}: {cache.value!r} is not counted.")
+    quantization, stored_quantization = settings.find("quantization"), config.get("quantization_config")
+    if quantization is not None:
+        record_word(findings, "inference.weights", quantization, _WEIGHT_FORMATS)
+    elif isinstance(stored_quantization, Mapping):
+        method = str(stored_quantization.get("quant_method") or "")
+        if method in _WEIGHT_FORMATS:
+            origin = "the model's quantization_config"
+            findings.record("inference.weights", _WEIGHT_FORMATS[method], origin, written=False)
+        else:
+            findings.warn(
+                f"the model's quantization_config: {method} is not known here; 16 bits per weight are counted."
+            )
+
+
+TOOL = Tool(
+    name="SGLang",
+    programs=re.compile(r"(.*/)?sglang|sglang\.launch_server"),
+    commands=(ToolCommand(name="sglang", subcommands=frozenset({"serve"})),),
+    is_config=lambda table: has_any(table, "mem-fraction-static", "mem_fraction_static"),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            "training.micro_batch": ToolKey(name="max-running-requests"),
+            "training.sequence_length": ToolKey(name="context-length"),
+            "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16", "fp16": "float16"}),
+            "inference.cache_dtype": ToolKey(name="kv-cache-dtype", values={"fp8": "fp8_e4m3"}),
+            "inference.weights": ToolKey(name="quantization", values={"fp8": "fp8"}),
+            _SHARE: ToolKey(name="mem-fraction-static"),
+            "inference.prefill_tokens": ToolKey(name="chunked-prefill-size"),
+            "parallel.tensor": ToolKey(name="tp-size"),
+        }
+    ),
+)

@@ -1,0 +1,271 @@
+"""Attaches to every training process on the GPUs by itself: reads it once, and adds its run with a budget."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import ProcessLimitError, start_thread
+
+from ...board import AttachProgress
+from ...snapshot import WatchedJob
+from .candidates import MAX_RUNS, Candidates, reason_by_kind
+from .left_alone import LeftAlone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from ...board import Board, ProcessRow, Watchlist
+    from ...snapshot import ProcessKey
+    from ..attachment import Attachment
+    from .candidates import Candidate
+    from .idle_tracing import IdleTracing
+    from .run_answer import ReadRequest, RunAnswer
+    from .worker_client import WorkerClient
+
+ENDED_RUN_SECONDS = 600.0
+"""An ended run that was attached by itself stays on the board for this time, unless it ran out of memory."""
+_NOTIFY_SECONDS = 0.25
+"""Boards are not rebuilt more often than this while runs are read."""
+_RETRY_START_SECONDS = 30.0
+_MAX_BUGS = 20
+
+
+class AutomaticAttach:
+    """Reads training processes in a worker process, the largest first, each once in its life.
+
+    ``observe`` receives each board and is cheap; a thread and the worker exist only while there is something to read.
+    The watchlist takes its reasons and its progress from here.
+
+    Args:
+        watchlist: receives the runs.
+        enabled: False: nothing is read; processes are still named by their kind.
+        left_alone: the processes that the user wants left alone.
+        tracing: replaces budgets by traced ones while the machine is idle; None: they stay.
+        on_change: called, on a thread of its own, when the watchlist has changed.
+        on_bug: called, likewise, with the traceback of an unexpected failure.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        watchlist: Watchlist,
+        *,
+        enabled: bool = True,
+        left_alone: LeftAlone | None = None,
+        tracing: IdleTracing | None = None,
+        on_change: Callable[[], object] = lambda: None,
+        on_bug: Callable[[str], object] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watchlist = watchlist
+        self.enabled = enabled
+        """Read processes; they are named by their kind in any case."""
+        self.left_alone = LeftAlone() if left_alone is None else left_alone
+        self._tracing = tracing
+        self.on_change = on_change
+        self._on_bug = on_bug
+        self._clock = clock
+        self._candidates = Candidates(self.left_alone)
+        self._lock = threading.Lock()
+        """Guards the candidates; the watchlist is never called while it is held."""
+        self._started = False
+        self._running = False
+        self._closing = threading.Event()
+        self._client: WorkerClient | None = None
+        self._runs = 0
+        self._on_gpu: frozenset[int] = frozenset()
+        self._time = 0.0
+        self._live = False
+        self.known: MutableMapping[ProcessKey, Attachment] = {}
+        """What was read of each rank of a run; shared with whoever reads runs besides."""
+        self.bugs: deque[str] = deque(maxlen=_MAX_BUGS)
+        """Tracebacks of unexpected failures."""
+        self.finished = threading.Event()
+        """Set while nothing waits to be read for the first time."""
+        self.finished.set()
+        if tracing is not None:
+            tracing.on_change = self._changed
+        watchlist.no_budget_reason, watchlist.attach_progress = self.reason_of, self.progress
+
+    def start(self) -> None:
+        """Read from now on; boards may have been observed before."""
+        self._started = True
+        self._wake()
+
+    def close(self) -> None:
+        """End all reading."""
+        self._closing.set()
+        if self._client is not None:
+            self._client.close()
+        if self._tracing is not None:
+            self._tracing.close()
+
+    def reason_of(self, row: ProcessRow) -> str | None:
+        """Return why a process has no budget, in a word or two; None: nothing is known about it."""
+        if not self._live:  # the machine of a recording, or not known yet
+            reason = reason_by_kind(row)
+            return reason or ("reading…" if self.enabled and self._time == 0.0 else None)
+        if not self.enabled:
+            return reason_by_kind(row) or "not attached"
+        return self._candidates.reason(row)
+
+    def progress(self) -> AttachProgress | None:
+        """Return how many runs have been read; None: nothing is read by itself."""
+        if not self.enabled or not self._live:
+            return None
+        with self._lock:
+            read, total = self._candidates.count_groups()
+        return AttachProgress(read=read, total=total)
+
+    def observe(self, board: Board) -> None:
+        """Take note of the processes on a board, and read those that are new."""
+        self._time, self._live = board.snapshot.time, board.snapshot.source.kind == "nvml"
+        if not self.enabled or not self._live:
+            return
+        now, rows = self._clock(), board.processes
+        with self._lock:
+            wanted = self._candidates.update(rows, now)
+            if is_due := self._candidates.is_due(now):
+                self._on_gpu = frozenset(row.process.pid for row in rows)
+                self.finished.clear()
+        if wanted:
+            self.left_alone.remove(wanted)
+        self._drop_ended(board)
+        if is_due:
+            self._wake()
+        elif self._tracing is not None:
+            self._tracing.observe(board)
+
+    def candidate(self, key: ProcessKey) -> Candidate | None:
+        """Return what is known about a process; None: it has not been seen."""
+        return self._candidates.get(key)
+
+    def _changed(self) -> None:
+        self.on_change()
+
+    def toggle(self, row: ProcessRow) -> str:
+        """Leave the run of a process alone, or attach to it again; returns what was done, in a sentence."""
+        key = row.process.key
+        run = next((run for run in self._watchlist.runs() if key in run.pids), None)
+        with self._lock:
+            keys = self._candidates.keys_of_group(key) if run is None else tuple({key, *run.pids})
+        if run is None and row.no_budget_reason in ("left alone", "not attached"):
+            self.left_alone.remove(keys)
+            with self._lock:
+                self._candidates.read_again(keys, self._clock())
+                self.finished.clear()
+            self._wake()
+            return f"Process {row.process.pid} is attached again." if self.enabled else _DISABLED
+        self.left_alone.add(keys)
+        self._watchlist.dismiss_runs(keys)
+        with self._lock:
+            self._candidates.leave_alone(keys)
+        count = len(keys)
+        who = f"Process {row.process.pid} is" if count == 1 else f"The {count} processes of this run are"
+        return f"{who} left alone; l attaches again."
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._started or self._running or self._closing.is_set():
+                return
+            self._running = True
+        try:
+            start_thread(threading.Thread(target=self._run, name="vramtop-attach", daemon=True))
+        except ProcessLimitError:  # the next board tries again
+            self._running = False
+
+    def _run(self) -> None:
+        from .worker_client import WorkerClient
+
+        self._client = client = WorkerClient()
+        changed_at: float | None = None
+        try:
+            while (candidate := self._next()) is not None:
+                self._take(candidate, client.read(self._request(candidate)))
+                if changed_at is None or self._clock() - changed_at >= _NOTIFY_SECONDS:
+                    self.on_change()
+                    changed_at = self._clock()
+        except BaseException:
+            with self._lock:
+                self._running = False
+                self.finished.set()
+            raise
+        finally:
+            client.close()
+            if changed_at is not None and not self._closing.is_set():
+                self.on_change()
+
+    def _next(self) -> Candidate | None:
+        """Return the next process to read; None: the thread ends, as there is none."""
+        with self._lock:
+            candidate = None if self._closing.is_set() else self._candidates.next_due(self._clock())
+            while candidate is not None and self._runs >= MAX_RUNS and candidate.run is None:
+                candidate.reason, candidate.due = "too many", None
+                candidate = self._candidates.next_due(self._clock())
+            if candidate is None:
+                self._running = False
+                self.finished.set()
+            return candidate
+
+    def _request(self, candidate: Candidate) -> ReadRequest:
+        from .run_answer import ReadRequest
+
+        gpu, (pid, start_time) = candidate.row.gpu, candidate.key
+        return ReadRequest(
+            pid=pid,
+            start_time=start_time,
+            on_gpu=self._on_gpu,
+            gpu_name=gpu.name,
+            gpu_bytes=gpu.total_bytes,
+            folder=str(Path.cwd()),
+        )
+
+    def _take(self, candidate: Candidate, answer: RunAnswer) -> None:
+        """Add the run that was read, unless the user has decided about it in the meantime."""
+        if self._closing.is_set():  # the worker was ended
+            return
+        if answer.traceback is not None:
+            self.bugs.append(answer.traceback)
+            self._on_bug(answer.traceback)
+        before = candidate.run
+        with self._lock:
+            if candidate.reason == "left alone":
+                candidate.due = None
+                return
+            self._candidates.settle(candidate, answer, self._clock(), time=self._time)
+        if answer.attachment is None or answer.job is None or answer.reason == "no model":
+            if before is not None and answer.reason in ("not training", "no model"):
+                self._watchlist.dismiss_runs(before.pids)  # it executes another program now
+            return
+        keys = tuple((rank.pid, rank.start_time) for rank in answer.attachment.ranks)
+        others = [run for run in self._watchlist.runs() if not set(run.pids).isdisjoint(keys) and run is not before]
+        run = WatchedJob(job=answer.job, pids=keys, missing=answer.missing)
+        if not others and run != before:
+            self.known.update(dict.fromkeys(keys, answer.attachment))
+            self._watchlist.add_run(run, answer.budget or answer.sentence)
+            self._runs += before is None
+            if self._tracing is not None and answer.budget is not None and not answer.missing:
+                self._tracing.add(run, answer.attachment, candidate.row.gpu)
+        with self._lock:
+            added = before if run == before else None if others else run
+            self._candidates.attach(candidate, keys, added, None if others else answer.reason)
+            if candidate.key not in keys:
+                candidate.reason = "helper"
+
+    def _drop_ended(self, board: Board) -> None:
+        """Dismiss runs that were attached by themselves a while after their end: nobody asked for them."""
+        for run in board.runs:
+            if run.ended_at is None or board.snapshot.time - run.ended_at < ENDED_RUN_SECONDS:
+                continue
+            failed = any(row.comparison and row.comparison.status == "out_of_memory" for row in run.rows)
+            own = self._candidates.get(run.pids[0]) if run.pids else None
+            if own is not None and own.run is not None and not failed:
+                self._watchlist.dismiss_runs(run.pids)
+                self._runs -= 1
+
+
+_DISABLED = "vramtop was started with --no-attach; a attaches to a process."

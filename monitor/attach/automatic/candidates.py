@@ -1,0 +1,280 @@
+"""The processes that may be read automatically: which of them, in what order, and how often."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Hashable, Iterable
+
+    from ...board import ProcessRow
+    from ...snapshot import ProcessKey, WatchedJob
+    from .run_answer import NoBudgetReason, RunAnswer
+
+RETRY_SECONDS = (3.0, 15.0, 60.0, 300.0)
+"""Time from one reading to the next of a process that was read too early: Python was still starting, the settings that
+it logs were not written yet."""
+YOUNG_SECONDS = 30.0
+SETTLED_SECONDS = 60.0
+"""A process younger than the first is read once more after the second: by then it has logged its settings."""
+MAX_READINGS = 2 * (len(RETRY_SECONDS) + 1)
+"""Of one process in its life, whatever programs it executes."""
+MAX_RUNS = 256
+"""Runs that are attached by themselves, largest first."""
+_SPARE_CANDIDATES = 1000
+_LOCAL_RANK = re.compile(r"\s--local[_-]rank[= ]\d+")
+_KIND_REASONS: dict[str, NoBudgetReason] = {
+    "server": "server", "notebook": "notebook", "desktop": "desktop", "helper": "helper", "other": "not training",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A process on a GPU, and what is known about its run."""
+
+    key: ProcessKey
+    command: str | None
+    """Command line that was decided about: another one means that the process executes another program now."""
+    group: Hashable
+    """The same for all ranks of a run that a launcher started."""
+    row: ProcessRow
+    """Its largest row when it was seen last while it waited."""
+    reason: NoBudgetReason | None
+    """Why it has no budget; None: it has one."""
+    due: float | None = None
+    """When it is read, or read again (monotonic seconds); None: it is decided."""
+    readings: int = 0
+    run: WatchedJob | None = None
+    """The run that was added for it."""
+    run_shown: bool = False
+    """That run has been on a board."""
+
+    @property
+    def waits(self) -> bool:
+        """True until it has been read for the first time."""
+        return self.due is not None and not self.readings
+
+
+def reason_by_kind(row: ProcessRow) -> NoBudgetReason | None:
+    """Return why a process of this kind is not read; None: it may be read, if it is this machine's."""
+    if row.kind == "unknown":
+        return None if row.process.command or not row.process.note else "no access"
+    return None if row.may_have_job else _KIND_REASONS.get(row.kind)
+
+
+class Candidates:
+    """All processes that were seen on the GPUs. Not safe for concurrent use, but for ``reason``.
+
+    Args:
+        left_alone: processes that the user wants left alone.
+    """
+
+    def __init__(self, left_alone: Container[ProcessKey]) -> None:
+        self._left_alone = left_alone
+        self._by_key: dict[ProcessKey, Candidate] = {}
+        self._groups: dict[Hashable, list[Candidate]] = {}
+        self._queue: list[Candidate] = []
+        """What is to be read now, the most pressing last; some of it may have been decided since."""
+        self._first_due: float | None = None
+        self._counts: tuple[int, int] | None = (0, 0)
+        """The answer of ``count_groups``; None: something has changed since."""
+
+    def is_due(self, now: float) -> bool:
+        """Return True if a process is to be read now."""
+        return bool(self._queue) or (self._first_due is not None and self._first_due <= now)
+
+    def get(self, key: ProcessKey) -> Candidate | None:
+        """Return a candidate; None: it has not been seen."""
+        return self._by_key.get(key)
+
+    def reason(self, row: ProcessRow) -> NoBudgetReason | None:
+        """Return why a process has no budget; None: it has one, or it does not say."""
+        candidate = self._by_key.get(row.process.key)
+        if candidate is not None:
+            return candidate.reason
+        return "left alone" if row.process.key in self._left_alone else reason_by_kind(row) or "reading…"
+
+    def update(self, rows: Collection[ProcessRow], now: float) -> list[ProcessKey]:
+        """Take in the processes that are on the GPUs now; those that are decided already cost a look-up each.
+
+        Returns:
+            Processes that were left alone, and that the user has attached to since.
+        """
+        wanted, changed = [], False
+        for row in rows:
+            candidate = self._by_key.get(row.process.key)
+            if candidate is None:
+                self._add(row, now)
+                changed = True
+                continue
+            if row.job is not None:
+                candidate.run_shown = True
+                if candidate.reason == "left alone":
+                    candidate.reason = None
+                    wanted.append(candidate.key)
+            elif candidate.run_shown:  # the user has dismissed its run
+                candidate.run_shown, changed = False, True
+                self._leave(candidate)
+            if candidate.command != row.process.command:
+                self._execute(candidate, row, now)
+                changed = True
+            elif candidate.waits and _held(row) > _held(candidate.row):
+                candidate.row = row
+        if len(self._by_key) > 2 * len(rows) + _SPARE_CANDIDATES:
+            self._forget_all_but({row.process.key for row in rows})
+            changed = True
+        if changed:
+            self._look_again()
+        return wanted
+
+    def next_due(self, now: float) -> Candidate | None:
+        """Return the process to read next, the one with most memory first; None: none yet."""
+        if not self._queue and self.is_due(now):
+            waiting = [each for each in self._by_key.values() if each.due is not None]
+            self._queue = [each for each in waiting if each.due is not None and each.due <= now]
+            self._queue.sort(key=lambda each: (-each.readings, _held(each.row)))
+            later = (each.due for each in waiting if each.due is not None and each.due > now)
+            self._first_due = min(later, default=None)
+        while self._queue:
+            candidate = self._queue.pop()
+            if candidate.due is not None and candidate.due <= now:
+                return candidate
+        return None
+
+    def settle(self, candidate: Candidate, answer: RunAnswer, now: float, *, time: float) -> None:
+        """Record that a process was read: its reason counts for all waiting processes of its group.
+
+        Args:
+            candidate: the process.
+            answer: what was read.
+            now: monotonic seconds.
+            time: Unix seconds.
+        """
+        candidate.readings += 1
+        candidate.due = self._again(candidate, answer, now, time=time)
+        reason: NoBudgetReason | None = "server" if answer.reason and candidate.row.kind == "server" else answer.reason
+        if candidate.run is None:
+            candidate.reason = reason
+        if (answer.attachment is None and answer.reason != "ended") or answer.reason == "no model":
+            for each in self._groups[candidate.group]:
+                if each.waits:
+                    each.due, each.reason = None, reason
+        self._expect(candidate.due)
+
+    def attach(
+        self, reader: Candidate, keys: Iterable[ProcessKey], run: WatchedJob | None, reason: NoBudgetReason | None
+    ) -> None:
+        """Record that these processes are the ranks of a run, which is read by way of one of its processes.
+
+        Args:
+            reader: the process that was read, and may be read again.
+            keys: the ranks.
+            run: what is compared with its budget; None: somebody else added the run.
+            reason: why it has no budget; None: it has one.
+        """
+        for key in keys:
+            candidate = self._by_key.get(key)
+            if candidate is not None:
+                candidate.run, candidate.run_shown, candidate.reason = run, False, reason
+                if candidate is not reader:
+                    candidate.due = None
+        self._counts = None
+
+    def leave_alone(self, keys: Iterable[ProcessKey]) -> None:
+        """Read these processes no more."""
+        for key in keys:
+            candidate = self._by_key.get(key)
+            if candidate is not None:
+                self._leave(candidate)
+
+    def read_again(self, keys: Iterable[ProcessKey], now: float) -> None:
+        """Read these processes now, whatever is known about them."""
+        for key in keys:
+            candidate = self._by_key.get(key)
+            if candidate is not None:
+                candidate.reason, candidate.due, candidate.readings = "reading…", now, 0
+        self._look_again()
+
+    def keys_of_group(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
+        """Return the processes that were started like this one, such as the ranks of its run; itself among them."""
+        candidate = self._by_key.get(key)
+        return (key,) if candidate is None else tuple(each.key for each in self._groups[candidate.group])
+
+    def count_groups(self) -> tuple[int, int]:
+        """Return the groups that were read and all that were to be read."""
+        if self._counts is None:
+            read = [
+                not any(each.waits for each in members)
+                for members in self._groups.values()
+                if any(each.readings or each.waits or each.run for each in members)
+            ]
+            self._counts = sum(read), len(read)
+        return self._counts
+
+    def _add(self, row: ProcessRow, now: float) -> None:
+        process = row.process
+        candidate = self._by_key[process.key] = Candidate(
+            key=process.key, command=process.command, group=_group(row), row=row, reason=None
+        )
+        self._groups.setdefault(candidate.group, []).append(candidate)
+        if row.job is not None:  # somebody attached to it before
+            return
+        if process.key in self._left_alone:
+            candidate.reason = "left alone"
+            return
+        candidate.reason = reason_by_kind(row) or ("no access" if process.start_time is None else None)
+        if candidate.reason is None:
+            candidate.reason, candidate.due = "reading…", now
+
+    def _execute(self, candidate: Candidate, row: ProcessRow, now: float) -> None:
+        """Decide again about a process that executes another program now, or has given itself a title."""
+        candidate.command, candidate.row = row.process.command, row
+        if candidate.reason == "left alone" or candidate.readings >= MAX_READINGS:
+            return
+        if row.job is not None:
+            candidate.due = now if candidate.run is not None else None
+            return
+        reason = reason_by_kind(row)
+        candidate.reason, candidate.due = (reason, None) if reason else ("reading…", now)
+
+    def _leave(self, candidate: Candidate) -> None:
+        candidate.run, candidate.reason, candidate.due = None, "left alone", None
+        self._counts = None
+
+    def _forget_all_but(self, present: Container[ProcessKey]) -> None:
+        self._by_key = {key: each for key, each in self._by_key.items() if key in present}
+        self._groups = {}
+        for each in self._by_key.values():
+            self._groups.setdefault(each.group, []).append(each)
+
+    def _again(self, candidate: Candidate, answer: RunAnswer, now: float, *, time: float) -> float | None:
+        if candidate.readings >= MAX_READINGS:
+            return None
+        if answer.too_early:
+            return now + RETRY_SECONDS[candidate.readings - 1] if candidate.readings <= len(RETRY_SECONDS) else None
+        start = candidate.key[1]
+        is_young = start is not None and time - start < YOUNG_SECONDS
+        return now + SETTLED_SECONDS if is_young and candidate.readings == 1 and answer.attachment else None
+
+    def _look_again(self) -> None:
+        """Collect anew what is to be read: something was added, or has changed."""
+        self._queue, self._counts = [], None
+        self._first_due = min((each.due for each in self._by_key.values() if each.due is not None), default=None)
+
+    def _expect(self, due: float | None) -> None:
+        self._counts = None
+        if due is not None:
+            self._first_due = due if self._first_due is None else min(due, self._first_due)
+
+
+def _held(row: ProcessRow) -> int:
+    return row.process.used_bytes or 0
+
+
+def _group(row: ProcessRow) -> Any:
+    process = row.process
+    if process.parent is None or process.parent <= 1:
+        return process.key
+    return process.parent, process.user, _LOCAL_RANK.sub("", process.command or "")

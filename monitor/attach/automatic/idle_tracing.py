@@ -1,0 +1,127 @@
+"""Replaces budgets by traced ones while the machine is idle: one job at a time, at the lowest priority."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import ProcessLimitError, start_thread
+
+from ...host import machine_is_idle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from ...board import Board, Watchlist
+    from ...snapshot import GpuReading, ProcessKey, WatchedJob
+    from ..attachment import Attachment
+
+CHECK_SECONDS = 10.0
+"""Time between two looks at whether the machine is idle; there are none when no job waits."""
+MIN_AVAILABLE_BYTES = 12 * 2**30
+"""RAM that must be available before a step is traced: twice what that may take."""
+MAX_WAITING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A run whose job waits to be traced."""
+
+    run: WatchedJob
+    environ: Mapping[str, str]
+    gpu: GpuReading
+    python: str
+
+
+class IdleTracing:
+    """Traces the jobs of attached runs in a worker process, those that diverge or hold most first.
+
+    Args:
+        watchlist: receives the budgets.
+        python: the interpreter that the user named; None: that of each job, if it is safe to run.
+        is_idle: returns True if the machine has processors and RAM to spare.
+        on_change: called, on a thread of its own, when a budget was replaced.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        watchlist: Watchlist,
+        *,
+        python: str | None = None,
+        is_idle: Callable[[], bool] = lambda: machine_is_idle(MIN_AVAILABLE_BYTES),
+        on_change: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watchlist = watchlist
+        self._python = python
+        self._is_idle = is_idle
+        self.on_change = on_change
+        self._clock = clock
+        self._waiting: dict[tuple[ProcessKey, ...], _Work] = {}
+        """What waits to be traced, by the processes of its run."""
+        self._next_check = 0.0
+        self._running = False
+        self._close: Callable[[], None] = lambda: None
+
+    def add(self, run: WatchedJob, attachment: Attachment, gpu: GpuReading) -> None:
+        """Trace the job of this run later, unless that would run code that is not safe to run."""
+        python = self._python or attachment.worker_python
+        if python is not None and not run.job.model.trust_remote_code and len(self._waiting) < MAX_WAITING:
+            self._waiting[run.pids] = _Work(run, dict(attachment.estimate_environ), gpu, python)
+
+    def observe(self, board: Board) -> None:
+        """Start to trace a job if one waits and the machine is idle."""
+        now = self._clock()
+        if not self._waiting or self._running or now < self._next_check:
+            return
+        self._next_check = now + CHECK_SECONDS
+        current = {id(run) for run in self._watchlist.runs()}
+        self._waiting = {pids: work for pids, work in self._waiting.items() if id(work.run) in current}
+        if not self._waiting or not self._is_idle():
+            return
+        work = self._waiting.pop(_most_urgent(self._waiting, board))
+        self._running = True
+        try:
+            start_thread(threading.Thread(target=self._trace, args=(work,), name="vramtop-trace", daemon=True))
+        except ProcessLimitError:
+            self._running = False
+
+    def close(self) -> None:
+        """End what is being traced."""
+        self._waiting = {}
+        self._close()
+
+    def _trace(self, work: _Work) -> None:
+        from vramtop.estimator.job import match_nvml_name
+
+        from .run_answer import TraceRequest
+        from .worker_client import WorkerClient
+
+        client, job, gpu = WorkerClient(), work.run.job, work.gpu
+        self._close = client.close
+        try:
+            gpu_type = match_nvml_name(gpu.name, gpu.total_bytes) if gpu.name and not job.target.gpu else None
+            answer = client.read(
+                TraceRequest(job=job, gpu=gpu_type, environ=work.environ, python=work.python, folder=str(Path.cwd()))
+            )
+            if answer.budget is not None and self._watchlist.improve_budget(work.run, answer.budget):
+                self.on_change()
+        finally:
+            client.close()
+            self._running = False
+
+
+def _most_urgent(waiting: Collection[tuple[ProcessKey, ...]], board: Board) -> tuple[ProcessKey, ...]:
+    """Return the run that diverges, and among those the one that holds most on one GPU."""
+    urgency = dict.fromkeys(waiting, (False, 0))
+    by_key = {key: pids for pids in waiting for key in pids}
+    for row in board.processes:
+        pids = by_key.get(row.process.key)
+        if pids is not None:
+            diverges = row.comparison is not None and row.comparison.diverges
+            urgency[pids] = max(urgency[pids], (diverges, row.process.used_bytes or 0))
+    return max(urgency, key=urgency.__getitem__)

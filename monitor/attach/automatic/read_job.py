@@ -1,0 +1,107 @@
+"""Reads the run of one process and estimates its job, in the worker process; every failure becomes a reason."""
+
+import threading
+import traceback
+from functools import partial
+
+import psutil
+
+from vramtop.estimator.common import CannotTellError, InputError, VramtopError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job import match_nvml_name
+
+from ...host import UnreadableProcessError, is_running, remember_process_tree
+from ..attachment import Attachment
+from ..read_run import read_run
+from ..saved_answers import SavedAnswers, with_saved_answers
+from .run_answer import NoBudgetReason, ReadRequest, RunAnswer, TraceRequest
+
+_MAX_TRACING_BYTES = 6 * 2**30
+"""Of RAM for the processes that trace a step."""
+_WATCH_SECONDS = 0.5
+_TREE_SECONDS = 1.0
+"""Age of the tree of processes that several readings share; ranks that are younger are read when a board has them."""
+_EVIDENCE = ("training.", "lora.", "parallel.")
+"""Tables whose written settings show that a program trains."""
+
+
+def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
+    """Return the answer to a request; never raises."""
+    try:
+        return _read(request) if isinstance(request, ReadRequest) else _trace(request)
+    except VramtopError as error:
+        return RunAnswer(reason="unreadable", sentence=error.message)
+    except Exception as error:  # noqa: BLE001 - one bad process must not stop the others
+        sentence = f"reading it failed ({type(error).__name__})"
+        return RunAnswer(reason="unreadable", sentence=sentence, traceback=traceback.format_exc())
+
+
+def _read(request: ReadRequest) -> RunAnswer:
+    pid, start_time = request.pid, request.start_time
+    remember_process_tree(_TREE_SECONDS)
+    try:
+        _require_environment(pid)
+        read = partial(read_run, pid, start_time=start_time, on_gpu=request.on_gpu or None)
+        attachment = with_saved_answers(read(), SavedAnswers(), reread=lambda given: read(given=given))
+    except UnreadableProcessError as error:
+        return RunAnswer(reason=error.reason, sentence=error.message, too_early=error.reason == "starting")
+    except VramtopError as error:
+        reason: NoBudgetReason = "unreadable" if is_running((pid, start_time)) else "ended"
+        return RunAnswer(reason=reason, sentence=error.message)
+    return _with_budget(request, attachment)
+
+
+def _require_environment(pid: int) -> None:
+    """Raise an error if the environment, which names ranks and sharding, is hidden: the budget would be a wrong one."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - a path that is read once
+            file.read(1)
+    except PermissionError:
+        sentence = f"This user may not read the environment of process {pid}; its owner or root may."
+        raise UnreadableProcessError(sentence, reason="no access") from None
+    except OSError:
+        raise UnreadableProcessError(f"Process {pid} has ended.", reason="ended") from None
+
+
+def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
+    reading = attachment.reading
+    missing = reading.missing
+    if "model.id" in missing:
+        written = any(finding.written and finding.key.startswith(_EVIDENCE) for finding in reading.findings)
+        reason: NoBudgetReason = "needs model" if written or reading.value("model.id") else "no model"
+        sentence = "its model is not known"
+        return RunAnswer(
+            attachment=attachment, job=reading.job(), missing=missing, reason=reason, sentence=sentence, too_early=True
+        )
+    job = reading.job()
+    gpu = match_nvml_name(request.gpu_name, request.gpu_bytes) if request.gpu_name and not job.target.gpu else None
+    try:
+        budget = estimate(job, gpu=gpu, environ=attachment.estimate_environ)
+    except (InputError, CannotTellError) as error:
+        return RunAnswer(
+            attachment=attachment, job=job, missing=missing, reason="no budget", sentence=error.message, too_early=True
+        )
+    return RunAnswer(attachment=attachment, job=job, missing=missing, budget=budget, too_early=bool(missing))
+
+
+def _trace(request: TraceRequest) -> RunAnswer:
+    """Estimate by the most accurate method, and end the attempt when it takes too much of the machine's RAM."""
+    done = threading.Event()
+    watch = threading.Thread(target=_end_when_large, args=(done,), daemon=True)
+    watch.start()
+    try:
+        budget = estimate(request.job, method="auto", gpu=request.gpu, python=request.python, environ=request.environ)
+    finally:
+        done.set()
+    return RunAnswer(job=request.job, budget=budget)
+
+
+def _end_when_large(done: threading.Event) -> None:
+    own = psutil.Process()
+    while not done.wait(_WATCH_SECONDS):
+        for child in own.children(recursive=True):
+            try:
+                if child.memory_info().rss > _MAX_TRACING_BYTES:
+                    child.kill()
+            except psutil.Error:
+                continue

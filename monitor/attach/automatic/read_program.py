@@ -1,0 +1,51 @@
+"""The program of the worker process: reads processes, and estimates their jobs, one request after another.
+
+It is run by its path with vramtop's own interpreter, so that reading neither takes the interpreter from the screen nor
+can hold up vramtop: a reading that takes too long is ended with its process.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import sys
+
+_MAX_BYTES = 4 * 2**30
+"""Of address space for reading: a hostile script ends as a MemoryError."""
+_READING_NICE, _TRACING_NICE = 3, 19
+"""Priorities, below that of the screen."""
+_ROOM = "vramtop.monitor.attach.automatic"
+
+
+def main() -> None:
+    """Answer requests, lines of JSON, until the input ends."""
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", own)]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints is no answer
+    run_answer, read_job = (importlib.import_module(f"{_ROOM}.{name}") for name in ("run_answer", "read_job"))
+    limited = False
+    for line in sys.stdin:
+        message = json.loads(line)
+        request = run_answer.decode(message)
+        if not limited:
+            _limit(reads=isinstance(request, run_answer.ReadRequest))
+            limited = True
+        with contextlib.suppress(OSError):  # relative names mean the same as in vramtop itself
+            os.chdir(request.folder)
+        answers.write(json.dumps({**run_answer.encode(read_job.answer(request)), "id": message["id"]}) + "\n")
+        answers.flush()
+
+
+def _limit(*, reads: bool) -> None:
+    """Lower the priority; limit the memory too, but not of torch, which reserves far more than it uses."""
+    with contextlib.suppress(OSError):
+        os.nice(_READING_NICE if reads else _TRACING_NICE)
+    if reads:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+
+
+if __name__ == "__main__":
+    main()

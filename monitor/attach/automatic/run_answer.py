@@ -1,0 +1,78 @@
+"""What is asked of the worker process about one process, and what it answers."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Gpu, Job
+
+    from ..attachment import Attachment
+
+NoBudgetReason = Literal[
+    "reading…", "no access", "left alone", "not attached", "not training", "no model", "needs model", "unreadable",
+    "no budget", "starting", "ended", "too many", "server", "notebook", "desktop", "helper",
+]  # fmt: skip
+"""Why a process has no budget, in a word or two for a column of 12 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """Read the run of this process, and estimate its job."""
+
+    pid: int
+    start_time: float | None
+    on_gpu: Collection[int]
+    """Pids that hold GPU memory."""
+    gpu_name: str | None
+    """Name of its GPU, as NVML gives it."""
+    gpu_bytes: int | None
+    folder: str
+    """Working folder of vramtop itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """Estimate this job as accurately as possible."""
+
+    job: Job
+    gpu: Gpu | None
+    environ: Mapping[str, str]
+    python: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAnswer:
+    """A run as it was read, or the reason why it has no budget."""
+
+    attachment: Attachment | None = None
+    job: Job | None = None
+    """Its job, with guesses for missing settings."""
+    missing: tuple[str, ...] = ()
+    """Keys of these settings."""
+    budget: Budget | None = None
+    reason: NoBudgetReason | None = None
+    """Why there is no budget."""
+    sentence: str | None = None
+    """The same in full."""
+    too_early: bool = False
+    """It was read so early that a later reading may find more."""
+    traceback: str | None = None
+    """Of a bug that the reading ran into."""
+
+
+def encode(message: ReadRequest | TraceRequest | RunAnswer) -> dict[str, Any]:
+    """Return a message as the JSON object that goes through the pipe between vramtop and its own worker."""
+    return {"message": base64.b64encode(pickle.dumps(message)).decode()}
+
+
+def decode(message: Mapping[str, Any]) -> Any:
+    """Return the message in a JSON object of ``encode``."""
+    return pickle.loads(base64.b64decode(message["message"]))  # noqa: S301 - vramtop's own worker wrote it

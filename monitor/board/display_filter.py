@@ -1,0 +1,180 @@
+"""Which processes and GPUs are displayed, by user, GPU and what they do; figures of a GPU stay those of all of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from vramtop.estimator.common import InputError
+
+from ..snapshot import MigDevice
+from .board import Hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..snapshot import GpuReading, ProcessFigure, ProcessKey
+    from .board import Board, ProcessRow
+
+OnlyWord = Literal["running", "diverging", "mine", "training", "server", "notebook", "desktop"]
+"""``running``: ran kernels in the last minute; ``diverging``: over or under its budget, growing, or out of memory;
+``mine``: of the user who asks; the others are kinds of processes, of which any may hold."""
+ONLY_WORDS: tuple[OnlyWord, ...] = get_args(OnlyWord)
+RUNNING_SECONDS = 60.0
+"""A job that loads data or writes a checkpoint runs no kernel for a while."""
+
+_DIVERGING = ("over", "under", "growing", "out_of_memory")
+_KINDS = ("training", "server", "notebook", "desktop")
+_RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
+_LABEL = re.compile(r"\d{1,4}(:\d{1,4}){0,2}", re.ASCII)
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{4,}", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """GPUs and MIG devices as the user named them.
+
+    Args:
+        labels: ``3``, or ``0:3`` of a MIG device.
+        uuids: beginnings of uuids, in lower case.
+    """
+
+    labels: frozenset[str] = frozenset()
+    uuids: tuple[str, ...] = ()
+
+    def includes(self, reading: GpuReading) -> bool:
+        """Return True for a GPU or MIG device that was named, and for each MIG device of a GPU that was named."""
+        labels = {reading.label, str(reading.index)}
+        uuids = [reading.uuid]
+        if isinstance(reading, MigDevice):
+            labels.add(f"{reading.index}:{reading.device.gpu_instance}")
+            uuids.append(reading.device.uuid)
+        return bool(labels & self.labels) or any((uuid or "").lower().startswith(self.uuids) for uuid in uuids)
+
+    def missing(self, readings: Iterable[GpuReading]) -> list[str]:
+        """Return the names that are none of these devices."""
+        present = list(readings)
+        labels = (DeviceChoice(labels=frozenset({label})) for label in self.labels)
+        uuids = (DeviceChoice(uuids=(uuid,)) for uuid in self.uuids)
+        absent = [one for one in (*labels, *uuids) if not any(map(one.includes, present))]
+        return sorted((*one.labels, *one.uuids)[0] for one in absent)
+
+
+def parse_devices(text: str) -> DeviceChoice:
+    """Parse a list of GPUs: indices, ranges, MIG devices and uuids (or their beginnings), ``0,2-3,0:3,GPU-5a3f``.
+
+    Raises:
+        InputError: a part is none of these.
+    """
+    labels: set[str] = set()
+    uuids: list[str] = []
+    for part in (each.strip() for each in text.split(",")):
+        span = _RANGE.fullmatch(part)
+        if span and int(span[1]) <= int(span[2]):
+            labels |= {str(index) for index in range(int(span[1]), int(span[2]) + 1)}
+        elif _LABEL.fullmatch(part):
+            labels.add(":".join(str(int(number)) for number in part.split(":")))
+        elif _UUID.fullmatch(part):
+            uuids.append(part.lower())
+        else:
+            raise InputError(
+                f"{part or text!r} is no GPU: give indices, ranges, MIG devices or uuids: 0,2-3,0:3,GPU-5a3f"
+            )
+    return DeviceChoice(frozenset(labels), tuple(uuids))
+
+
+@dataclass(slots=True, kw_only=True)
+class DisplayFilter:
+    """Decides for each board what is displayed. Not thread-safe.
+
+    A run is displayed whole if any of its ranks is to be displayed.
+    """
+
+    text: str
+    """The options as they were typed, for the line that says what is hidden."""
+    users: frozenset[str] | None = None
+    """None: all."""
+    devices: DeviceChoice | None = None
+    """None: all."""
+    only: frozenset[OnlyWord] = frozenset()
+    _ran_at: dict[ProcessKey, float] = field(default_factory=dict)
+    """Unix seconds of the last snapshot in which a process ran kernels."""
+
+    @property
+    def figures(self) -> frozenset[ProcessFigure]:
+        """The figures that it needs of all processes."""
+        return frozenset({"sm_percent"}) if "running" in self.only else frozenset()
+
+    def apply(self, board: Board) -> Board:
+        """Return the board with what is hidden on it."""
+        if self.figures:
+            self._note_running(board)
+        rows = (*board.processes, *board.ended_processes)
+        matching = {row.key for row in rows if self._matches(row)}
+        runs = [run for run in board.runs if any(row.key in matching for row in run.rows)]
+        displayed = matching.union(row.key for run in runs for row in run.rows)
+        hidden = list({row.key: row for row in rows if row.key not in displayed}.values())
+        readings = [row.reading for gpu in board.gpus for row in (gpu, *gpu.devices)]
+        gpus = [] if self.devices is None else self._hidden_gpus(board)
+        present = {row.process.key: row for row in hidden if row.ended_at is None}
+        sizes = [row.process.used_bytes for row in hidden if row.ended_at is None]
+        return replace(
+            board,
+            hidden=Hidden(
+                by=self.text,
+                rows=frozenset(row.key for row in hidden),
+                gpus=frozenset(reading.key for reading in gpus),
+                labels=tuple(reading.label for reading in gpus),
+                processes=len(present),
+                used_bytes=sum(size for size in sizes if size is not None),
+                missing=tuple(self.devices.missing(readings)) if self.devices and readings else (),
+            ),
+        )
+
+    def _hidden_gpus(self, board: Board) -> Sequence[GpuReading]:
+        """Return the GPUs and MIG devices that were not named; the GPU of a MIG device stays."""
+        assert self.devices is not None  # noqa: S101 - the caller has looked
+        found: list[GpuReading] = []
+        for gpu in board.gpus:
+            parts = [device.reading for device in gpu.devices if not self.devices.includes(device.reading)]
+            whole = not self.devices.includes(gpu.reading) and len(parts) == len(gpu.devices)
+            found += [gpu.reading, *parts] if whole else parts
+        return found
+
+    def _matches(self, row: ProcessRow) -> bool:
+        if self.users is not None and row.process.user not in self.users:
+            return False
+        if self.devices is not None and not self.devices.includes(row.gpu):
+            return False
+        kinds = self.only.intersection(_KINDS)
+        if kinds and row.kind not in kinds and not ("training" in kinds and row.job):
+            return False
+        if "diverging" in self.only and not (row.comparison and row.comparison.status in _DIVERGING):
+            return False
+        return "running" not in self.only or self._is_running(row)
+
+    def _is_running(self, row: ProcessRow) -> bool:
+        return row.ended_at is None and row.process.key in self._ran_at
+
+    def _note_running(self, board: Board) -> None:
+        """Note which processes run kernels; one of which that is not known counts as running."""
+        now, before = board.snapshot.time, self._ran_at
+        self._ran_at = {}
+        for row in board.processes:
+            key = row.process.key
+            if _runs_kernels(row) is not False:
+                self._ran_at[key] = now
+            elif key not in self._ran_at and 0 <= now - before.get(key, float("-inf")) < RUNNING_SECONDS:
+                self._ran_at[key] = before[key]
+
+
+def _runs_kernels(row: ProcessRow) -> bool | None:
+    """Return whether a process runs kernels on its GPU; None: unknown."""
+    figures = row.process.figures
+    if figures is not None and figures.sm_percent is not None:
+        return figures.sm_percent > 0
+    fault = figures.fault("sm_percent") if figures else None
+    if fault is not None and fault.code == "NO_SAMPLE":
+        return False
+    return False if row.gpu.utilisation_percent == 0 else None

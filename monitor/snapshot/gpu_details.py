@@ -1,0 +1,124 @@
+"""Figures of one GPU that are read only while a screen shows them: clocks, links, health, and what slows it down.
+
+A figure that could not be read is None, and a ``Fault`` states the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+if TYPE_CHECKING:  # see field_types
+    from msgspec import Meta
+
+    from .field_types import Count, Degrees, DriverFigure, Watts
+    from .snapshot import Fault
+
+DetailLevel = Literal["compact", "full"]
+"""What is read of a GPU beyond the default figures: fans and clock reasons, or everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EccErrors:
+    """Memory errors that ECC has counted since the driver was loaded (``recent``) and in the life of the GPU."""
+
+    recent_corrected: Count | None = None
+    recent_uncorrected: Count | None = None
+    lifetime_corrected: Count | None = None
+    lifetime_uncorrected: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemappedRows:
+    """Rows of memory that were replaced by spare ones because of errors."""
+
+    after_corrected: Count
+    after_uncorrected: Count
+    pending: bool
+    """A row is replaced at the next reset of the GPU."""
+    failed: bool
+    """A row could not be replaced: the GPU is to be exchanged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """The connection to the host, now and at most, and its traffic."""
+
+    generation: Count | None = None
+    """An idle GPU lowers it to save power."""
+    max_generation: Count | None = None
+    width: Count | None = None
+    """Lanes."""
+    max_width: Count | None = None
+    sent_per_second: Count | None = None
+    """Bytes from the GPU to the host."""
+    received_per_second: Count | None = None
+    replays: Count | None = None
+    """Transfers that were repeated because of an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvLinks:
+    """The connections to other GPUs or switches."""
+
+    count: Count
+    active: Count | None = None
+    version: Count | None = None
+    link_bytes_per_second: Count | None = None
+    """Speed of one link in one direction."""
+    peers: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    """Kinds of devices at the other end: ``GPU``, ``switch``."""
+    sent_per_second: Count | None = None
+    """Bytes over all links; None until there are two readings."""
+    received_per_second: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDetails:
+    """One GPU at one moment, beyond ``GpuReading``; its sizes are bytes."""
+
+    level: DetailLevel
+    """With ``compact``, only the first two figures were read."""
+    clock_reasons: DriverFigure | None = None
+    """The driver's bits for what holds the clocks back; see ``clock_reasons``."""
+    fan_percents: Annotated[tuple[Count, ...], Meta(max_length=64)] | None = None
+    """Speed of each fan; empty: the GPU has none of its own."""
+    sm_mhz: Count | None = None
+    sm_max_mhz: Count | None = None
+    memory_mhz: Count | None = None
+    memory_max_mhz: Count | None = None
+    performance_state: Count | None = None
+    """0 is the fastest, 15 the slowest."""
+    memory_temperature_c: Degrees | None = None
+    slowdown_c: Degrees | None = None
+    """Temperature at which the GPU slows down."""
+    slowdown_margin_c: Degrees | None = None
+    """Degrees until it slows down, of GPUs that do not report at which temperature."""
+    shutdown_c: Degrees | None = None
+    encoder_percent: Count | None = None
+    decoder_percent: Count | None = None
+    power_default_w: Watts | None = None
+    power_max_w: Watts | None = None
+    """The highest limit that an administrator can set."""
+    ecc_enabled: bool | None = None
+    ecc: EccErrors | None = None
+    remapped_rows: RemappedRows | None = None
+    persistence: bool | None = None
+    bar1_total_bytes: DriverFigure | None = None
+    bar1_used_bytes: DriverFigure | None = None
+    """The part of its memory that the host sees through a window of this size; not added to the used memory."""
+    pcie: PcieLink | None = None
+    nvlink: NvLinks | None = None
+    """None: it has none, or that is unknown."""
+    vbios: str | None = None
+    compute_capability: str | None = None
+    pci_address: str | None = None
+    numa_node: Count | None = None
+    """The part of the host's memory and processors that is nearest."""
+    near_cpus: str | None = None
+    """Numbers of those processors, such as ``0-31,64-95``."""
+    faults: Annotated[tuple[Fault, ...], Meta(max_length=100)] = ()
+
+    def reason(self, field: str) -> str | None:
+        """Return why ``field`` is None, in one sentence; None if there is no fault for it."""
+        return next((fault.message for fault in self.faults if fault.field == field), None)

@@ -1,0 +1,177 @@
+"""Training processes are attached to by themselves: real processes, read by the real worker."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from waiting import until
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+from vramtop.monitor.attach.automatic.left_alone import LeftAlone
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
+from vramtop.monitor.board.board import AttachProgress, Board
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
+
+LLAMA = {"model_name_or_path": "meta-llama/Llama-3.1-8B"}
+SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
+RANKS = """\
+import os, subprocess, sys
+script = next(at for at, word in enumerate(sys.argv) if word.endswith(".py"))
+ranks = [
+    subprocess.Popen([sys.executable, *sys.argv[script:]], env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
+    for rank in range(2)
+]
+[rank.wait() for rank in ranks]
+"""  # noqa: E501
+
+
+class Machine:
+    """A watchlist that attaches by itself to real processes, which a made snapshot shows on a GPU."""
+
+    def __init__(self, make_snapshot: Any, make_gpu: Any, make_process: Any, **options: Any) -> None:
+        def estimated_here(job: Any) -> Any:
+            raise CannotTellError("the worker estimates")
+
+        self.watchlist = Watchlist(estimate=estimated_here)
+        self.attach = AutomaticAttach(self.watchlist, **options)
+        self.attach.start()
+        self._snapshot, self._gpu, self._process = make_snapshot, make_gpu, make_process
+        self.time = 2_000.0
+
+    def show(self, *pids: int, source: Source | None = None, **facts: Any) -> Board:
+        """Take a snapshot with these processes, as the sampler does."""
+        self.time += 1
+        processes = [self._process_of(pid, used=10 * (at + 1), **facts) for at, pid in enumerate(pids)]
+        changes = {"source": source} if source else {}
+        board = self.watchlist.update(self._snapshot([self._gpu(0, processes)], time=self.time, **changes))
+        self.attach.observe(board)
+        return board
+
+    def read(self, *pids: int, **facts: Any) -> Board:
+        """Take a snapshot, wait until everything is read, and return the board after that."""
+        self.show(*pids, **facts)
+        until(self.attach.finished.is_set)
+        return self.show(*pids, **facts)
+
+    def _process_of(self, pid: int, *, used: float, **facts: Any) -> Any:
+        real = psutil.Process(pid)
+        seen = {"start_time": real.create_time(), "command": " ".join(real.cmdline()), "parent": real.ppid()}
+        return self._process(pid=pid, used=used, **{**seen, **facts})
+
+
+@pytest.fixture
+def machine(make_snapshot: Any, make_gpu: Any, make_process: Any) -> Iterator[Callable[..., Machine]]:
+    made: list[Machine] = []
+
+    def make(**options: Any) -> Machine:
+        made.append(Machine(make_snapshot, make_gpu, make_process, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.attach.close()
+
+
+def test_all_ranks_of_a_run_get_their_budget_from_one_reading(machine, start, script, flags, tmp_path: Path) -> None:
+    (tmp_path / "torchrun").write_text(RANKS)
+    launcher = start([sys.executable, "torchrun", script(SLEEPS), *flags(**LLAMA)], ready=2)
+    ranks = [child.pid for child in psutil.Process(launcher).children()]
+    here = machine()
+    first = here.show(*ranks)
+    assert {row.no_budget_reason for row in first.processes} == {"reading…"}
+    board = here.read(*ranks)
+    assert board.attach_progress == AttachProgress(read=1, total=1)
+    run = board.run_of(board.processes[0].process.key)
+    assert run is not None
+    assert {key[0] for key in run.pids} == set(ranks)
+    assert run.missing == ()
+    assert all(row.budget is not None and row.no_budget_reason is None for row in board.processes)
+    candidate = here.attach.candidate(board.processes[0].process.key)
+    other = here.attach.candidate(board.processes[1].process.key)
+    assert candidate.readings + other.readings == 1
+    assert here.attach.known[board.processes[0].process.key].reading.job() == run.job
+
+
+def test_an_incomplete_run_says_what_is_missing_and_never_diverges(machine, start, script, flags) -> None:
+    words = flags(**LLAMA)[:-2]
+    here = machine()
+    board = here.read(start([sys.executable, script(SLEEPS), *words]))
+    row = board.processes[0]
+    assert row.has_guessed_budget
+    assert board.gpus[0].has_guessed_budget
+    assert row.missing == ("training.sequence_length",)
+    assert row.comparison.status == "incomplete"
+    assert "its sequence length is not known" in row.comparison.sentence
+
+
+def test_what_the_user_filled_in_before_completes_a_run(machine, start, script, flags) -> None:
+    words = flags(**LLAMA)[:-2]
+    pid = start([sys.executable, script(SLEEPS), *words])
+    first = machine()
+    board = first.read(pid)
+    key = board.processes[0].process.key
+    SavedAnswers().save(run_key(first.attach.known[key]), {"training.sequence_length": 4096})
+    run = machine().read(pid).runs[0]
+    assert (run.missing, run.job.training.sequence_length) == ((), 4096)
+
+
+def test_one_bad_process_does_not_stop_the_others(machine, start, script, flags) -> None:
+    good = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    no_file = start([sys.executable, "-c", SLEEPS])
+    huge = start([sys.executable, "train.py", "--note", "x" * 100_000, *flags(**LLAMA)])
+    ended = start([sys.executable, "-c", "print('ready')"])
+    here = machine()
+    processes = [here._process_of(pid, used=9 - at) for at, pid in enumerate((no_file, huge, good))]
+    gone = here._process(pid=ended, used=20, start_time=12.0, command="python train.py")
+    board = here.watchlist.update(here._snapshot([here._gpu(0, [gone, *processes])]))
+    here.attach.observe(board)
+    until(here.attach.finished.is_set)
+    rows = here.watchlist.rebuild_board().processes
+    assert [row.no_budget_reason for row in rows] == ["ended", "unreadable", None, None]
+
+
+def test_nothing_is_read_of_a_recording_or_with_no_attach(machine, start, script, flags) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    recording = machine().read(pid, source=Source(kind="recording"))
+    assert (recording.runs, recording.attach_progress) == ((), None)
+    assert recording.processes[0].no_budget_reason is None
+    off = machine(enabled=False).read(pid)
+    assert (off.runs, off.processes[0].no_budget_reason) == ((), "not attached")
+
+
+def test_a_run_is_left_alone_and_attached_again(machine, start, script, flags) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    here = machine()
+    board = here.read(pid)
+    assert "left alone" in here.attach.toggle(board.processes[0])
+    assert here.show(pid).processes[0].no_budget_reason == "left alone"
+    until(lambda: board.processes[0].process.key in LeftAlone())
+    later = machine(left_alone=LeftAlone())  # another dashboard remembers it
+    assert later.read(pid).processes[0].no_budget_reason == "left alone"
+    assert "attached again" in here.attach.toggle(here.show(pid).processes[0])
+    assert here.read(pid).processes[0].budget is not None
+
+
+def test_a_run_that_the_user_attached_to_is_never_replaced(machine, start, script, flags, make_budget) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    here = machine()
+    board = here.read(pid)
+    budget = make_budget(device=70)
+    here.watchlist.set_budget(budget)
+    here.watchlist.add_run(WatchedJob(job=budget.job, pids=board.runs[0].pids))
+    row = here.read(pid, command="python other.py").processes[0]  # as if it executed another program
+    assert row.budget is budget
+
+
+def test_a_run_that_is_dismissed_stays_dismissed(machine, start, script, flags) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    here = machine()
+    here.watchlist.dismiss_runs(here.read(pid).runs[0].pids)
+    here.read(pid)
+    board = here.read(pid)
+    assert (board.runs, board.processes[0].no_budget_reason) == ((), "left alone")

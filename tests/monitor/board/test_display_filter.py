@@ -1,0 +1,111 @@
+"""What is displayed, and what is said to be hidden."""
+
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.display_filter import RUNNING_SECONDS, DisplayFilter, parse_devices
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.process_figures import ProcessFigures
+from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+
+GIB = 2**30
+
+
+@pytest.fixture
+def boards(make_budget):
+    """Makes a watchlist with a filter, which knows one job: of the processes 1 and 2."""
+
+    def make(**settings):
+        job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+        settings.setdefault("text", "--user ana")
+        watchlist = Watchlist(lambda asked: make_budget(asked, device=30.0), display_filter=DisplayFilter(**settings))
+        watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0), (2, 1_000.0))))
+        return watchlist
+
+    return make
+
+
+def displayed(board):
+    return {row.process.pid for row in board.processes if board.displays(row)}
+
+
+def test_other_users_are_hidden_and_counted_and_gpus_keep_their_totals(boards, make_snapshot, make_gpu, make_process):
+    mine, theirs, unknown = make_process(7, 3), make_process(8, 20, user="bo"), make_process(9, None, user=None)
+    gpu = make_gpu(0, [mine, theirs, unknown])
+    board = boards(users=frozenset({"ana"})).update(make_snapshot([gpu]))
+    assert displayed(board) == {7}
+    assert (board.hidden.by, board.hidden.processes, board.hidden.used_bytes) == ("--user ana", 2, 20 * GIB)
+    assert board.displayed_gpus[0].reading == gpu
+    assert len(board.gpus[0].rows) == 3
+
+
+def test_a_run_is_displayed_whole_if_any_of_its_ranks_is(boards, make_snapshot, make_gpu, make_process):
+    gpus = [make_gpu(0, [make_process(1, 30)]), make_gpu(1, [make_process(2, 75), make_process(7, 2)]), make_gpu(2)]
+    watchlist = boards(devices=parse_devices("0"))
+    board = watchlist.update(make_snapshot(gpus))
+    assert displayed(board) == {1, 2}
+    assert [gpu.reading.index for gpu in board.displayed_gpus] == [0]
+    assert board.hidden.labels == ("1", "2")
+    watchlist.display_filter = DisplayFilter(text="", only=frozenset({"diverging"}))
+    assert displayed(watchlist.rebuild_board()) == {1, 2}
+    calm = [make_gpu(0, [make_process(1, 30)]), make_gpu(1, [make_process(2, 30), make_process(7, 2)])]
+    assert displayed(watchlist.update(make_snapshot(calm, time=2_001.0))) == set()
+
+
+def test_running_are_processes_that_ran_kernels_in_the_last_minute(boards, make_snapshot, make_gpu, make_process):
+    def with_sm(pid, percent, code=None):
+        faults = (Fault(field="sm_percent", code=code, message="why"),) if code else ()
+        return replace(make_process(pid, 1), figures=ProcessFigures(sm_percent=percent, faults=faults))
+
+    watchlist = boards(only=frozenset({"running"}))
+    idle = make_gpu(1, [make_process(15, 1)], utilisation_percent=0)
+    first = [with_sm(11, 40.0), with_sm(12, 0.0), with_sm(13, None, "NO_SAMPLE"), with_sm(14, None, "NOT_SUPPORTED")]
+    board = watchlist.update(make_snapshot([make_gpu(0, first), idle], time=2_000.0))
+    assert displayed(board) == {11, 14}  # unknown is not idle; on an idle GPU nothing runs
+    second = [with_sm(11, None, "NO_SAMPLE"), with_sm(12, 3.0)]
+    board = watchlist.update(make_snapshot([make_gpu(0, second)], time=2_000.0 + RUNNING_SECONDS - 1))
+    assert displayed(board) == {11, 12}
+    board = watchlist.update(make_snapshot([make_gpu(0, second)], time=2_000.0 + RUNNING_SECONDS + 1))
+    assert displayed(board) == {12}
+
+
+def test_kinds_are_alternatives_and_everything_else_must_hold(boards, make_snapshot, make_gpu, make_process):
+    rows = [make_process(1, 30), make_process(7, 2, command="vllm serve x", name="vllm"), make_process(8, 1)]
+    snapshot = make_snapshot([make_gpu(0, rows)])
+    kinds = {row.process.pid: row.kind for row in boards(only=frozenset()).update(snapshot).processes}
+    assert displayed(boards(only=frozenset({"server"})).update(snapshot)) == {
+        pid for pid, kind in kinds.items() if kind == "server"
+    }
+    assert 1 in displayed(boards(only=frozenset({"server", "training"})).update(snapshot))
+    assert displayed(boards(only=frozenset({"training"}), users=frozenset({"bo"})).update(snapshot)) == set()
+
+
+def test_devices_are_named_by_index_range_mig_device_and_uuid(
+    boards, make_snapshot, make_gpu, make_mig_gpu, make_process
+):
+    inside = make_process(7, 1, gpu_instance=3, compute_instance=0)
+    gpus = [make_mig_gpu(0, [inside]), make_gpu(1), make_gpu(2), make_gpu(3)]
+
+    def labels(text):
+        return [
+            each.reading.label
+            for each in boards(devices=parse_devices(text)).update(make_snapshot(gpus)).displayed_gpus
+        ]
+
+    everything = ["0", "0:3:0", "0:3:1", "0:9", "1", "2", "3"]
+    assert labels("0-3") == everything
+    assert labels("0") == everything[:4]
+    assert labels("0:9, 2-3") == ["0", "0:9", "2", "3"]
+    assert labels("0:3") == ["0", "0:3:0", "0:3:1"]
+    assert labels("gpu-00000001,MIG-0-9-") == ["0", "0:9", "1"]
+    board = boards(devices=parse_devices("1,7")).update(make_snapshot(gpus))
+    assert board.hidden.missing == ("7",)
+
+
+@pytest.mark.parametrize("text", ["", "x", "3-1", "0,,1", "-1", "0:", "GPU-", "1.5", "9" * 40])
+def test_what_names_no_gpu_is_one_sentence(text):
+    with pytest.raises(InputError, match="is no GPU: give indices, ranges, MIG devices or uuids"):
+        parse_devices(text)

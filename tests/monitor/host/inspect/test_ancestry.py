@@ -1,0 +1,72 @@
+"""Ancestors of real processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from vramtop.monitor.host import processes
+from vramtop.monitor.host.inspect.ancestry import AncestryReader, starts_sessions
+
+LAUNCHER = (
+    "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+    "print(child.pid, flush=True); child.wait()"
+)
+
+
+@pytest.fixture
+def launch() -> Callable[[], tuple[int, int]]:
+    """Return a function that starts a launcher with a child; it returns the pids of both."""
+    started: list[tuple[subprocess.Popen[bytes], int]] = []
+
+    def run() -> tuple[int, int]:
+        launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER], stdout=subprocess.PIPE)
+        assert launcher.stdout
+        child = int(launcher.stdout.readline())
+        started.append((launcher, child))
+        return launcher.pid, child
+
+    yield run
+    for launcher, child in started:
+        os.kill(child, 9)
+        launcher.wait()
+        launcher.stdout.close()
+
+
+def test_ancestors_are_read_up_to_the_one_that_starts_sessions(launch):
+    launcher, child = launch()
+    found = AncestryReader().read([launcher], [child])
+    assert found[launcher].parent == os.getpid()
+    assert "subprocess.Popen" in (found[launcher].command or "")
+    assert os.getpid() in found
+    assert 1 not in found
+    assert not any(starts_sessions(ancestor.name) for ancestor in found.values())
+
+
+def test_a_process_on_a_gpu_is_no_ancestor_to_be_read(launch):
+    launcher, child = launch()
+    assert set(AncestryReader().read([launcher], [child, os.getpid()])) == {launcher}
+
+
+def test_what_is_known_of_an_ancestor_is_not_read_again(launch, monkeypatch):
+    launcher, child = launch()
+    reader = AncestryReader()
+    first = reader.read([launcher], [child, os.getpid()])
+    read: list[str] = []
+    read_file = processes._read_file
+    monkeypatch.setattr(processes, "_read_file", lambda path: read.append(path) or read_file(path))
+    assert reader.read([launcher], [child, os.getpid()]) == first
+    assert read == []
+
+
+def test_an_ended_parent_is_no_ancestor():
+    assert AncestryReader().read([2**22 - 1], []) == {}
+
+
+@pytest.mark.parametrize("name", ["systemd", "sshd-session", "tmux: server", "containerd-shim"])
+def test_what_starts_sessions_is_known_by_name(name: str):
+    assert starts_sessions(name)
+    assert not starts_sessions("torchrun")
+    assert not starts_sessions(None)

@@ -1,0 +1,101 @@
+"""Help, and what people type in place of a command, a flag or a model."""
+
+import os
+import sys
+from itertools import pairwise
+
+import pytest
+
+from vramtop.estimator.job.field_help import field_help
+from vramtop.tui.cli.main import COMMANDS, build_parser, main
+from vramtop.tui.cli.parsing.first_word import with_command
+from vramtop.tui.job.flags.job_flags import job_flags
+
+
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
+def test_help_fits_80_columns_and_explains_each_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("usage: vramtop")
+    assert max(len(line) for line in lines) <= 80
+    assert "VALUE" not in " ".join(lines).replace("KEY=VALUE", "")
+    for line, below in pairwise(lines):
+        if line.startswith("  -") and not line.rstrip().endswith(","):
+            assert line[28:].strip() or below.startswith("    "), line
+
+
+@pytest.mark.parametrize("command", ["estimate", "fit", "wait", "preflight"])
+def test_help_has_sentence_choices_and_default_of_each_setting(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for flag, key in job_flags().items():
+        assert f" {flag} " in text
+        assert field_help(key).sentence in text
+    assert "Choices: fp32, fp16-mixed, bf16-mixed, bf16, fp16 (default: bf16-mixed)" in text
+    assert "--per-device-train-batch-size" in text
+    assert "examples" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["llama-3.1-8b", "--qlora"], ["fit", "llama-3.1-8b", "--qlora"]),
+        (["job.toml"], ["fit", "job.toml"]),
+        (["--ascii", "gpt2"], ["--ascii", "fit", "gpt2"]),
+        (["--job", "gpt2", "--once"], ["--job", "gpt2", "--once"]),
+        ([str(os.getpid()), "--json"], ["attach", str(os.getpid()), "--json"]),
+        (["help", "fit"], ["fit", "--help"]),
+        (["man"], ["completion", "man"]),
+        (["version"], ["--version"]),
+        (["fit", "gpt2"], ["fit", "gpt2"]),
+    ],
+    ids=["model", "file", "flag first", "value of a flag", "process", "help", "man", "version", "command"],
+)
+def test_a_first_word_that_is_no_command_stands_for_one(words: list[str], meant: list[str]) -> None:
+    assert with_command(words, tuple(COMMANDS), build_parser().flags_with_value()) == meant
+
+
+def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    pid = str(os.getpid())
+    assert with_command([pid], tuple(COMMANDS), {}) == ["--pid", pid]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["llama3", "8b"], "there is no command or model 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
+        (["fit", "llama3", "8b"], "no job 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
+        (["fit", "llama3"], "did you mean llama-3-8b, llama-3.1-8b"),
+        (["estimte", "gpt2"], "there is no command 'estimte'; did you mean vramtop estimate?"),
+        (["2147483646"], "there is no process 2147483646 on this machine"),
+        (["torchrun", "train.py"], "vramtop fit -- torchrun ... checks a launch line"),
+        (["frobnicate"], "there is no command, model or job file 'frobnicate'"),
+        (["nosuch.toml"], "nosuch.toml: no such file"),
+        (["fit", "gpt2", "--bathc-size", "4"], "there is no flag --bathc-size; did you mean --batch-size?"),
+        (["fit", "gpt2", "--bf16", "--fp16"], "--bf16 and --fp16 contradict each other"),
+        (["fit", "gpt2", "--zero", "3"], "--zero: over how many GPUs? give --gpus N"),
+        (["fit", "gpt2", "--model", "phi-2"], "both gpt2 and --model phi-2 name a model; give one"),
+        (["record", "a.jsonl", "b.jsonl"], "unexpected: b.jsonl"),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_says_what_may_be_meant(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sentence in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_the_rest_of_the_line_after_exec_is_left_as_it_is() -> None:
+    options = build_parser().parse_args(
+        ["wait", "gpt2", "--batch_size", "2", "--exec", "python", "train.py", "--batch_size", "2", "--lora"]
+    )
+    assert options.exec == ["python", "train.py", "--batch_size", "2", "--lora"]
+    assert options.flags == [("--batch-size", "2")]
+    assert options.wait

@@ -1,0 +1,182 @@
+"""Columns of figures that are read on demand, and their choice."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+import pytest
+from fake_driver import FakeDriver, FakeGpu, FakeProcess
+from screen_host import screen_text
+from waiting import until_shown
+
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.demand import CurrentDemand
+from vramtop.monitor.snapshot.process_figures import FIRST_SAMPLE, ProcessFigures
+from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Source, WatchedJob
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.screens.dashboard.processes.columns.column_choice import all_columns, columns_named, moved
+from vramtop.tui.screens.dashboard.processes.columns.column_dialog import ColumnDialog
+from vramtop.tui.screens.dashboard.processes.columns.table_columns import COLUMNS, columns_for, default_columns
+from vramtop.tui.screens.dashboard.processes.process_rows import in_order, table_rows
+from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.processes.table_views import TableView
+
+GIB = 2**30
+CALL = "nvmlDeviceGetProcessUtilization"
+
+
+@pytest.fixture
+def with_figures(make_process) -> Callable[..., GpuProcess]:
+    def make(pid: int, sm: float | None, cpu: float | None, **changes: Any) -> GpuProcess:
+        figures = ProcessFigures(sm_percent=sm, cpu_percent=cpu, rss_bytes=pid * GIB, threads=pid, **changes)
+        return replace(make_process(pid, 10), figures=figures)
+
+    return make
+
+
+@pytest.fixture
+def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
+    """A board on which the processes 2 and 3 are the ranks of a run."""
+
+    def make(gpus: list[GpuReading], **changes: Any) -> Board:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+        watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0), (3, 1_000.0))))
+        return watchlist.update(make_snapshot(gpus, **changes))
+
+    return make
+
+
+def texts(board: Board, view: str = "processes") -> dict[int, dict[str, str]]:
+    """The cells of each row by the pid of its first process."""
+    table = TableView()
+    table.name = view
+    table.show_board(board)
+    rows = [row for row in table.rows(words="", by="PID") if row.rows]
+    return {row.rows[0].process.pid: {name: cell.text for name, cell in row.cells.items()} for row in rows}
+
+
+def test_a_process_shows_its_figures_and_a_run_their_sum_or_mean(make_board, make_gpu, with_figures):
+    gpus = [make_gpu(0, [with_figures(2, 90.0, 150.4)]), make_gpu(1, [with_figures(3, 30.0, 1_000.0)])]
+    single = texts(make_board(gpus))[2]
+    assert [single[name] for name in ("SM %", "BW %", "CPU %", "RAM GiB", "THR")] == ["90", "…", "150", "2.0", "2"]
+    run = texts(make_board(gpus), "runs")[2]
+    assert [run[name] for name in ("SM %", "BW %", "CPU %", "RAM GiB", "THR")] == ["60", "…", "1150", "5.0", "5"]
+
+
+def test_a_process_on_two_gpus_counts_once_and_unknown_ranks_are_marked(make_board, make_gpu, with_figures):
+    ended = Fault(field="cpu_percent", code="ENDED", message="this process has ended")
+    both = with_figures(2, 80.0, 100.0)
+    gpus = [make_gpu(0, [both]), make_gpu(1, [both]), make_gpu(2, [with_figures(3, None, None, faults=(ended,))])]
+    run = texts(make_board(gpus), "runs")[2]
+    assert (run["CPU %"], run["SM %"], run["THR"]) == ("≥100", "~80", "5")
+
+
+def test_unknown_is_never_0(make_board, make_gpu, make_process, with_figures):
+    first = Fault(field="cpu_percent", code=FIRST_SAMPLE, message="this needs two readings")
+    refused = Fault(field="sm_percent", code="NOT_SUPPORTED", message="not reported")
+    gpus = [make_gpu(0, [with_figures(5, None, None, faults=(first, refused)), make_process(6, 1)])]
+    live = texts(make_board(gpus))
+    assert (live[5]["CPU %"], live[5]["SM %"], live[6]["THR"]) == ("…", "n/a", "…")
+    recorded = texts(make_board(gpus, source=Source(kind="recording")))
+    assert (recorded[6]["THR"], recorded[5]["THR"]) == ("n/a", "5")
+
+
+def test_rows_are_sorted_by_figures_with_unknown_ones_last(make_board, make_gpu, make_process, with_figures):
+    gpus = [make_gpu(0, [with_figures(5, 10.0, 300.0), make_process(6, 70), with_figures(7, 50.0, 200.0)])]
+    rows = table_rows(make_board(gpus))
+    assert [row.rows[0].process.pid for row in in_order(rows, "CPU") if row.rows] == [5, 7, 6]
+    assert [row.rows[0].process.pid for row in in_order(rows, "SM") if row.rows] == [7, 5, 6]
+    assert [row.rows[0].process.pid for row in in_order(rows, "THR") if row.rows] == [7, 5, 6]
+
+
+def test_a_choice_is_kept_as_text_and_unknown_names_are_left_out():
+    assert columns_named(None) is columns_named("") is columns_named("nonsense,PAD") is None
+    assert columns_named("GPU, CPU %,GPU,nonsense") == ("GPU", "CPU %")
+    assert [column.name for column in columns_for(200, wanted=("COMMAND", "CPU %", "PID"))] == [
+        "PID",
+        "CPU %",
+        "COMMAND",
+    ]
+    assert [column.name for column in columns_for(12, wanted=("CPU %", "PID"))] == ["CPU %"]
+
+
+def test_columns_that_are_not_chosen_stand_behind_what_is_more_important():
+    order = all_columns(default_columns())
+    assert sorted(order) == sorted(column.name for column in COLUMNS)
+    assert order[order.index("COMMAND") + 1] == "SM %"
+    assert order[:3] == ["PID", "GPU", "VRAM GiB"]
+    assert all_columns(("THR",))[-1] == "UP"
+    assert moved(order, "PID", -1)[0] == "PID"
+    assert moved(order, "PID", 1)[:2] == ["GPU", "PID"]
+    assert moved(order, order[-1], 1) == order
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    fake = FakeDriver()
+    monkeypatch.setattr(pynvml, "nvmlLib", fake)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    return fake
+
+
+async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(os.getpid(), GIB, utilisation=(48, 30))])]
+    demand, saved = CurrentDemand(), {}
+    options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
+    watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
+    app = VramtopApp(NvmlSource(demand=demand), watchlist, options)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        before = app.board
+        await until_shown(pilot, lambda: app.board is not before)
+        assert not driver.calls[CALL]
+        assert not demand.value.process_figures
+        await pilot.press("c")
+        await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog) and "[ ] SM %" in screen_text(app))
+        await pilot.press(*["down"] * 5, "space")
+        await until_shown(pilot, lambda: "[x] SM %" in screen_text(app))
+        await until_shown(pilot, lambda: driver.calls[CALL])  # the table behind the dialog shows them already
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: not isinstance(app.screen, ColumnDialog))
+        table = app.screen.query_one(ProcessTable)
+        await until_shown(pilot, lambda: table.rows[0].cells["SM %"].text == "48")
+        assert saved == {"process_columns": "PID,GPU,VRAM GiB,STATUS,COMMAND,SM %,MAX,SPREAD,DIFF,BUDGET,USER,UP"}
+        assert demand.value.processes == {table.rows[0].rows[0].process.key}
+        assert demand.value.process_figures == {"sm_percent"}
+        assert not demand.value.figures_of_all
+        table.sort_key = "USER"
+        await pilot.press("s")
+        await until_shown(pilot, lambda: demand.value.figures_of_all == {"sm_percent"})
+        assert "SM↓" in screen_text(app)
+
+        await pilot.press("c")
+        await until_shown(pilot, lambda: isinstance(app.screen, ColumnDialog))
+        await pilot.press(*["down"] * 5, "space")
+        await until_shown(pilot, lambda: not demand.value.process_figures)
+        assert table.sort_key == "STATUS"
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
+        assert len(saved) == 1
+
+
+async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_gpu, make_process):
+    processes = [make_process(pid, 1, command=f"train{pid}") for pid in range(100, 400)]
+    demand = CurrentDemand()
+    options = AppOptions(
+        interval=0.05, demand=demand, settings={"process_columns": "PID,CPU %,COMMAND", "process_view": "processes"}
+    )
+    app = VramtopApp(scripted_source([make_snapshot([make_gpu(0, processes)])]), Watchlist(lambda _: None), options)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None and demand.value.processes)
+        assert demand.value.process_figures == {"cpu_percent"}
+        first = demand.value.processes
+        assert 0 < len(first) < 24
+        await pilot.press("end")
+        await until_shown(pilot, lambda: not demand.value.processes & first)
+        assert 0 < len(demand.value.processes) < 24

@@ -1,0 +1,316 @@
+"""The table of runs: one row per job, unfolded on a key, with marks; keys and what they leave on the screen."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from waiting import until_shown
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, Parallel
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.screen import DashboardScreen
+
+RANKS = (11, 12, 13, 14)
+SERVER = {"parent": 50, "parent_name": "serve", "command": "./serve --port 80", "name": "serve", "user": "bob"}
+
+
+@pytest.fixture
+def gpus(make_gpu, make_process) -> Callable[..., list[Any]]:
+    """Return a function that makes four GPUs with a rank each, two workers of a server, and a single process."""
+
+    def make(used: Sequence[float] = (20.0, 20.1, 20.4, 20.0), single: float = 5) -> list[Any]:
+        ranks = [make_process(pid, size) for pid, size in zip(RANKS, used, strict=True)]
+        workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
+        others = [[*workers[:1], make_process(31, single, command="./x", name="x")], workers[1:], [], []]
+        return [make_gpu(at, [rank, *others[at]]) for at, rank in enumerate(ranks)]
+
+    return make
+
+
+@pytest.fixture
+def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
+    """Return a function that makes a board on which the ranks run a job of 20 GiB each."""
+
+    def make(readings: list[Any], *, world: int = 4) -> Board:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+        job = Job(name="tune", parallel=Parallel(data_replicate=world))
+        watchlist.add_run(WatchedJob(job=job, pids=tuple((pid, 1_000.0) for pid in RANKS)))
+        return watchlist.update(make_snapshot(readings))
+
+    return make
+
+
+class TableApp(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[int] = []
+
+    def compose(self) -> ComposeResult:
+        yield ProcessTable()
+
+    def on_process_table_opened(self, event: ProcessTable.Opened) -> None:
+        self.opened.append(event.row.process.pid)
+
+
+def shown(table: ProcessTable) -> list[str]:
+    """The texts of the first column, without the rows of unattributed memory."""
+    return [row.cells["PID"].text for row in table.rows if row.rows]
+
+
+async def test_a_run_is_one_row_with_its_sum_highest_rank_spread_and_budget_per_rank(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        assert shown(table) == ["4 procs", "31", "2 procs"]
+        cells = {name: cell.text for name, cell in table.rows[0].cells.items()}
+        assert cells["GPU"] == "0-3"
+        assert cells["VRAM GiB"] == "80.5"
+        assert (cells["MAX"], cells["SPREAD"], cells["BUDGET"], cells["DIFF"]) == ("20.4", "0.4", "20.0", "+0.4")
+        assert cells["COMMAND"] == "tune: python train.py --seed …"
+        assert "▸ 4 procs" in table.render_line(1).text
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+async def test_highest_rank_spread_and_budget_of_a_run_fit_into_every_usual_width(make_board, gpus, width: int):
+    app = TableApp()
+    async with app.run_test(size=(width, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=width)
+        titles = [title.strip() for title in table.titles]
+        assert {"PID", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS↓", "COMMAND"} <= set(titles)
+        assert table.render_line(1).cell_length == width
+        assert table.max_scroll_x == 0
+
+
+async def test_the_worst_rank_gives_the_status_and_is_counted(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus(used=(20, 20, 29, 20))), width=120)
+        assert table.rows[0].cells["STATUS"].text == "▲ OVER 1/4"
+        assert table.rows[0].process_row.process.pid == 13
+
+
+async def test_ranks_on_other_machines_are_stated(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus(), world=8), width=120)
+        assert table.rows[0].cells["COMMAND"].text.startswith("tune (4 of 8 ranks here): python")
+
+
+async def test_keys_unfold_and_fold_and_the_state_stays_over_boards(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        table.focus()
+        await pilot.press("right")
+        assert shown(table) == ["4 procs", "11", "12", "13", "14", "31", "2 procs"]
+        assert "├ rank 1: python train.py" in table.render_line(3).text
+        assert "└ rank 3: python train.py" in table.render_line(5).text
+        table.show_board(make_board(gpus(single=90)), width=120)
+        assert shown(table) == ["4 procs", "11", "12", "13", "14", "31", "2 procs"]
+        await pilot.press("down", "down", "left")
+        assert table.cursor_row == 0
+        await pilot.press("left")
+        assert shown(table) == ["4 procs", "31", "2 procs"]
+
+
+async def test_enter_unfolds_a_run_and_then_opens_it(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        table.focus()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert (table.rows[0].fold, app.opened) == ("unfolded", [])
+        await pilot.press("enter", "down", "down", "enter")
+        await pilot.pause()
+        assert app.opened == [13, 12]  # the rank that holds the most, then the one under the cursor
+
+
+async def test_the_cursor_stays_on_its_row_when_rows_move_or_are_folded_away(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        table.sort_key = "VRAM"
+        table.show_board(make_board(gpus()), width=120)
+        table.move_cursor(row=1)
+        assert table.selected.row.process.pid == 31
+        table.show_board(make_board(gpus(single=90)), width=120)
+        assert (table.cursor_row, table.selected.row.process.pid) == (0, 31)
+        table.focus()
+        await pilot.press("down", "right", "down")
+        assert table.selected.row.process.pid == 13  # by memory
+        table.show_view("processes")
+        assert table.selected.row.process.pid == 13
+        table.show_view("runs")
+        assert table.selected.row.process.pid == 13
+
+
+async def test_the_cursor_goes_to_the_run_when_its_process_is_no_longer_shown(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_view("processes")
+        table.show_board(make_board(gpus()), width=120)
+        table.move_cursor(row=shown(table).index("22"))
+        table.show_view("runs")
+        assert table.selected.cells["PID"].text == "2 procs"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("tune", ["4 procs"]),
+        ("gpu2", ["4 procs", "13"]),
+        ("tune gpu1", ["4 procs", "12"]),
+        ("13", ["4 procs", "13"]),
+        ("bob", ["2 procs"]),
+        ("./x", ["31"]),
+        ("gpu0", ["4 procs", "11", "31", "2 procs", "21"]),
+        ("nothing", []),
+    ],
+)
+async def test_a_filter_that_some_processes_match_unfolds_their_run_to_them(make_board, gpus, words, found):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        table.filter_by(words)
+        assert shown(table) == found
+        table.filter_by("")
+        assert shown(table) == ["4 procs", "31", "2 procs"]
+
+
+async def test_groups_are_sorted_by_their_sums_and_worst_figures(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus(single=3)), width=120)
+        order = {}
+        for _ in range(7):
+            key = table.sort_by_next()
+            order[key] = shown(table)
+        assert order["VRAM"] == ["4 procs", "2 procs", "31"]
+        assert order["PID"] == ["4 procs", "2 procs", "31"]
+        assert order["GPU"] == ["4 procs", "2 procs", "31"]
+        assert order["USER"] == ["4 procs", "31", "2 procs"]
+        assert order["DIFF"][0] == order["STATUS"][0] == "4 procs"
+
+
+async def test_what_little_of_each_gpu_no_process_accounts_for_is_one_row_and_much_has_a_row_of_its_own(
+    make_board, gpus, make_gpu
+):
+    def rest() -> list[tuple[str, str]]:
+        return [(row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in table.rows if not row.rows]
+
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([*gpus(), make_gpu(4, used_bytes=30 * GIB)]), width=120)
+        assert rest() == [("4", "30.0"), ("0-3", "4.0")]
+        table.focus()
+        await pilot.press("end", "enter")
+        assert rest() == [("4", "30.0"), ("0-3", "4.0"), *((str(at), "1.0") for at in range(4))]
+        await pilot.press("left")
+        table.filter_by("unattributed gpu2")
+        assert rest() == [("0-3", "4.0"), ("2", "1.0")]
+
+
+async def test_marks_are_signs_and_a_mark_on_a_run_marks_its_processes(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        table.mark_selected()
+        assert table.cursor_row == 1
+        assert [row.process.pid for row in table.marks] == list(RANKS)
+        assert table.render_line(1).text.startswith("*▸")
+        table.move_cursor(row=0)
+        table.action_unfold()
+        table.move_cursor(row=2)
+        table.mark_selected()
+        assert [row.process.pid for row in table.marks] == [11, 13, 14]
+        assert [table.render_line(y).text[0] for y in range(1, 6)] == ["~", "*", " ", "*", "*"]
+        table.clear_marks()
+        assert {table.render_line(y).text[0] for y in range(1, 6)} == {" "}
+
+
+async def test_an_ended_process_and_a_reused_pid_are_no_longer_marked(make_board, gpus, make_gpu, make_process):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        table.mark_selected()
+        readings = gpus()
+        readings[0] = make_gpu(0, [make_process(11, 20, start_time=1_900.0)])
+        table.show_board(make_board(readings[:3]), width=120)
+        assert [row.process.pid for row in table.marks] == [12, 13]
+
+
+@pytest.fixture
+def open_app(make_snapshot, make_gpu, make_process, scripted_source) -> Callable[..., VramtopApp]:
+    """Return a function that makes an app with two workers of a server."""
+
+    def make(**options: Any) -> VramtopApp:
+        workers = [make_process(pid, 2, **SERVER) for pid in (21, 22)]
+        snapshot = make_snapshot([make_gpu(at, [each]) for at, each in enumerate(workers)])
+        watchlist = Watchlist(estimate=lambda job: pytest.fail("no job is known"))
+        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.1, **options))
+
+    return make
+
+
+async def test_v_shows_the_next_view_which_is_kept_for_the_next_start(open_app):
+    kept: list[tuple[str, str]] = []
+    app = open_app(save_setting=lambda *setting: kept.append(setting))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        table = app.screen.query_one(ProcessTable)
+        assert table.view == "runs"
+        await pilot.press("v", "v")
+        assert table.view == "processes"
+    assert kept[-1] == ("process_view", "processes")
+    app = open_app(settings=dict(kept))
+    async with app.run_test(size=(120, 40)):
+        assert app.screen.query_one(ProcessTable).view == "processes"
+
+
+async def test_space_marks_and_escape_unmarks_before_it_removes_the_filter(open_app):
+    app = open_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        screen = app.screen
+        assert isinstance(screen, DashboardScreen)
+        await pilot.press("slash", *"serve", "enter", "space")
+        await pilot.pause()
+        assert "2 processes marked" in screen.query_one("#note").render().plain
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not screen.table.marks
+        assert not screen.query_one("#note").display
+        assert screen.table.filter_words == "serve"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert screen.table.filter_words == ""
+
+
+async def test_the_process_of_a_folded_run_that_other_screens_use_is_the_one_that_matters(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        assert table.selected.process_row.process.pid == 13
+        table.move_cursor(row=table.row_count - 1)
+        assert table.selected.process_row is None

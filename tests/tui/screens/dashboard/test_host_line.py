@@ -1,0 +1,59 @@
+"""The line about the host: only where there is room, and read only while it is shown."""
+
+import pytest
+from screen_host import screen_lines
+from waiting import until_shown
+
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.demand import CurrentDemand, Demand
+from vramtop.monitor.snapshot.host_load import HostLoad
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.screens.dashboard.host_text import has_room, host_line
+
+GIB = 2**30
+LOAD = HostLoad(
+    cpu_percent=37.4, cpus=64, ram_used_bytes=212 * GIB, ram_total_bytes=503 * GIB, swap_used_bytes=0,
+    swap_total_bytes=8 * GIB, load=(23.1, 22.0, 21.74),
+)  # fmt: skip
+WORDS = "host · CPU 37 % of 64 cores · RAM 212.0 of 503.0 GiB · swap 0.0 of 8.0 GiB · load 23.1 22.0 21.7"
+
+
+def test_the_line_in_words() -> None:
+    assert host_line(LOAD, 120).plain == WORDS
+    assert host_line(LOAD, 60).plain == "host · CPU 37 % of 64 cores · RAM 212.0 of 503.0 GiB"
+    limited = HostLoad(
+        cpus=0.5, cpu_limited=True, ram_used_bytes=31 * GIB, ram_total_bytes=32 * GIB, ram_limited=True,
+        swap_total_bytes=0,
+    )  # fmt: skip
+    assert (
+        host_line(limited, 120).plain
+        == "host · CPU n/a of 0.5 cores (container) ·  ! RAM 31.0 of 32.0 GiB (container) "
+    )
+    assert host_line(HostLoad(), 120).plain == "host · CPU n/a · RAM n/a"
+
+
+@pytest.mark.parametrize(("height", "gpus", "room"), [(24, 1, False), (30, 8, True), (40, 16, True), (40, 24, False)])
+def test_the_line_goes_first_where_there_is_no_room(height: int, gpus: int, room: bool) -> None:
+    assert has_room(height, gpus) == room
+
+
+async def test_h_switches_the_line_and_its_readings_on_and_off(scripted_source, make_snapshot, make_gpu) -> None:
+    demand, saved = CurrentDemand(), {}
+    options = AppOptions(interval=0.05, demand=demand, save_setting=saved.__setitem__)
+    source = scripted_source([make_snapshot([make_gpu()], host=LOAD)])
+    app = VramtopApp(source, Watchlist(lambda _: None), options)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: demand.value.host)
+        await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
+        await pilot.press("h")
+        assert WORDS not in "".join(screen_lines(app))
+        assert not demand.value.host
+        assert saved == {"host_line": "off"}
+        await pilot.press("h")
+        await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
+        assert saved == {"host_line": "on"}
+        assert demand.value.gpus == {"GPU-00000000": "compact"}
+        await pilot.resize_terminal(80, 24)
+        await until_shown(pilot, lambda: demand.value == Demand())
+        assert "host" not in screen_lines(app)[1]

@@ -1,0 +1,105 @@
+"""``--user``, ``--gpu`` and ``--only``: which processes and GPUs the dashboard and ``--once`` display."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vramtop.monitor.board import DisplayFilter
+
+_ONLY_HELP = (
+    "display only processes that are all of this: running (ran kernels in the last minute), diverging (over or under "
+    "budget, growing, out of memory), mine, training, server, notebook, desktop (of the last four any)"
+)
+
+
+def add_display_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    group = parser.add_argument_group(
+        "what is displayed", "Figures of a GPU stay those of the whole GPU, and a line says what is hidden."
+    )
+    group.add_argument(
+        "--user", dest="display_users", type=_checked(_names), metavar="NAME[,NAME]",
+        help="display only processes of these users",
+    )  # fmt: skip
+    group.add_argument(
+        "--gpu", dest="display_gpus", type=_checked(_devices), metavar="GPU[,GPU]",
+        help="display only these GPUs: indices, ranges, MIG devices, uuids or their beginnings: 0,2-3,0:3,GPU-5a3f",
+    )  # fmt: skip
+    group.add_argument(
+        "--only", dest="display_only", type=_checked(_only_words), metavar="WORD[,WORD]", help=_ONLY_HELP
+    )
+
+
+def display_filter(options: argparse.Namespace) -> DisplayFilter | None:
+    """Return the filter that the options ask for; None: everything is displayed."""
+    typed = {
+        name: value
+        for name in ("user", "gpu", "only")
+        if (value := getattr(options, f"display_{name}s" if name != "only" else "display_only", None)) is not None
+    }
+    if not typed:
+        return None
+    from vramtop.monitor.board import ONLY_WORDS, DisplayFilter, parse_devices
+
+    words = set(_parts(typed.get("only", "")))
+    users = set(_parts(typed["user"])) if "user" in typed else None
+    if "mine" in words:
+        users = {_viewer()} if users is None else users & {_viewer()}
+    return DisplayFilter(
+        text=" ".join(f"--{name} {value}" for name, value in typed.items()),
+        users=None if users is None else frozenset(users),
+        devices=parse_devices(typed["gpu"]) if "gpu" in typed else None,
+        only=frozenset(word for word in ONLY_WORDS if word in words),
+    )
+
+
+def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return an argument type that keeps the text, and turns an InputError into one of the parser."""
+
+    def parse(text: str) -> str:
+        try:
+            check(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(error.message) from None
+        return text
+
+    return parse
+
+
+def _names(text: str) -> None:
+    if not all(_parts(text)):
+        raise InputError(f"{text!r} is no list of users: give names, such as ann or ann,bob")
+
+
+def _devices(text: str) -> None:
+    from vramtop.monitor.board import parse_devices
+
+    parse_devices(text)
+
+
+def _only_words(text: str) -> None:
+    from vramtop.monitor.board import ONLY_WORDS
+
+    for word in _parts(text):
+        if word not in ONLY_WORDS:
+            raise InputError(f"{word!r} is none of: {', '.join(ONLY_WORDS)}")
+
+
+def _parts(text: str) -> Sequence[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _viewer() -> str:
+    """Return the user who runs vramtop, as the process table names him."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,114 @@
+"""Cards on which a job fits, for a machine without GPUs: from the catalogue, smallest first."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vramtop.estimator.advice import calibrated
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError, format_gib
+from vramtop.estimator.estimation import quick_estimator
+from vramtop.estimator.job import Gpu, Job, catalogue, with_changes
+from vramtop.monitor.board.fit import check_fit
+
+from ...draw import TextOutput, format_table
+from ..option_values import described_devices
+
+_COUNTS = (1, 2, 4, 8)
+"""Numbers of GPUs that are tried for a job of one rank; more than one shard it."""
+_MANY = (16, 32, 64)
+"""Numbers that are tried if it fits on fewer of no card."""
+_SHARDED = "fsdp2"
+_MAX_ROWS = 10
+_MAX_CARDS = 4
+"""Cards that a row names."""
+_LARGER_ROWS = 2
+"""Rows on one GPU after the first of them: a larger card fits too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A GPU of the catalogue on which the job fits."""
+
+    gpu: Gpu
+    count: int
+    """GPUs that it takes."""
+    sharded: bool
+    """The job is changed for that: its states are sharded over these GPUs."""
+    device_bytes: int
+    """What it needs on each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the card as ``fit --json`` has it."""
+        return {
+            "gpu": self.gpu.name,
+            "name": self.gpu.label,
+            "total_bytes": self.gpu.total_bytes,
+            "gpus": self.count,
+            "strategy": _SHARDED if self.sharded else None,
+            "device_bytes": self.device_bytes,
+        }
+
+
+def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
+    """Return the GPUs of the catalogue on which the job certainly fits, with the fewest of each; smallest first."""
+    gpus = [gpu for gpu in catalogue() if not gpu.unified]
+    counts = [_COUNTS, _MANY] if job.parallel.world_size == 1 and job.training.mode == "train" else [(1,)]
+    found: list[Card] = []
+    for tried in counts:
+        found = found or [card for gpu in gpus if (card := _fewest(job, budget, gpu, tried)) is not None]
+    return tuple(sorted(found, key=lambda card: (card.gpu.total_bytes, card.count)))
+
+
+def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[str]:
+    """Yield the table of cards, those of the same size in one row."""
+    if not cards:
+        most = f", not even on {_MANY[-1]} of them with --fsdp" if job.parallel.world_size == 1 else ""
+        yield output.text(f"it fits on no card of the catalogue{most}; try --qlora, or a shorter --seq-len")
+        return
+    sharded = any(card.sharded for card in cards)
+    several = "; several GPUs: sharded with --fsdp" if sharded else ""
+    yield output.text(f"cards on which it fits, smallest first{several}:")
+    rows = list(_rows(cards))
+    head = ("GPUS", "MEMORY", "NEEDS EACH", "CARDS")
+    yield from (output.text(f"  {line}") for line in format_table([head, *rows[:_MAX_ROWS]], ">>><"))
+
+
+def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
+    groups: dict[tuple[int, int], list[Card]] = {}
+    for card in cards:
+        groups.setdefault((round(card.gpu.total_bytes / 2**30), card.count), []).append(card)
+    alone = 0
+    for (size, count), alike in groups.items():
+        alone += count == 1
+        if alone > _LARGER_ROWS + 1:
+            yield ("1", "more", "", "every larger card")
+            return
+        names = ", ".join(card.gpu.label for card in alike[:_MAX_CARDS])
+        more = f" and {len(alike) - _MAX_CARDS} more" if len(alike) > _MAX_CARDS else ""
+        need = format_gib(max(card.device_bytes for card in alike))
+        yield (str(count), f"{size} GiB", f"{need} GiB", f"{names}{more}")
+
+
+def _fewest(job: Job, budget: Budget, gpu: Gpu, counts: Sequence[int]) -> Card | None:
+    """Return the smallest number of these GPUs on which the job fits; None: it does not."""
+    own = job.parallel.world_size
+    try:
+        quick = quick_estimator(job, gpu=gpu)
+    except CannotTellError:  # the formula does not know the model: what was estimated counts for every card
+        return _card(budget, gpu, own, sharded=False)
+    estimate: Callable[[Job], Budget] = quick if budget.method == "formula" else calibrated(job, budget, quick)
+    for count in counts:
+        sharding = {"parallel.strategy": _SHARDED, "parallel.data_shard": count}
+        changed = with_changes(job, sharding) if count > 1 else job
+        card = _card(estimate(changed), gpu, max(own, count), sharded=count > 1)
+        if card is not None:
+            return card
+    return None
+
+
+def _card(budget: Budget, gpu: Gpu, count: int, *, sharded: bool) -> Card | None:
+    verdict = check_fit(budget, described_devices(gpu, gpu.total_bytes, count))
+    if verdict.verdict != "fits":
+        return None
+    return Card(gpu=gpu, count=count, sharded=sharded, device_bytes=budget.peak.device_bytes)

@@ -1,0 +1,53 @@
+"""``vramtop fit`` on a machine whose GPUs cannot be read: what the job needs, and the cards on which it fits."""
+
+import argparse
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import format_gib
+
+from ...draw import VERDICTS, detect_output
+from ...job import LoadedJob
+from ...reports import budget_lines, closing_lines
+from ..json_text import json_text
+from .cards import card_lines, find_cards
+
+_CANNOT_TELL_EXIT_CODE = 3
+
+
+def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, reason: str) -> int:
+    """Print the need, why there is no verdict, and the cards; exit code 3.
+
+    Args:
+        options: of the command line.
+        loaded: the job.
+        budget: of the job.
+        reason: why the GPUs of this machine cannot be read, and what to do.
+    """
+    cards, peak = find_cards(loaded.job, budget), budget.peak
+    ranks = loaded.job.parallel.world_size
+    times = f"{ranks:,} × " if ranks > 1 else ""
+    bounds = f"{format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)}"
+    need = f"needs {times}{format_gib(peak.device_bytes)} GiB ({bounds})"
+    if options.json:
+        found = {
+            "budget": budget.to_json(),
+            "verdict": "unknown",
+            "gpus": [],
+            "placement": [],
+            "margin_bytes": None,
+            "sentence": reason,
+            "suggestions": [],
+            "cards": [card.to_json() for card in cards],
+        }
+        print(json_text(found | ({"notes": list(loaded.notes)} if loaded.notes else {})))
+        return _CANNOT_TELL_EXIT_CODE
+    output = detect_output(ascii_only=options.ascii)
+    mark = VERDICTS["unknown"]
+    print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {need}"))
+    print("\n".join(output.wrapped(f"{reason[:1].upper()}{reason[1:]}", indent="  ")))
+    print()
+    print("\n".join(card_lines(cards, loaded.job, output)))
+    print()
+    print("\n".join(budget_lines(budget, output)))
+    print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
+    return _CANNOT_TELL_EXIT_CODE

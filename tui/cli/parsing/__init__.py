@@ -1,0 +1,35 @@
+"""The arguments of all commands: their parsers, help, and what a first word means that is no command.
+
+Lives here: the arguments of each command, the facts about them that help, completion and manual page show, and what
+people type in place of a command. Nothing here imports what a command needs to run.
+Callers: ``main``, ``shell``.
+"""
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .first_word import with_command as with_command
+    from .parser import CommandParser as CommandParser, Parser as Parser
+    from .parser_facts import (
+        FlagFacts as FlagFacts,
+        FlagGroup as FlagGroup,
+        flag_groups as flag_groups,
+        positionals as positionals,
+    )
+    from .shared_flags import (
+        add_output_arguments as add_output_arguments,
+        positive_seconds as positive_seconds,
+        process_id as process_id,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "first_word": "with_command",
+            "parser": "CommandParser Parser",
+            "parser_facts": "FlagFacts FlagGroup flag_groups positionals",
+            "shared_flags": "add_output_arguments positive_seconds process_id",
+        },
+    )

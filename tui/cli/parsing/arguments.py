@@ -1,0 +1,171 @@
+"""The arguments of each command. Nothing here imports what a command needs to run, so that ``--help`` is quick."""
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .shared_flags import (
+    add_estimate_arguments,
+    add_host_memory_argument,
+    add_method_argument,
+    positive_seconds,
+    process_id,
+)
+
+if TYPE_CHECKING:
+    from .parser import Parser
+
+SHELLS = ("bash", "zsh", "fish", "man")
+_USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
+_SAME_GLOBAL_BATCH = "Consider only micro-batches with which some gradient accumulation keeps the sequences per step."
+_FIT_EXAMPLES = """\
+  vramtop fit llama-3.1-8b --qlora --gradient-checkpointing --gpu-type 4090
+  vramtop fit qwen2.5-7b --batch-size 4 --seq-len 4k --bf16 --gpu-memory 24GiB
+  vramtop fit llama-3.1-70b --fsdp 16 --pure-bf16 --gpu-type h100
+  vramtop fit job.toml                        on this machine, now
+  vramtop fit axolotl.yml --gpu-type a100-80gb
+  vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
+"""
+_FIT_EXIT_CODES = (
+    "Exit codes: 0 fits, 1 does not fit, 2 wrong input, 3 cannot tell, 4 tight: the expected peak fits, the upper "
+    "bound does not."
+)
+_PREFLIGHT_EXIT_CODES = """\
+Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
+run; 2 wrong input; 3 no check fails, but the driver, the memory or the model's files could not be checked, without
+which it is unknown whether the job can start. Any other check that cannot be made, or not in time, is a warning.
+--python names the interpreter that will run the job; without it, it is that of the launch line, of the active
+environment, or vramtop's own. Settings that only preflight uses are in the job file's [run] table: output_dir,
+save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
+"""
+
+
+def _estimate(parser: "Parser") -> None:
+    parser.usage = _USAGE.format("estimate")
+    parser.examples = """\
+  vramtop estimate llama-3.1-8b --seq-len 4096 --lora 16 --bf16
+  vramtop estimate job.toml --json
+  vramtop estimate gpt2 --method traced
+"""
+    add_estimate_arguments(parser)
+    _add_verbose_argument(parser)
+
+
+def _fit(parser: "Parser") -> None:
+    parser.usage = _USAGE.format("fit")
+    parser.examples = _FIT_EXAMPLES
+    parser.epilog = _FIT_EXIT_CODES
+    add_estimate_arguments(parser)
+    add_host_memory_argument(parser)
+    parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
+    _add_verbose_argument(parser)
+    waiting = parser.add_argument_group("waiting")
+    text = "Wait until the job fits on GPUs of this machine; then exit code 0 (vramtop wait)."
+    waiting.add_argument("--wait", action="store_true", help=text)
+    _add_waiting_arguments(waiting)
+
+
+def _wait(parser: "Parser") -> None:
+    parser.usage = _USAGE.format("wait")
+    parser.set_defaults(wait=True)
+    parser.examples = """\
+  vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
+  vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16
+  vramtop wait job.toml --timeout 3600 --exec python train.py
+"""
+    parser.epilog = _FIT_EXIT_CODES
+    add_estimate_arguments(parser)
+    add_host_memory_argument(parser)
+    parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
+    _add_verbose_argument(parser)
+    _add_waiting_arguments(parser.add_argument_group("waiting"))
+
+
+def _add_waiting_arguments(group: argparse._ArgumentGroup) -> None:
+    text = "Give up after this time, with the exit code of the verdict."
+    group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
+    text = "Time between readings (default: 2)."
+    group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
+    text = "Then run this command on the GPUs that were found (the rest of the line; without one, the launch line)."
+    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
+
+
+def _preflight(parser: "Parser") -> None:
+    parser.usage = _USAGE.format("preflight")
+    parser.examples = """\
+  vramtop preflight job.toml
+  vramtop preflight -- accelerate launch train.py --bf16 --output_dir out
+"""
+    parser.epilog = _PREFLIGHT_EXIT_CODES
+    add_estimate_arguments(parser)
+    add_host_memory_argument(parser)
+    text = "Time limit of each check (default: its own limit, 30 to 120 s)."
+    parser.add_argument("--timeout", type=positive_seconds, default=None, metavar="SECONDS", help=text)
+
+
+def _attach(parser: "Parser") -> None:
+    from ...job.flags import TRUST_KEY
+
+    text = "Any process of the run: a rank or its launcher."
+    parser.add_argument("process", type=process_id, metavar="PID", help=text)
+    text = "Fill in or correct a setting, such as training.sequence_length=2048."
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument(
+        "--trust-remote-code",
+        action="append_const",
+        dest="set",
+        const=f"{TRUST_KEY}=true",
+        help="Run the Python code in the model's folder, in the worker process.",
+    )
+    add_method_argument(parser)
+    _add_verbose_argument(parser)
+
+
+def _run(parser: "Parser") -> None:
+    parser.usage = "vramtop run -- COMMAND [ARGUMENT ...]"
+
+
+def _record(parser: "Parser") -> None:
+    text = "The recording: run.jsonl.gz is compressed, run.jsonl is plain text."
+    parser.add_argument("file", metavar="FILE", help=text)
+    text = "Stop after this time."
+    parser.add_argument("--seconds", type=positive_seconds, default=None, metavar="SECONDS", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
+    text = "Do not attach to training processes by itself: the recording has no budgets."
+    parser.add_argument("--no-attach", action="store_true", default=argparse.SUPPRESS, help=text)
+    text = "Time between readings (default: 1)."
+    parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
+
+
+def _doctor(parser: "Parser") -> None:
+    parser.epilog = "Names of users and hosts, command lines and secrets are left out."
+
+
+def _completion(parser: "Parser") -> None:
+    parser.examples = """\
+  source <(vramtop completion bash)
+  vramtop completion zsh > ~/.zfunc/_vramtop        a folder in fpath
+  vramtop completion fish | source
+  vramtop completion man | man -l -
+"""
+    text = "bash, zsh or fish; man: the manual page."
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=text)
+
+
+def _add_verbose_argument(parser: "Parser") -> None:
+    text = "List the assumptions of the estimate."
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
+
+
+ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
+    "estimate": _estimate,
+    "fit": _fit,
+    "wait": _wait,
+    "preflight": _preflight,
+    "attach": _attach,
+    "run": _run,
+    "record": _record,
+    "doctor": _doctor,
+    "completion": _completion,
+}
+"""Adds the arguments of each command to its parser."""

@@ -1,0 +1,91 @@
+"""The parsers of vramtop and of its commands: help in groups, errors in one sentence, arguments added on first use."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from vramtop.estimator.common import mask_line
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports an error in one sentence and exits with 2.
+
+    Args:
+        **settings: those of ``ArgumentParser``.
+    """
+
+    examples = ""
+    """Command lines for the help, indented by two."""
+
+    def format_help(self) -> str:
+        """Return the help: usage, examples, and the flags in groups."""
+        from .help_text import help_text
+
+        return help_text(self)
+
+    def flags_with_value(self) -> dict[str, bool]:
+        """Return for each flag whether a value follows it."""
+        return {name: action.nargs != 0 for name, action in self._option_string_actions.items()}
+
+    def error(self, message: str) -> NoReturn:
+        """Print the sentence and exit."""
+        self.fail(f"{message}; see {self.prog} --help")
+
+    def fail(self, sentence: str) -> NoReturn:
+        """Print a sentence that says what to do, and exit."""
+        print(f"{self.prog}: {mask_line(sentence)}", file=sys.stderr)
+        raise SystemExit(2)
+
+    def reject(self, unknown: Sequence[str]) -> NoReturn:
+        """Report what is left of the command line, with the flag that may be meant."""
+        flag = next((word for word in unknown if word.startswith("-")), None)
+        if flag is None:
+            self.error(f"unexpected: {' '.join(unknown)}")
+        name = flag.partition("=")[0]
+        import difflib  # not at start-up
+
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.7)
+        if near:
+            self.fail(f"there is no flag {name}; did you mean {near[0]}?")
+        self.error(f"there is no flag {name}")
+
+
+class CommandParser(Parser):
+    """The parser of one command; its arguments are added when it is first used.
+
+    Args:
+        command: the command's name.
+        **settings: those of ``ArgumentParser``.
+    """
+
+    def __init__(self, *, command: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.command = command
+        self._is_complete = False
+
+    def complete(self) -> None:
+        """Add the command's arguments, once."""
+        if not self._is_complete:
+            from .arguments import ADD_ARGUMENTS
+            from .shared_flags import add_output_arguments
+
+            ADD_ARGUMENTS[self.command](self)
+            add_output_arguments(self, suppress_defaults=True)
+            self._is_complete = True
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as ``ArgumentParser`` does; the parent parser calls this for the command on the command line."""
+        self.complete()
+        if self.get_default("flags") is not None:
+            from ...job.flags import normal_words
+
+            args = normal_words(args)
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # the parent parser would refer to its own help
+            if self.get_default("flags") is not None and not any(word.startswith("-") for word in unknown):
+                from .first_word import not_one_job
+
+                self.fail(not_one_job([options.job, *unknown]))
+            self.reject(unknown)
+        return options, unknown

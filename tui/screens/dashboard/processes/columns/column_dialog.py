@@ -1,0 +1,124 @@
+"""The dialog in which the columns of the process table are chosen; the table shows each change at once."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+
+from .....draw import MUTED
+from .....widgets import ContentLines, StaticLines
+from .column import Column, ColumnName
+from .column_choice import all_columns, moved
+from .table_columns import COLUMNS, default_columns
+
+_NAME_WIDTH = 9
+
+
+class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
+    """Lists all columns, the chosen ones first and by importance; returns the choice, or None if it was cancelled.
+
+    Args:
+        choice: the columns that are chosen now, the most important first.
+        show: shows a choice in the table, and returns the columns for which there was room.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,c", "keep", "Keep", key_display="Enter"),
+        Binding("escape", "cancel", "Cancel", key_display="Esc"),
+        Binding("space", "switch", "On/off", key_display="Space"),
+        Binding("left,minus,shift+up", "shift(-1)", "More important", key_display="←"),
+        Binding("right,plus,shift+down", "shift(1)", "Less important", key_display="→"),
+        Binding("d", "default", "Default"),
+        Binding("up", "cursor(-1)", show=False),
+        Binding("down", "cursor(1)", show=False),
+    ]
+    DEFAULT_CSS = """
+    ColumnDialog { align: center top; }
+    ColumnDialog > Vertical {
+        width: 84; max-width: 96%; height: auto; background: $surface; border: solid $primary; padding: 0 1;
+    }
+    ColumnDialog ContentLines { width: 1fr; }
+    """
+
+    def __init__(
+        self, choice: Sequence[ColumnName], show: Callable[[Sequence[ColumnName]], Collection[ColumnName]]
+    ) -> None:
+        super().__init__()
+        self._before = tuple(choice)
+        self._order = all_columns(choice)
+        self._chosen = set(choice)
+        self._show = show
+        self._selected = self._order[0]
+
+    @property
+    def choice(self) -> tuple[ColumnName, ...]:
+        """The columns that are chosen now, the most important first."""
+        return tuple(name for name in self._order if name in self._chosen)
+
+    def compose(self) -> ComposeResult:
+        """The columns, and the keys."""
+        with Vertical() as box:
+            box.border_title = "Columns of the table"
+            yield ContentLines(id="columns")
+            yield StaticLines(id="keys")
+
+    def on_mount(self) -> None:
+        """Draw the columns."""
+        self.query_one(ContentLines).styles.height = len(COLUMNS)
+        keys = "Space on/off · ← → importance · d default · Enter keeps · Esc cancels"
+        self.query_one("#keys", StaticLines).show(Content.styled(keys, MUTED))
+        self._draw()
+
+    def action_cursor(self, by: int) -> None:
+        """Go to the next column, or to the previous one."""
+        at = self._order.index(self._selected) + by
+        self._selected = self._order[max(0, min(len(self._order) - 1, at))]
+        self._draw()
+
+    def action_switch(self) -> None:
+        """Show the column, or do not; one column stays."""
+        self._chosen ^= {self._selected}
+        self._chosen = self._chosen or {self._selected}
+        self._draw()
+
+    def action_shift(self, by: int) -> None:
+        """Make the column more or less important."""
+        self._order = moved(self._order, self._selected, by)
+        self._draw()
+
+    def action_default(self) -> None:
+        """Choose what is chosen without a setting."""
+        self._order, self._chosen = all_columns(default_columns()), set(default_columns())
+        self._draw()
+
+    def action_keep(self) -> None:
+        """Keep the choice."""
+        self.dismiss(self.choice)
+
+    def action_cancel(self) -> None:
+        """Show again what was shown before."""
+        self._show(self._before)
+        self.dismiss(None)
+
+    def _draw(self) -> None:
+        """Show the choice in the table, and the columns with their places."""
+        with_room = self._show(self.choice)
+        columns = {column.name: column for column in COLUMNS}
+        lines = [self._line(columns[name], with_room) for name in self._order]
+        self.query_one(ContentLines).show_lines(lines)
+
+    def _line(self, column: Column, with_room: Collection[ColumnName]) -> Content:
+        is_chosen, at_cursor = column.name in self._chosen, column.name == self._selected
+        place = f"{self.choice.index(column.name) + 1:>2}" if is_chosen else "  "
+        note = "" if not is_chosen or column.name in with_room or column.of_groups else "(no room now) "
+        line = Content.assemble(
+            f"{'▸' if at_cursor else ' '} {place} [{'x' if is_chosen else ' '}] ",
+            (f"{column.name:<{_NAME_WIDTH}}", "bold" if is_chosen else ""),
+            (note, "$text-warning"),
+            (column.about, "" if at_cursor else MUTED),
+        )
+        return line.stylize("reverse") if at_cursor else line

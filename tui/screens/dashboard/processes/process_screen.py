@@ -1,0 +1,163 @@
+"""The part of the dashboard screen that acts on processes: view, sort, marks, signals, and leaving a run alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import on
+from textual.app import SystemCommand
+from textual.binding import Binding
+from textual.content import Content
+from textual.screen import Screen
+
+from ....draw import MUTED
+from ....widgets import StaticLines
+from ..signals import Terminations
+from .columns import COLUMNS_SETTING, ColumnDialog, columns_named, columns_text, default_columns
+from .process_table import ProcessTable
+from .table_views import VIEW_SETTING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from vramtop.monitor.board import ProcessRow
+
+    from ...base import BoardApp
+    from .columns import ColumnName
+
+PROCESS_KEYS = (
+    Binding("v", "view", "View", tooltip="runs, the tree of parent processes, or all processes; kept"),
+    Binding(
+        "space", "mark", "Mark", show=False, key_display="Space",
+        tooltip="mark the processes under the cursor, for k; Esc unmarks all",
+    ),
+    Binding("c", "columns", "Columns", show=False, tooltip="choose the columns, such as SM, CPU, RAM, threads; kept"),
+    Binding("s", "sort", "Sort", tooltip="sort the processes by the next column, marked ↓ in its title"),
+    Binding(
+        "k", "terminate", "Kill",
+        tooltip="signal the marked processes, or those under the cursor: TERM, INT or KILL; asks first, by name; "
+        "not with --read-only",
+    ),
+    Binding("k", "explain_refusal", show=False),
+    Binding(
+        "l", "leave_alone", "Leave", show=False,
+        tooltip="leave the run under the cursor alone, without a budget, or attach to it again",
+    ),
+    Binding("escape", "unmark", "Unmark", show=False, tooltip="unmark all, then remove the filter"),
+)  # fmt: skip
+"""Keys that act on the rows of the process table; other keys of the dashboard follow."""
+
+
+class ProcessScreen(Screen[None]):
+    """A screen with the process table, and a line ``#note`` above it."""
+
+    app: BoardApp
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._terminations = Terminations(self)
+
+    @property
+    def table(self) -> ProcessTable:
+        """The process table."""
+        return self.query_one(ProcessTable)
+
+    @property
+    def selected_process(self) -> ProcessRow | None:
+        """The process under the cursor of the table; of a run, its rank that diverges most or holds the most."""
+        selected = self.table.selected
+        return selected.process_row if selected else None
+
+    def offers(self, action: str) -> bool:
+        """Return whether a key does something now; if no process can be terminated, k says why."""
+        match action:
+            case "unmark":
+                return bool(self.table.marks)
+            case "terminate":
+                return self.app.termination_refusal is None
+            case "explain_refusal":
+                return self.app.termination_refusal is not None
+        return True
+
+    def process_commands(self) -> Iterable[SystemCommand]:
+        """Return the commands of the command palette that act on processes."""
+        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Columns", "Choose the columns of the process table", self.action_columns)
+        yield SystemCommand("View", "Runs, the tree of parent processes, or all processes", self.action_view)
+        if self.app.termination_refusal is None:
+            yield SystemCommand("Kill", "Signal the marked processes, or those under the cursor", self.action_terminate)
+
+    def show_table_note(self) -> None:
+        """Say so if the filter leaves no row, and how many processes are marked."""
+        line, table = self.query_one("#note", StaticLines), self.table
+        note = table.marks.sentence(can_signal=self.app.termination_refusal is None)
+        if not note and table.filter_words.split() and not table.row_count:
+            note = f"no process matches {table.filter_words!r}; Esc shows all"
+        line.display = bool(note)
+        line.show(Content.styled(note, MUTED))
+
+    def action_sort(self) -> None:
+        """Sort the processes by the next column."""
+        self.table.sort_by_next()
+
+    def action_columns(self) -> None:
+        """Choose the columns of the table."""
+        chosen = columns_named(self.app.settings.get(COLUMNS_SETTING)) or default_columns()
+        self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
+
+    def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
+        if choice is not None:
+            self.app.save_setting(COLUMNS_SETTING, columns_text(choice))
+
+    @on(ProcessTable.DemandChanged)
+    def _update_demand(self) -> None:
+        self.app.update_demand()
+
+    def action_view(self) -> None:
+        """Show the table's next view: runs, tree, processes."""
+        self.app.save_setting(VIEW_SETTING, self.table.show_next_view())
+
+    def action_mark(self) -> None:
+        """Mark the processes under the cursor, or unmark them."""
+        self.table.mark_selected()
+
+    def action_unmark(self) -> None:
+        """Unmark all processes."""
+        self.table.clear_marks()
+
+    @on(ProcessTable.Marked)
+    def _show_marks(self) -> None:
+        """Say how many processes are marked, and what can be done with them."""
+        self.show_table_note()
+        self.refresh_bindings()
+
+    def action_terminate(self) -> None:
+        """Ask which signal to send to the marked processes, or to those under the cursor."""
+        selected, board = self.table.selected, self.app.board
+        rows = list(self.table.marks) or list(selected.rows if selected else ())
+        present = [row for row in rows if row.ended_at is None]
+        if self.app.termination_refusal:
+            self.action_explain_refusal()
+        elif board is None or not rows:
+            self.notify("There is no process under the cursor that could be ended.", severity="warning")
+        elif not present:
+            ended = f"Process {rows[0].process.pid} has" if len(rows) == 1 else "These processes have"
+            self.notify(f"{ended} ended already.", severity="warning")
+        else:
+            self._terminations.ask(present, board)
+
+    def action_leave_alone(self) -> None:
+        """Leave the run of the process under the cursor alone, or attach to it again."""
+        row, attach = self.selected_process, self.app.attach
+        if attach is None:
+            self.notify("A recording is shown as it was recorded.", severity="warning")
+        elif row is None or row.ended_at is not None:
+            self.notify("There is no running process under the cursor.", severity="warning")
+        else:
+            self.notify(attach.toggle(row), markup=False)
+            self.app.rebuild_board()
+
+    def action_explain_refusal(self) -> None:
+        """Say why no process can be terminated."""
+        if self.app.termination_refusal:
+            self.notify(self.app.termination_refusal, severity="warning", markup=False)

@@ -1,0 +1,105 @@
+"""What the rows of the process table are: runs, a tree or single processes; and which runs are unfolded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from vramtop.monitor.board import Board, GroupKey, ProcessGroup, group_processes
+from vramtop.monitor.host.inspect import Ancestor
+
+from .columns import ColumnName, group_count, group_gpus
+from .process_rows import SortKey, TableRow, in_order, matching, table_rows, unattributed_rows
+from .run_rows import run_rows
+from .tree_rows import tree_rows
+
+ViewName = Literal["runs", "tree", "processes"]
+VIEW_SETTING = "process_view"
+"""Name of the setting that keeps the view."""
+VIEWS: tuple[ViewName, ...] = ("runs", "tree", "processes")
+
+
+def view_named(name: str | None) -> ViewName:
+    """Return the view of this name; the first one if there is none."""
+    return next((view for view in VIEWS if view == name), VIEWS[0])
+
+
+class TableView:
+    """The rows of one board in the chosen view. Runs stay unfolded over boards."""
+
+    def __init__(self) -> None:
+        self.name: ViewName = "runs"
+        self._board: Board | None = None
+        self._groups: Sequence[ProcessGroup] | None = None
+        """Of the board; None: not needed yet."""
+        self._unfolded: set[GroupKey] = set()
+        self._ancestors: Mapping[int, Ancestor] = {}
+
+    @property
+    def has_groups(self) -> bool:
+        """True if it shows a group of several rows."""
+        return self.name == "runs" and any(len(group.rows) > 1 for group in self._all_groups())
+
+    @property
+    def widths(self) -> Mapping[ColumnName, int]:
+        """Least widths of columns whose texts depend on the machine."""
+        if self._board is None:
+            return {}
+        groups = [group for group in self._all_groups() if len(group.rows) > 1] if self.name == "runs" else []
+        labels = [gpu.reading.label for gpu in self._board.displayed_gpus]
+        return {
+            "GPU": max(map(len, (*labels, *map(group_gpus, groups))), default=0),
+            "PID": max(map(len, map(group_count, groups)), default=0),
+        }
+
+    def show_board(self, board: Board) -> None:
+        """Take the rows from this board from now on."""
+        self._board, self._groups = board, None
+
+    def rows(self, *, words: str, by: SortKey) -> list[TableRow]:
+        """Return the rows that match the filter, in order."""
+        if self._board is None:
+            return []
+        if self.name == "runs":
+            rest = unattributed_rows(self._board)
+            return run_rows(self._all_groups(), rest, words=words, by=by, unfolded=self._unfolded)
+        if self.name == "tree":
+            rest = unattributed_rows(self._board)
+            return tree_rows(self._board, rest, self._ancestors, words=words, by=by)
+        return in_order(matching(table_rows(self._board), words), by)
+
+    def ancestors_to_read(self) -> tuple[set[int], set[int]] | None:
+        """Return the pids of the parents of all processes, and those of the processes; None: nothing shows ancestors.
+
+        Those of a recording are not processes of this machine now.
+        """
+        if self.name != "tree" or self._board is None or self._board.snapshot.source.kind != "nvml":
+            return None
+        processes = [row.process for row in self._board.processes]
+        return {process.parent for process in processes if process.parent}, {process.pid for process in processes}
+
+    def show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> bool:
+        """Show these in the tree, and return True if they differ from those before."""
+        changed, self._ancestors = ancestors != self._ancestors, ancestors
+        return changed
+
+    def unfold(self, row: TableRow) -> None:
+        """Show the processes of a run."""
+        self._unfolded.add(row.key)
+
+    def fold(self, row: TableRow) -> None:
+        """Hide the processes of a run."""
+        self._unfolded.discard(row.key)
+
+    def _all_groups(self) -> Sequence[ProcessGroup]:
+        if self._groups is None:
+            self._groups = _displayed_groups(self._board) if self._board else ()
+        return self._groups
+
+
+def _displayed_groups(board: Board) -> Sequence[ProcessGroup]:
+    """Return the groups with those of their rows that are displayed."""
+    groups = group_processes(board)
+    if board.hidden is None or not board.hidden.rows:
+        return groups
+    cut = (replace(group, rows=tuple(row for row in group.rows if board.displays(row))) for group in groups)
+    return tuple(group for group in cut if group.rows)
