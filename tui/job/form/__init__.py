@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from .fields import TUNING as TUNING
     from .inputs import ALT_DIGIT_CHARACTERS as ALT_DIGIT_CHARACTERS, ModelInput as ModelInput
     from .job_form import JobForm as JobForm
-    from .model_search import cached_models as cached_models, model_choices as model_choices
+    from .model_search import (
+        ModelChoice as ModelChoice,
+        cached_models as cached_models,
+        model_choices as model_choices,
+        model_names as model_names,
+    )
     from .sharding import sharding_word as sharding_word
 else:
     __getattr__, __all__ = lazy_exports(
@@ -23,7 +28,7 @@ else:
             "fields": "TUNING",
             "inputs": "ALT_DIGIT_CHARACTERS ModelInput",
             "job_form": "JobForm",
-            "model_search": "cached_models model_choices",
+            "model_search": "cached_models model_choices ModelChoice model_names",
             "sharding": "sharding_word",
         },
     )

@@ -21,7 +21,7 @@ from .form_state import FormState
 from .group_heading import GroupHeading
 from .groups import BASIC, FieldGroup, field_groups
 from .inputs import ModelInput
-from .model_search import ModelChoice
+from .model_search import ModelChoice, model_choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class JobForm(VerticalScroll):
         base: the job at first; its settings without a field are kept.
         origins: where the values were read, by key; None: the job was not read.
         missing: keys that are shown first, and are empty until the user fills them in.
-        models: that can be chosen.
+        models: that can be chosen; None: the built-in ones.
         id: the widget's id in the DOM.
     """
 
@@ -77,12 +77,12 @@ class JobForm(VerticalScroll):
         *,
         origins: Mapping[str, str] | None = None,
         missing: Sequence[str] = (),
-        models: Sequence[ModelChoice] = (),
+        models: Sequence[ModelChoice] | None = None,
         id: str | None = None,  # noqa: A002 - Textual's own name for it
     ) -> None:
         super().__init__(id=id, can_focus=False)
         self._state = FormState(base, origins=origins, missing=missing)
-        self._models = tuple(models)
+        self._models = model_choices() if models is None else tuple(models)
         self._groups = field_groups(self._state.fields)
         self._open: set[str] = set()
         """Titles of the groups that are unfolded."""

@@ -4,8 +4,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...widgets import best_matches
-
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
@@ -33,7 +31,15 @@ def model_choices(recent: Sequence[str] = (), cached: Sequence[str] = ()) -> tup
 
 def search_models(typed: str, choices: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
     """Return the models of which a name has the letters of each typed word in their order, the best match first."""
+    from ...widgets import best_matches  # the command line, which completes names, needs no widgets
+
     return tuple(choices[at] for at in best_matches(typed, [(each.name, *each.other_names) for each in choices]))
+
+
+def model_names() -> tuple[str, ...]:
+    """Return all names of built-in models; short ones first, since they are quicker to type."""
+    choices = tuple(_built_in_choices())
+    return tuple(dict.fromkeys([*(each.name for each in choices), *(n for each in choices for n in each.other_names)]))
 
 
 def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from vramtop.monitor.snapshot import ProcessKey, WatchedJob
 
 from ...background import AttachFunction, EstimateFunction, JobEstimates, RunReader
 from ...job import RunEdits
-from ...job.form import JobForm, model_choices
+from ...job.form import JobForm
 from ...widgets import KeysLine, StaticLines, is_better_estimate
 from ..step import LiveStepScreen
 from .followed_run import FollowedRun, find_run, is_only_in_recording, known_job, with_start_times
@@ -263,8 +263,7 @@ class AttachScreen(Screen[None]):
         self._keys, self._attachment, reading = keys, attachment, attachment.reading
         self._budget = self._shown_run.budget if known and self._shown_run else None
         missing = () if known else reading.missing
-        origins = {**reading.evidence(), **reading.refused}
-        form = JobForm(job, origins=origins, missing=missing, models=model_choices())
+        form = JobForm(job, origins={**reading.evidence(), **reading.refused}, missing=missing)
         await self.query_one(FollowedRun).replace_form(form)
         self._edits.start_run(form, attachment)
         self.remove_class("-unreadable")

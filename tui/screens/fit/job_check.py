@@ -8,12 +8,11 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job
 
 from ..preflight import PreflightMark
-from .advice import Advice, EstimateJob, QuickEstimatorFor
 from .estimates import FitEstimates
 from .gpu_picker import GpuPicker
 from .session import FitSession
 from .settings_pane import SettingsPane
-from .verdict import VerdictView
+from .verdict_pane import Advice, EstimateJob, QuickEstimatorFor, VerdictView
 
 if TYPE_CHECKING:
     from .side_screens import SideScreens

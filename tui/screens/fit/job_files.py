@@ -9,7 +9,7 @@ from .gpu_picker import GpuPicker
 from .job_check import JobCheck, has_model
 from .session import FitSession
 from .settings_pane import SettingsPane
-from .verdict import VerdictView
+from .verdict_pane import VerdictView
 
 if TYPE_CHECKING:
     from ...job import LoadedJob, OpenedJob

@@ -24,13 +24,12 @@ from .keys import FIT_KEYS, FIT_LAYOUT
 from .session import FitSession
 from .settings_pane import SettingsPane
 from .side_screens import SideScreens
-from .suggestions import Suggestions
-from .verdict import VerdictView
+from .verdict_pane import Suggestions, VerdictView
 
 if TYPE_CHECKING:
     from vramtop.monitor.storage import RecentModels
 
-    from .advice import EstimateJob, QuickEstimatorFor
+    from .verdict_pane import EstimateJob, QuickEstimatorFor
 
 _WIDE_COLUMNS = 116
 _HEADING_HELP = "Enter unfolds these settings, and folds them again"

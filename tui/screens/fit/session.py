@@ -9,9 +9,8 @@ from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 from vramtop.monitor.board.fit import DeviceCapacity
 
-from .advice import Advice
-from .capacity import Capacity, capacity_fingerprint
 from .undo_history import UndoHistory
+from .verdict_pane import Advice, Capacity, capacity_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage import RecentModels
 
     from ...job import LoadedJob
-    from ...job.form.model_search import ModelChoice
+    from ...job.form import ModelChoice
 
 _MODEL = "model.id"
 

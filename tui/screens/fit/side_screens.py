@@ -10,7 +10,7 @@ from vramtop.estimator.job import Job
 from vramtop.monitor.board.fit import DeviceCapacity
 
 from ...background import JobEstimates
-from .advice import Advice
+from .verdict_pane import Advice
 
 if TYPE_CHECKING:
     from ..step import LiveStepScreen

@@ -21,8 +21,8 @@ from vramtop.tui.job.form.job_form import JobForm
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.job.save_dialog import SaveJobScreen
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.fit.suggestions import Suggestions
-from vramtop.tui.screens.fit.verdict import VerdictView
+from vramtop.tui.screens.fit.verdict_pane.suggestions import Suggestions
+from vramtop.tui.screens.fit.verdict_pane.verdict_view import VerdictView
 from vramtop.tui.screens.step.screen import StepScreen
 from vramtop.tui.screens.what_if.screen import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice

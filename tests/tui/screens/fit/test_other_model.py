@@ -17,7 +17,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.job.load_job import LoadedJob, load_again
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.fit.verdict import VerdictView
+from vramtop.tui.screens.fit.verdict_pane.verdict_view import VerdictView
 
 OLD = "llama-3.1-8b"
 SCRIPT = f"""

@@ -8,8 +8,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import job_differences
 
-from ...draw import COMPONENTS, MUTED, VERDICTS, bar_content
-from ...widgets import budget_bar
+from ....draw import COMPONENTS, MUTED, VERDICTS, bar_content
+from ....widgets import budget_bar
 from .capacity import Capacity
 from .setting_words import settings_words
 

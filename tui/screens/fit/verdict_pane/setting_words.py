@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...job.form import sharding_word
+from ....job.form import sharding_word
 
 _NAMES = {
     "training.micro_batch": "micro-batch",

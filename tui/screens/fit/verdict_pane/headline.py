@@ -6,7 +6,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board.fit import FitResult
 
-from ...draw import VERDICTS
+from ....draw import VERDICTS
 
 HEADLINE_ROWS = 3
 _PIXELS = {

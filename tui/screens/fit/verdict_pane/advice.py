@@ -14,7 +14,7 @@ from .capacity import Capacity
 if TYPE_CHECKING:
     from vramtop.estimator.advice import Suggestion
 
-    from ..what_if import Axis, Sweep
+    from ...what_if import Axis, Sweep
 
 EstimateJob = Callable[[Job], Budget]
 QuickEstimatorFor = Callable[[Job], EstimateJob]
@@ -56,7 +56,7 @@ def find_advice(budget: Budget, capacity: Capacity, quick_estimator: QuickEstima
 def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> Advice:
     from vramtop.estimator.advice import calibrated, suggest  # off the UI thread, with the first verdict
 
-    from ..what_if import AXES, sweep_setting
+    from ...what_if import AXES, sweep_setting
 
     token = current_token()
 

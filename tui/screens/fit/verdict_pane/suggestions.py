@@ -15,8 +15,8 @@ from textual.message import Message
 from vramtop.estimator.advice import Suggestion, Verdict
 from vramtop.estimator.common import format_gib
 
-from ...draw import MUTED, VERDICTS
-from ...widgets import StaticLines
+from ....draw import MUTED, VERDICTS
+from ....widgets import StaticLines
 from .setting_words import settings_words
 
 HEADINGS: dict[Verdict, str] = {

@@ -14,7 +14,7 @@ from vramtop.monitor.board.fit import (
 )
 from vramtop.monitor.host import HostRam
 
-from ..what_if import GpuLimits
+from ...what_if import GpuLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,8 +12,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board.fit import FitResult
 
-from ...draw import MUTED, WARNING
-from ...widgets import (
+from ....draw import MUTED, WARNING
+from ....widgets import (
     METHOD_LABELS,
     StaticLines,
     gpu_legend,
@@ -25,7 +25,7 @@ from ...widgets import (
     remark_lines,
     verdict_line,
 )
-from ..base import is_ascii_only
+from ...base import is_ascii_only
 from .advice import Advice
 from .capacity import Capacity
 from .comparison import comparison_lines
@@ -187,7 +187,7 @@ class VerdictView(VerticalScroll):
         sweeps = self.advice.sweeps if self.advice is not None and self.size.height >= _PLOT_ROWS else ()
         if not sweeps and not self.query("#plots"):
             return
-        from ..what_if import WhatIfPlot
+        from ...what_if import WhatIfPlot
 
         found = self.query(WhatIfPlot)
         if not found:
