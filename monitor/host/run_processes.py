@@ -64,7 +64,7 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
     ranks = copies or _ranks(program, launcher)
     workers = _server_workers(program) if serves else ()
     if not workers and ranks == (program,):
-        workers = _spawned_ranks(program, on_gpu)
+        workers = _spawned_ranks(program, on_gpu, any_depth=serves)
     if workers:
         return RunProcesses(requested=requested, program=program, launcher=launcher, ranks=workers, self_started=True)
     if copies:
@@ -208,11 +208,19 @@ def _with_world_size(copies: Sequence[ProcessInfo]) -> ProcessInfo:
     return replace(first, environ={**(first.environ or {}), **world})
 
 
-def _spawned_ranks(program: ProcessInfo, on_gpu: Collection[int] | None) -> tuple[ProcessInfo, ...]:
-    """Return the processes that a program has started to train for it, if it holds no GPU memory itself."""
+def _spawned_ranks(
+    program: ProcessInfo, on_gpu: Collection[int] | None, *, any_depth: bool = False
+) -> tuple[ProcessInfo, ...]:
+    """Return the processes that a program has started to train for it, if it holds no GPU memory itself.
+
+    Args:
+        program: the program.
+        on_gpu: pids that hold GPU memory; None: unknown.
+        any_depth: processes that these have started count too, such as the workers of a server's engine.
+    """
     if _holds_gpu_memory(program.pid, on_gpu):
         return ()
-    children = [child for child in descendants(program) if child.parent == program.pid]
+    children = [child for child in descendants(program) if any_depth or child.parent == program.pid]
     alike = [child for child in children if child.is_spawned or child.argv == program.argv]
     return tuple(child for child in alike if _holds_gpu_memory(child.pid, on_gpu))
 

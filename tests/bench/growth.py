@@ -12,7 +12,7 @@ from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line
-from vramtop.tui.screens.dashboard.processes.process_rows import in_order, matching, table_rows
+from vramtop.tui.screens.dashboard.processes.table_views import TableView
 
 GPU_COUNTS = (1, 2, 4, 8, 16)
 PROCESSES_PER_GPU = 32
@@ -70,17 +70,19 @@ def _seconds_per_refresh(gpus: int) -> float:
     """Return the mean processor time of one refresh."""
     watchlist = Watchlist(estimate, anomaly_detector=AnomalyDetector(origin_of=lambda pid, started: None))
     snapshots = [_snapshot(gpus, tick) for tick in range(_REFRESHES + 1)]
-    _refresh(watchlist, snapshots[0])
+    view = TableView()
+    _refresh(watchlist, view, snapshots[0])
     started = time.process_time()
     for snapshot in snapshots[1:]:
-        _refresh(watchlist, snapshot)
+        _refresh(watchlist, view, snapshot)
     return (time.process_time() - started) / _REFRESHES
 
 
-def _refresh(watchlist: Watchlist, snapshot: Snapshot) -> None:
+def _refresh(watchlist: Watchlist, view: TableView, snapshot: Snapshot) -> None:
     """Do what the dashboard does with a snapshot, without drawing it."""
     board = watchlist.update(snapshot)
-    rows = in_order(matching(table_rows(board), ""), "STATUS")
+    view.show_board(board)
+    rows = view.rows(words="", by="STATUS")
     for row in rows[:_VISIBLE_ROWS]:
         _ = row.cells
     for gpu in board.gpus:

@@ -21,20 +21,27 @@ _OTHER_KEYS = (
 )
 """Keys of Textual, or without a binding on the dashboard."""
 _ATTACH_GRAPH = (
-    ("colours", "the budget by component: faint is still to come, full is held (without colour: capitals)"),
+    ("colours", "the budget by component: faint is still to come, full is held; red is beyond the budget"),
     ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
-    ("S C L F =", "start, CUDA context, loading weights, first step, steady"),
+    ("below it", "the phases of the run (S start, C context, L loading, F first step), and when it left its budget"),
     ("KNOWN BY", "the source of the peak: the probe, the driver, or readings this far apart"),
 )
 _BARS = (
-    ("held", "what is on the GPU now: each process, ▓ unattributed, ░ reserved by the driver"),
+    ("held", "what is on the GPU now: each process, ▓ unattributed, ░ reserved by the driver; red: beyond its budget"),
     ("budget", "what its jobs should hold, by component; the scale is the whole GPU, as for held"),
-    ("├──┤", "the range of that budget: a job outside it is over or under"),
+    ("├──┤", "the range of that budget: a job outside it is over or under; hatched: settings are guessed"),
     ("·", "what the allocator's cache keeps beyond the components"),
     ("┈", "the budget in the graph, whose height is the memory of the GPU"),
     ("┃", "where the budget ends, on the one-line bars"),
     ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; bars are scaled to its memory"),
     ("n/a", "not known; details say why"),
+)
+_TABLE = (
+    ("▸ ▾", "a run, or processes of one program: its processes are folded away, or shown below it"),
+    ("* ~", "marked, for k: all of the row's processes, or some"),
+    ("MAX", "of a run: the most that a rank holds; BUDGET and DIFF are of that rank"),
+    ("SPREAD", "of a run: how much more that is than the rank with the least holds"),
+    ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
 )
 _STATUS_HELP = {
     "loading": "has not loaded all of its weights yet",
@@ -103,6 +110,7 @@ def help_content(
     dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings)
     lines = [_heading("Keys"), *(_entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
     lines += [_heading("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
+    lines += [_heading("Reading the table"), *(_entry(sign, text) for sign, text in _TABLE)]
     lines += [line for section in sections.values() for line in section]
     lines += [_heading("Graph of a run"), *(_entry(sign, text) for sign, text in _ATTACH_GRAPH)]
     lines += [_heading("Components of a budget")]

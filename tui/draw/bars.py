@@ -174,8 +174,9 @@ def _filled(segment: BarSegment, start: int, end: int, text_end: int, line: str)
     """Return the cells of a segment: a line at its left, its label, its fill, and the label at its end."""
     size = end - start - len(line)
     room = min(end, text_end) - start - len(line)
-    text = next((label for label in segment.labels if len(label) <= room), "")
-    text = f" {text}" if text and not line and len(text) < room else text
+    margin = 0 if line in {"|", _OUTLINE} else 1
+    text = next((label for label in segment.labels if len(label) + margin * (len(label) > 1) <= room), "")
+    text = f" {text}" if text and not line and len(text) + 1 < room else text
     text = f"{text} " if text and segment.fill == HATCHED and len(text) < size else text
     gap = size - len(text) - len(segment.end_label)
     tail = segment.end_label if segment.end_label and gap >= bool(text) else ""

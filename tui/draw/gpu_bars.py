@@ -39,9 +39,11 @@ BUDGET_LINE = "┈"
 _MIN_PROCESS_CELLS = 1.5
 """Processes of fewer cells are drawn as one segment."""
 _MARK = "┃"
+_SHORT_NAMES = (9, 6)
+"""Characters that are left of a name in a narrow segment."""
 
 
-def held_cells(gpu: GpuRow, width: int, *, difference: bool = True, label_end: int | None = None) -> list[Cell]:
+def held_cells(gpu: GpuRow, width: int, *, figures: bool = True, label_end: int | None = None) -> list[Cell]:
     """Draw what is held now: jobs, what they hold beyond their budgets, other processes, the driver.
 
     The GPU's total must be known.
@@ -49,7 +51,7 @@ def held_cells(gpu: GpuRow, width: int, *, difference: bool = True, label_end: i
     Args:
         gpu: with its processes.
         width: in cells.
-        difference: write how far jobs are from their budgets where the bar ends.
+        figures: write the size of each process, and how far jobs are from their budgets.
         label_end: the cell at which labels end; None: they may stand anywhere.
     """
     reading, total = gpu.reading, gpu.reading.total_bytes or 1
@@ -58,13 +60,13 @@ def held_cells(gpu: GpuRow, width: int, *, difference: bool = True, label_end: i
     seen = [row for row in others if (row.process.used_bytes or 0) * width >= _MIN_PROCESS_CELLS * total]
     small = sum(row.process.used_bytes or 0 for row in others if row not in seen)
     beyond = [beyond_budget_bytes(row) for row in jobs]
-    words, colour = _difference(gpu) if difference else ("", None)
-    segments = [_process_segment(row, less_bytes=more) for row, more in zip(jobs, beyond, strict=True)]
+    words, colour = _difference(gpu) if figures else ("", None)
+    segments = [_process_segment(row, less_bytes=more, figures=figures) for row, more in zip(jobs, beyond, strict=True)]
     segments.append(beyond_segment(sum(beyond), words))
-    segments += [_process_segment(row) for row in seen]
+    segments += [_process_segment(row, figures=figures) for row in seen]
     segments.append(BarSegment(size_bytes=small, colour=NO_JOB))
     rest = (reading.used_bytes if reading.processes is None else reading.remaining_bytes) or 0
-    segments.append(memory_segment("unattributed", rest, min_one_cell=rest >= UNSEEN_BYTES))
+    segments.append(memory_segment("unattributed", rest, min_one_cell=rest * 100 >= total))
     segments.append(memory_segment("reserved", _unavailable_bytes(reading)))
     cells = draw_bar(segments, scale_bytes=total, width=width, label_end=label_end)
     return _with_end_label(cells, words, colour) if words else cells
@@ -88,16 +90,18 @@ def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
         return None
     slack = memory_segment("slack", expected - components.total_bytes)
     return draw_bar(
-        [*component_segments(components, budget=_only_budget(gpu), uncertain=is_uncertain(gpu)), slack],
+        [*component_segments(components, budget=_wording_budget(gpu), uncertain=is_uncertain(gpu)), slack],
         scale_bytes=gpu.reading.total_bytes or 1,
         width=width,
         marked=BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected),
     )
 
 
-def _only_budget(gpu: GpuRow) -> Budget | None:
-    jobs = gpu.rows_with_budget
-    return jobs[0].budget if len(jobs) == 1 else None
+def _wording_budget(gpu: GpuRow) -> Budget | None:
+    """Return a budget in whose words the sum can be shown: of the only job, or of any if all are servers."""
+    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
+    alike = len(budgets) == 1 or all(budget.serving is not None for budget in budgets)
+    return budgets[0] if budgets and alike else None
 
 
 def is_uncertain(gpu: GpuRow) -> bool:
@@ -108,9 +112,9 @@ def is_uncertain(gpu: GpuRow) -> bool:
 def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
     """Draw what is held now, with a mark where the budget expects it to end."""
     if gpu.expected_bytes is None or not width:
-        return held_cells(gpu, width, difference=False)
+        return held_cells(gpu, width, figures=False)
     at = min(width - 1, max(0, round(gpu.expected_bytes * width / (gpu.reading.total_bytes or 1)) - 1))
-    cells = held_cells(gpu, width, difference=False, label_end=at)
+    cells = held_cells(gpu, width, figures=False, label_end=at)
     ground = cells[at].ground
     cells[at] = Cell(_MARK, ground and ink_on(ground), ground)
     return cells
@@ -136,11 +140,18 @@ def _unavailable_bytes(reading: GpuReading) -> int:
     return max(0, reading.total_bytes - reading.used_bytes - reading.free_bytes)
 
 
-def _process_segment(row: ProcessRow, *, less_bytes: int = 0) -> BarSegment:
+def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> BarSegment:
     name = printable(row.job.label) if row.job else process_name(row.process)
     size = format_gib(row.process.used_bytes)
-    labels = (f"{name} {size}", name, size) if cell_len(name) == len(name) else (size,)
-    return BarSegment(size_bytes=(row.process.used_bytes or 0) - less_bytes, colour=held_colour(row), labels=labels)
+    names = [name, *(f"{name[:length]}…" for length in _SHORT_NAMES if length < len(name) - 1)]
+    if cell_len(name) != len(name):  # a cell has one character
+        labels = [size] if figures else []
+    elif figures:
+        labels = [f"{name} {size}", name, *(f"{each} {size}" for each in names[1:]), *names[1:]]
+    else:
+        labels = names
+    held = (row.process.used_bytes or 0) - less_bytes
+    return BarSegment(size_bytes=held, colour=held_colour(row), labels=tuple(labels))
 
 
 def held_colour(row: ProcessRow) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.host import duration_text
 from vramtop.monitor.host.kinds import kind_label, program_of
 
-from .palette import STATUSES, VERDICTS, WARNING, Mark, on_colour
+from .memory_graph import TimeMark
+from .palette import PHASES, STATUSES, VERDICTS, WARNING, Mark, on_colour
 from .text_output import printable
 
 if TYPE_CHECKING:
@@ -103,6 +105,18 @@ def badge(mark: Mark, name: str) -> Content:
     return Content.styled(text, _CALM_STYLES.get(name, MUTED))
 
 
+def run_moments(row: ProcessRow) -> tuple[TimeMark, ...]:
+    """Return the starts of the phases of a process, and the moment at which it left its budget."""
+    marks = [TimeMark(start.time, (PHASES[start.phase][1], PHASES[start.phase][0])) for start in row.phase_starts]
+    comparison = row.comparison
+    if comparison is not None and comparison.left_budget_at is not None and comparison.diverges:
+        sign, at = STATUSES[comparison.status], time.localtime(comparison.left_budget_at)
+        clock = time.strftime("%H:%M:%S", at)
+        labels = (f"{sign.letter} {sign.word.lower()} since {clock}", f"{sign.letter} {clock}", sign.letter)
+        marks.append(TimeMark(comparison.left_budget_at, labels, sign.colour))
+    return tuple(marks)
+
+
 def worst_row(rows: Iterable[ProcessRow]) -> ProcessRow | None:
     """Return the row with the worst status; None if no row has a status."""
     compared = [row for row in rows if row.comparison]
@@ -120,21 +134,22 @@ def severity_rank(row: ProcessRow) -> int:
     return len(WORST_FIRST) if row.comparison is None else WORST_FIRST.index(row.comparison.status)
 
 
-def gpu_status(gpu: GpuRow) -> Content:
-    """Return the GPU's state by its worst job: sign, word and difference; without a job, why there is none."""
+def gpu_status(gpu: GpuRow, width: int) -> Content:
+    """Return the GPU's state by its worst job: sign, word, and at the right the difference; or why there is no job."""
     for fault in gpu.reading.faults:
         if fault.field is None:
             return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
     row = worst_row(gpu.rows)
     if row and row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
-        return Content.assemble(status, difference_label(row.comparison))
+        return left_and_right(status, Content.assemble(difference_label(row.comparison)), width)
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)
     if gpu.reading.processes is None:
         return Content.styled(" processes n/a", MUTED)
-    return Content.styled(" no budget" if gpu.rows else " idle", MUTED)
+    reason = next((row.no_budget_reason for row in gpu.rows if row.no_budget_reason), "no budget")
+    return Content.styled(f" {reason}" if gpu.rows else " idle", MUTED)
 
 
 def join_to_width(parts: Iterable[Content | str], width: int) -> Content:

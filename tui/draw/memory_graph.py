@@ -1,11 +1,13 @@
 """Memory over time as plain data, on an axis that begins at zero: 90 % of the top looks 90 % full."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from vramtop.estimator.common import GIB
 
 from .bars import Cell
+from .palette import NEUTRAL
 
 Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""
@@ -85,6 +87,90 @@ def axis_labels(top_bytes: int, height: int, *, ascii_only: bool) -> list[str]:
     digits = 0 if top_bytes >= 10 * GIB else 1
     width = len(f"{top_bytes / GIB:.{digits}f}")
     return [f"{named[y]:{width}.{digits}f} {tick}" if y in named else f"{'':{width}} {edge}" for y in range(height)]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMark:
+    """A moment of a run, such as the start of a phase."""
+
+    time: float
+    """Unix seconds."""
+    labels: tuple[str, ...]
+    """Its name, the longest variant first."""
+    colour: str | None = None
+    """The colour of a moment that needs attention; None: of another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineMark:
+    """A moment on the horizontal axis."""
+
+    column: int
+    labels: tuple[str, ...]
+    """Its name, the longest variant first."""
+    colour: str | None = None
+    """The colour of a moment that needs attention, which is named before all others; None: of another one."""
+
+
+def timeline_marks(
+    marks: Sequence[TimeMark], *, width: int, span_seconds: float, now: float
+) -> tuple[TimelineMark, ...]:
+    """Return the moments that a graph shows with their columns; the phase that lasts into it stands at its left.
+
+    Args:
+        marks: the moments, oldest first.
+        width: in columns.
+        span_seconds: seconds of the full width.
+        now: Unix seconds at the right edge.
+    """
+    if width <= 0:
+        return ()
+    columns = [column_of(mark.time, width=width, span_seconds=span_seconds, now=now) for mark in marks]
+    older = [mark for mark, column in zip(marks, columns, strict=True) if column is None and not mark.colour]
+    shown = [
+        TimelineMark(column, mark.labels, mark.colour)
+        for mark, column in zip(marks, columns, strict=True)
+        if column is not None
+    ]
+    return (*(TimelineMark(0, mark.labels) for mark in older[-1:]), *shown)
+
+
+def timeline_cells(marks: Sequence[TimelineMark], width: int, *, empty: str = " ") -> list[Cell]:
+    """Return the row below a graph: each moment as a line, with its name right of it where there is room.
+
+    Args:
+        marks: the moments; those in the same column in order.
+        width: in columns.
+        empty: the character between them.
+    """
+    cells: list[Cell] = [Cell(empty)] * width
+    taken: list[bool] = [False] * width
+    for mark in (mark for mark in marks if mark.colour and mark.column < width):
+        start, label = _alarm_place(mark, width)
+        for at, char in enumerate(label, start=start):
+            cells[at], taken[at] = Cell(char, mark.colour), True
+    others = sorted((mark for mark in marks if not mark.colour and mark.column < width), key=lambda mark: mark.column)
+    for mark, after in zip(others, [*(mark.column for mark in others[1:]), width], strict=False):
+        end = max(after, mark.column + 1)
+        end = next((at for at in range(mark.column, end) if taken[at]), end)
+        line = "▏" if end - mark.column > 1 else ""
+        label = next((label for label in mark.labels if len(label) <= end - mark.column - len(line)), "")
+        for at, char in enumerate(f"{line}{label}", start=mark.column):
+            cells[at], taken[at] = Cell(char, NEUTRAL), True
+    return cells
+
+
+def _alarm_place(mark: TimelineMark, width: int) -> tuple[int, str]:
+    """Return where a label begins whose first character is a sign: right of its moment, otherwise left of it."""
+    *named, sign = mark.labels
+    for label in named:
+        if len(label) <= width - mark.column:
+            return mark.column, label
+    for label in named:
+        words = f"{label.partition(' ')[2]} {label[0]}"
+        if len(words) <= mark.column + 1:
+            return mark.column + 1 - len(words), words
+    return mark.column, sign
 
 
 def _first_slot(width: int, slot_seconds: float, now: float) -> int:

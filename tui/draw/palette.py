@@ -21,7 +21,7 @@ from .contrast import WHITE, contrast, parse_hex
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget, ComponentName
-    from vramtop.monitor.board.divergence import Status
+    from vramtop.monitor.board.divergence import RunPhase, Status
     from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.preflight.context import CheckStatus
     from vramtop.monitor.snapshot import GpuReading
@@ -47,7 +47,7 @@ class Mark:
         return self.short or self.word
 
 
-GOOD, BAD, WARNING, NEUTRAL, UNCERTAIN = "#20734a", "#cb1a16", "#c4770d", "#7c7f8e", "#2c8be4"
+GOOD, BAD, WARNING, NEUTRAL, UNCERTAIN = "#207346", "#cb1a16", "#c4770d", "#7c7f8e", "#2c8be4"
 DARK_INK, LIGHT_INK = "#0b1220", "#ffffff"
 """Letters that stand on one of the palette's colours."""
 BEYOND_BUDGET = BAD
@@ -95,6 +95,15 @@ STATUSES: dict[Status, Mark] = {
     "unknown": Mark("?", "unknown", NEUTRAL),
 }
 
+PHASES: dict[RunPhase, tuple[str, str]] = {
+    "started": ("S", "start"),
+    "context": ("C", "context"),
+    "loading": ("L", "loading"),
+    "warming_up": ("F", "first step"),
+    "steady": ("=", "steady"),
+}
+"""Letter and name of each phase of a run."""
+
 VERDICTS: dict[Verdict, Mark] = {
     "fits": Mark("✓", "FITS", GOOD),
     "tight": Mark("!", "TIGHT", WARNING),
@@ -135,12 +144,6 @@ def ink_on(colour: str) -> str:
 def on_colour(colour: str) -> str:
     """Return the style of letters that stand on a hexadecimal colour."""
     return f"{ink_on(colour)} on {colour}"
-
-
-def darker(colour: str, share: float = 0.72) -> str:
-    """Return a darker shade of a hexadecimal colour; the default differs visibly from it."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"#{round(red * share):02x}{round(green * share):02x}{round(blue * share):02x}"
 
 
 def blend(colour: str, ground: str, share: float) -> str:

@@ -43,6 +43,8 @@ class Comparison:
     """Phase of the run; None: unknown."""
     trend: GrowthTrend | None = None
     """Trend of a job that grows although it should be steady."""
+    left_budget_at: float | None = None
+    """Unix seconds at which it went over its budget, or was steady below it; None: it did not, or that was not seen."""
 
     @property
     def difference_bytes(self) -> int | None:
@@ -92,6 +94,7 @@ def compare_with_budget(
         sentence=sentence,
         phase=tracker.phase if observed is not None else None,
         trend=trend,
+        left_budget_at=tracker.steady_since if status == "under" else tracker.over_since,
     )
 
 
@@ -121,7 +124,7 @@ def _incomplete(comparison: Comparison, reason: str) -> Comparison:
     observed = comparison.observed_bytes
     held = "its memory is not known" if observed is None else f"holds {format_gib(observed)} GiB"
     sentence = f"{held}, which cannot be judged: {reason}"
-    return replace(comparison, status="incomplete", sentence=sentence, trend=None)
+    return replace(comparison, status="incomplete", sentence=sentence, trend=None, left_budget_at=None)
 
 
 def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> Status:

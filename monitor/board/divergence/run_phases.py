@@ -7,7 +7,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import MIB
 
 from ...snapshot import ProcessCounters
-from .bounds import reaches_budget
+from .bounds import exceeds_budget, reaches_budget
 
 RunPhase = Literal["started", "context", "loading", "warming_up", "steady"]
 """Process started; CUDA context created; weights being loaded; first steps; memory at its final level."""
@@ -61,6 +61,8 @@ class PhaseTracker:
     phase_starts: tuple[PhaseStart, ...] = ()
     peak_bytes: int | None = None
     """Highest reading."""
+    over_since: float | None = None
+    """Unix seconds of the first reading above the budget since the last one within it; None: it is within it."""
     _first_time: float | None = None
     _changed: tuple[float, int] = (0.0, 0)
     """Time and bytes of the last change of memory."""
@@ -114,6 +116,13 @@ class PhaseTracker:
         if size > self._rose[1] + min_change:
             self._rose = time, size
         self.peak_bytes = size if self.peak_bytes is None else max(self.peak_bytes, size)
+        exceeds = exceeds_budget(self.budget.peak, size, exceeded=self.over_since is not None)
+        self.over_since = (time if self.over_since is None else self.over_since) if exceeds else None
+
+    @property
+    def steady_since(self) -> float | None:
+        """Unix seconds at which it became steady; None: it is not, or that was not seen."""
+        return next((start.time for start in reversed(self.phase_starts) if start.phase == "steady"), None)
 
     def _phase_at(self, time: float, size: int | None, steps: int | None) -> tuple[RunPhase, float]:
         """Return the phase by this reading, and the time at which it started."""

@@ -81,3 +81,16 @@ def test_a_server_without_known_rules_is_named(start: Start, tmp_path: Path) -> 
     pid = start([sys.executable, "-m", "lmdeploy.serve", "Qwen/Qwen3-0.6B"])
     with pytest.raises(UnreadableProcessError, match="belongs to LMDeploy, a server"):
         read_run(pid)
+
+
+def test_workers_without_titles_are_those_on_the_gpus(start: Start, vllm: str) -> None:
+    Path(vllm).write_text(
+        "import os, time\n"
+        "if not os.fork() and not os.fork():\n    print('ready', flush=True)\n"  # an engine, and its worker
+        "time.sleep(120)\n"
+    )
+    pid = start([sys.executable, vllm, "serve", "Qwen/Qwen3-0.6B"])
+    engine, worker = sorted(child.pid for child in psutil.Process(pid).children(recursive=True))
+    attached = read_run(worker, on_gpu={engine, worker})
+    assert [rank.pid for rank in attached.ranks] == [engine, worker]
+    assert attached.reading.value("inference.engine") == "vllm"

@@ -58,7 +58,7 @@ def test_small_segments_keep_one_cell_only_on_request() -> None:
 )
 def test_a_bar_always_has_the_requested_width(sizes, labels, scale, width, low, outlined, hatched) -> None:
     fill = HATCHED if hatched else " "
-    parts = [filled(size, fill, colour="#20734a", labels=tuple(labels), end_label="+1.0") for size in sizes]
+    parts = [filled(size, fill, colour="#207346", labels=tuple(labels), end_label="+1.0") for size in sizes]
     marked = None if low is None else BarRange(low_bytes=low, high_bytes=low + 30)
     cells = draw_bar(parts, scale_bytes=scale, width=width, marked=marked, outlined=outlined)
     assert len(cells) == width
@@ -66,15 +66,15 @@ def test_a_bar_always_has_the_requested_width(sizes, labels, scale, width, low, 
 
 
 def test_a_segment_has_the_longest_label_for_which_there_is_room_and_no_row_of_letters() -> None:
-    assert budget_bar(width=80) == " weights 15.0  ▏gradients 15.0▏optimizer 30.0               " + " " * 20
+    assert budget_bar(width=80) == " weights 15.0  ▏grad 15.0     ▏optimizer 30.0               " + " " * 20
 
 
 def test_labels_shrink_from_words_with_figures_to_letters() -> None:
-    labels = {width: budget_bar(width=width).replace("▏", " ").split() for width in (80, 64, 40, 24, 10)}
-    assert labels[80] == ["weights", "15.0", "gradients", "15.0", "optimizer", "30.0"]
-    assert labels[64] == ["weights", "15.0", "grad", "15.0", "optimizer", "30.0"]
-    assert labels[40] == ["weights", "grad", "optimizer", "30.0"]
-    assert labels[24] == ["W", "grad", "optim"]
+    labels = {width: budget_bar(width=width).replace("▏", " ").split() for width in (90, 72, 40, 24, 10)}
+    assert labels[90] == ["weights", "15.0", "gradients", "15.0", "optimizer", "30.0"]
+    assert labels[72] == ["weights", "15.0", "grad", "15.0", "optimizer", "30.0"]
+    assert labels[40] == ["weights", "grad", "optim", "30.0"]
+    assert labels[24] == ["W", "G", "optim"]
     assert labels[10] == ["W", "G", "O"]
 
 
@@ -103,7 +103,7 @@ def test_guessed_components_are_hatched_and_outlined_and_have_no_ground() -> Non
 def test_the_range_is_marked_on_the_scale_and_hides_no_label() -> None:
     marked = BarRange(low_bytes=40 * GIB, high_bytes=70 * GIB)
     assert budget_bar(width=80, marked=marked) == (
-        " weights 15.0  ▏gradients 15.0▏optim    ├" + "─" * 28 + "┤" + " " * 10
+        " weights 15.0  ▏grad 15.0     ▏optim    ├" + "─" * 28 + "┤" + " " * 10
     )
     cells = draw_bar(component_segments(FULL), scale_bytes=80 * GIB, width=80, marked=marked)
     assert cells[45].ground == COMPONENTS["optimizer"].colour
@@ -123,9 +123,9 @@ def test_what_is_beyond_the_limit_is_one_red_segment_with_the_difference_at_its_
 
 
 def test_runs_join_neighbours_of_the_same_colours() -> None:
-    parts = [filled(50, " ", colour="#20734a"), filled(50, "G", colour="#cb1a16")]
+    parts = [filled(50, " ", colour="#207346"), filled(50, "G", colour="#cb1a16")]
     cells = draw_bar(parts, scale_bytes=100, width=4)
-    assert cell_runs(cells) == [("  ", "#ffffff", "#20734a"), ("GG", "#cb1a16", None)]
+    assert cell_runs(cells) == [("  ", "#ffffff", "#207346"), ("GG", "#cb1a16", None)]
 
 
 def test_a_bar_is_written_in_the_colours_of_the_output() -> None:

@@ -9,8 +9,7 @@ from vramtop.monitor.board import NOT_ON_GPU_YET, ProcessRow
 from vramtop.monitor.board.divergence import PeakUsage
 from vramtop.monitor.snapshot import ProcessKey
 
-from ...draw import STATUSES, CellText, difference_label, status_tone
-from .rank_text import PHASES
+from ...draw import PHASES, STATUSES, CellText, difference_label, status_tone
 
 RankColumn = Literal[
     "RANK", "PID", "GPU", "HOLDS", "PEAK", "KNOWN BY", "BUDGET", "DIFF", "STATUS", "PHASE", "STEP", "S/STEP"

@@ -31,6 +31,7 @@ from ...draw import (
     printable,
     severity_rank,
     shorten,
+    signed_gib,
 )
 
 if TYPE_CHECKING:
@@ -44,8 +45,11 @@ if TYPE_CHECKING:
 
 STALE_INTERVALS = 3
 """Readings older than this number of intervals are stale."""
-_SHORTENINGS = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
+_SHORTENINGS = ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (3, 2))
 """Steps in which running and pending jobs are shortened until the summary fits the width."""
+_CALM: tuple[Status, ...] = ("loading", "warming_up", "incomplete", "ended")
+"""Statuses that need no attention."""
+_MAX_NAMED_JOBS = 2
 _MAX_ANOMALY_LINES = 2
 """The GPUs below need the room."""
 _MAX_GPU_FAULTS = 2
@@ -169,11 +173,11 @@ def summary_line(board: Board, width: int) -> Content:
     present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
     settled = [status for status in present if status not in ("loading", "warming_up")]
     pressing = [status for status in settled if status not in ("on_budget", "ended")]
-    heads = [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
-    if reading:
-        heads[0].append(Content.styled(reading, MUTED))
-    if not jobs:
-        heads[0] = [Content.styled("no running job has a budget", MUTED)]
+    heads = [[_named(status, jobs) for status in present]]
+    heads += [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
+    if more := reading if jobs else "no running job has a budget":
+        heads[0].append(Content.styled(more, MUTED))
+        heads[1].append(Content.styled(more, MUTED))
     tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
     lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _SHORTENINGS]
     fitting = (line for line in lines if line.cell_length <= width)
@@ -183,9 +187,11 @@ def summary_line(board: Board, width: int) -> Content:
 def _reading(board: Board) -> str | None:
     """Return how many running jobs have been read by themselves; None: all that may be."""
     progress = board.attach_progress
-    if progress is None or progress.read >= progress.total:
+    if progress is None:
         return None
-    return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a running job"
+    if progress.read < progress.total:
+        return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a run"
+    return "reading the runs" if any(row.no_budget_reason == "reading…" for row in board.processes) else None
 
 
 def _without_budgets(board: Board) -> str:
@@ -219,12 +225,32 @@ def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
     return jobs
 
 
+def _named(status: Status, jobs: Sequence[_Running]) -> Content:
+    """Return the jobs of a status, by name if they are few and need attention."""
+    mark, those = STATUSES[status], [job for job in jobs if job.status == status]
+    if status == "on_budget" and len(those) == len(jobs):
+        words = f"all {len(jobs)} jobs" if len(jobs) > 1 else "the running job"
+        return Content.styled(f"{mark.letter} {words} {mark.word}", "$text-success")
+    if status in ("on_budget", *_CALM) or len(those) > _MAX_NAMED_JOBS:
+        return _count(status, jobs)
+    names = []
+    for job in those:
+        label = printable(job.worst[0].job.label) if job.worst[0].job else "?"
+        most = max(
+            (row.comparison for row in job.worst if row.comparison), key=lambda each: abs(each.difference_bytes or 0)
+        )
+        gpus = gpu_list(gpu_labels(job.worst), most=4)
+        names.append(f"{shorten(label, 24)} {signed_gib(most.difference_bytes)} on GPU {gpus}")
+    sign = (f" {mark.letter} {mark.word} ", f"bold {on_colour(mark.colour)}")
+    return Content.assemble(sign, f" {', '.join(names)}")
+
+
 def _count(status: Status, jobs: Sequence[_Running]) -> Content:
     mark, those = STATUSES[status], [job for job in jobs if job.status == status]
     words = f"{mark.letter} {len(those)} {mark.word}"
     if status == "on_budget":
         return Content.styled(words, "$text-success")
-    if status in ("loading", "warming_up", "incomplete", "ended"):
+    if status in _CALM:
         return Content.styled(words, MUTED)
     gpus = gpu_labels(row for job in those for row in job.worst)
     where = f"GPU {gpu_list(gpus, most=4)}"

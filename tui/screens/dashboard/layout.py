@@ -1,12 +1,10 @@
 """The dashboard's layout: panels or rows, their heights, and what is left out when there is little room."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
-from .gpus import FRAME_LINES
+from .gpus import FRAME_LINES, PanelNeed, PanelPlace, place_panels
 
-_MIN_PANEL_WIDTH = 78
-_MIN_PANEL_WITH_GRAPH = FRAME_LINES + 2
 _MAX_GRAPH_HEIGHT = 8
 _MIN_TABLE_HEIGHT = 5
 
@@ -15,12 +13,10 @@ _MIN_TABLE_HEIGHT = 5
 class DashboardLayout:
     """Heights of the parts between header and footer."""
 
-    panels: bool
-    """A panel for each GPU; otherwise one row each."""
-    columns: int = 1
-    """Number of panels side by side."""
+    panels: tuple[PanelPlace, ...] | None
+    """The place of each GPU's panel; None: one row each."""
     graph_height: int
-    """Height of the graph in each panel, or in the open one."""
+    """Height of the graph in the open panel."""
     gpu_height: int
     """Height of all panels or of all rows, without the open panel."""
     titles: bool = False
@@ -31,13 +27,15 @@ class DashboardLayout:
     legend: bool
 
 
-def plan_layout(*, width: int, height: int, gpus: int, processes: int, pending: int, budgets: bool) -> DashboardLayout:
+def plan_layout(
+    *, width: int, height: int, gpus: Sequence[PanelNeed], processes: int, pending: int, budgets: bool
+) -> DashboardLayout:
     """Divide ``height`` lines so that all GPUs and some processes are visible, and graphs get the rest.
 
     Args:
         width: columns of the terminal.
         height: lines between summary and footer.
-        gpus: number of GPUs.
+        gpus: how much room each GPU needs.
         processes: rows of the process table.
         pending: number of pending jobs.
         budgets: a budget is on the screen, so that its letters need a legend.
@@ -45,29 +43,16 @@ def plan_layout(*, width: int, height: int, gpus: int, processes: int, pending: 
     table = min(max(_MIN_TABLE_HEIGHT, processes + 1), max(8, height * 35 // 100))
     waiting = min(pending, max(1, height // 8))
     legend = budgets and height >= 30
-    room = height - table - waiting - legend
-    columns = _columns(width, gpus, room)
-    if columns:
-        each = min(room // ceil(gpus / columns), FRAME_LINES + _MAX_GRAPH_HEIGHT) if gpus else 0
-        return DashboardLayout(
-            panels=True,
-            columns=columns,
-            graph_height=max(0, each - FRAME_LINES),
-            gpu_height=each * ceil(gpus / columns),
-            pending_height=waiting,
-            legend=legend,
-        )
-    return _rows(height, gpus, table, waiting, legend=legend)
-
-
-def _columns(width: int, gpus: int, room: int) -> int:
-    """Return how many panels fit side by side, with graphs if possible; 0: no panels fit."""
-    possible = range(1, max(1, min(gpus, width // _MIN_PANEL_WIDTH)) + 1)
-    for enough in (_MIN_PANEL_WITH_GRAPH, FRAME_LINES):
-        for columns in possible:
-            if room >= enough * ceil(gpus / columns):
-                return columns
-    return 0
+    places = place_panels(gpus, width=width, room=height - table - waiting - legend)
+    if places is None:
+        return _rows(height, len(gpus), table, waiting, legend=legend)
+    return DashboardLayout(
+        panels=places,
+        graph_height=0,
+        gpu_height=max((place.y + place.height for place in places), default=0),
+        pending_height=waiting,
+        legend=legend,
+    )
 
 
 def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> DashboardLayout:
@@ -78,7 +63,7 @@ def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> 
     left = height - gpus - table - waiting - titles - legend
     open_panel = left >= FRAME_LINES
     return DashboardLayout(
-        panels=False,
+        panels=None,
         graph_height=min(_MAX_GRAPH_HEIGHT, left - FRAME_LINES) if open_panel else 0,
         gpu_height=max(1, min(gpus, height - _MIN_TABLE_HEIGHT)),
         titles=titles,

@@ -5,7 +5,7 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.divergence.divergence_status import Comparison, Status, compare_with_budget
+from vramtop.monitor.board.divergence.divergence_status import Comparison, Status, as_far_as_known, compare_with_budget
 from vramtop.monitor.board.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
@@ -170,3 +170,14 @@ def test_the_peak_usage_names_its_source(make_budget: Callable[..., Budget]) -> 
     still = compare_with_budget(tracker, held, process=replace(process, counters=unsure)).peak_usage
     assert still is not None
     assert still.source == "seen"
+
+
+def test_the_moment_at_which_a_job_left_its_budget_is_known(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(low=38, high=44)
+    assert judge(budget, readings(40, 41, 43)).left_budget_at is None
+    assert judge(budget, readings(40, 41, 46, 47, 48)).left_budget_at == 1_002
+    assert judge(budget, readings(46, 41, 46, 47)).left_budget_at == 1_002
+    assert judge(budget, readings(46, 43.9, 46)).left_budget_at == 1_000  # it was barely below for a moment
+    under = judge(budget, readings(1, *[20.0] * 250))
+    assert (under.status, under.left_budget_at) == ("under", 1_001)
+    assert as_far_as_known(judge(budget, readings(40, 48)), budget, ["micro_batch"]).left_budget_at is None

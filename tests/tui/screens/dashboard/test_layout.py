@@ -1,41 +1,95 @@
-from math import ceil
-
 import pytest
 
-from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_height
-from vramtop.tui.screens.dashboard.layout import plan_layout
+from vramtop.tui.screens.dashboard.gpus.panel_places import PanelNeed, PanelPlace, place_panels
+from vramtop.tui.screens.dashboard.gpus.panel_shape import FRAME_LINES, JOBLESS_LINES
+from vramtop.tui.screens.dashboard.layout import DashboardLayout, plan_layout
+
+
+def plan(needs: list[PanelNeed], size: tuple[int, int] = (120, 37), **changes) -> DashboardLayout:
+    facts = {"processes": 40, "pending": 0, "budgets": True}
+    return plan_layout(width=size[0], height=size[1], gpus=needs, **(facts | changes))
+
+
+def graphs(needs: list[PanelNeed], *, width: int = 120, room: int) -> list[int]:
+    return [place.graph_height for place in placed(needs, width=width, room=room)]
+
+
+def placed(needs: list[PanelNeed], *, width: int = 120, room: int) -> tuple[PanelPlace, ...]:
+    places = place_panels(needs, width=width, room=room)
+    assert places is not None
+    return places
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 3, 4, 8, 16, 40])
-@pytest.mark.parametrize("size", [(80, 21), (100, 27), (120, 37), (200, 57), (80, 10)])
+@pytest.mark.parametrize("size", [(80, 21), (100, 27), (120, 37), (160, 47), (200, 57), (80, 10)])
 @pytest.mark.parametrize("pending", [0, 1, 9])
-def test_parts_fit_the_height_and_leave_space_for_the_table(gpus: int, size: tuple[int, int], pending: int):
+@pytest.mark.parametrize("kind", ["jobless", "calm", "diverging", "mixed"])
+def test_parts_fit_the_height_and_no_gpu_is_lost(gpus: int, size: tuple[int, int], pending: int, kind) -> None:
     width, height = size
-    plan = plan_layout(width=width, height=height, gpus=gpus, processes=500, pending=pending, budgets=True)
-    opened = panel_height(plan.graph_height) if plan.open_panel else 0
-    taken = plan.gpu_height + plan.titles + opened + plan.pending_height + plan.legend
+    needs = [("jobless", "calm", "diverging")[at % 3] if kind == "mixed" else kind for at in range(gpus)]
+    layout = plan(needs, size, processes=500, pending=pending)
+    opened = FRAME_LINES + layout.graph_height if layout.open_panel else 0
+    taken = layout.gpu_height + layout.titles + opened + layout.pending_height + layout.legend
     assert height - taken >= 5
-    if plan.panels and gpus:
-        assert plan.gpu_height == panel_height(plan.graph_height) * ceil(gpus / plan.columns)
+    if layout.panels is None:
+        return
+    assert len(layout.panels) == gpus
+    cells = {
+        (x, y)
+        for place in layout.panels
+        for x in range(place.x, place.x + place.width)
+        for y in range(place.y, place.y + place.height)
+    }
+    assert len(cells) == sum(place.width * place.height for place in layout.panels)  # they do not overlap
+    assert all(x < width and y < layout.gpu_height for x, y in cells)
 
 
-def test_few_gpus_get_panels_with_graphs_and_many_get_rows():
-    few = plan_layout(width=120, height=37, gpus=2, processes=4, pending=1, budgets=True)
-    assert few.panels
-    assert few.graph_height >= 4
-    many = plan_layout(width=120, height=37, gpus=16, processes=40, pending=2, budgets=True)
-    assert not many.panels
+def test_few_gpus_get_panels_with_graphs_and_many_get_rows() -> None:
+    few = plan(["calm"] * 2)
+    assert few.panels is not None
+    assert all(place.graph_height >= 4 for place in few.panels)
+    many = plan(["calm"] * 16)
+    assert many.panels is None
     assert many.gpu_height == 16
     assert many.open_panel
 
 
-def test_wide_terminal_puts_panels_side_by_side():
-    plan = plan_layout(width=200, height=57, gpus=8, processes=40, pending=0, budgets=True)
-    assert plan.columns == 2
-    assert plan.graph_height >= 2
+def test_sixteen_gpus_are_rows_at_80_x_24() -> None:
+    assert plan(["jobless"] * 16, (80, 21)).gpu_height == 16
+    assert plan(["jobless"] * 16, (80, 21)).panels is None
 
 
-def test_rows_that_do_not_fit_scroll_rather_than_hide_the_table():
-    plan = plan_layout(width=80, height=21, gpus=40, processes=40, pending=3, budgets=False)
-    assert plan.gpu_height == 16
-    assert plan.pending_height == 0
+def test_panels_stand_side_by_side_from_160_columns() -> None:
+    assert {place.x for place in placed(["calm"] * 2, width=159, room=40)} == {0}
+    assert {place.x for place in placed(["calm"] * 2, width=160, room=40)} == {0, 80}
+    eight = placed(["calm"] * 8, width=201, room=40)
+    assert [place.x for place in eight] == [0] * 4 + [100] * 4
+    assert {place.x + place.width for place in eight} == {100, 201}
+    assert {place.graph_height for place in eight} == {6}
+    assert {place.x for place in placed(["calm"], width=200, room=40)} == {0}
+
+
+def test_a_gpu_without_a_job_takes_two_lines_and_leaves_its_room_to_the_others() -> None:
+    places = placed(["jobless", "calm", "jobless"], room=20)
+    assert [place.height for place in places] == [JOBLESS_LINES, 13, JOBLESS_LINES]
+    assert [place.y for place in places] == [0, 2, 15]
+
+
+def test_the_room_goes_to_what_diverges() -> None:
+    assert graphs(["calm", "diverging", "calm"], room=24) == [0, 9, 0]
+    assert graphs(["calm", "diverging", "calm"], room=27) == [3, 9, 3]
+    assert graphs(["calm", "diverging"], room=40) == [4, 14]
+    assert graphs(["calm", "calm"], room=20) == [6, 6]
+    assert graphs(["diverging", "diverging"], room=13) == [3, 2]
+
+
+def test_panels_do_not_become_rows_when_jobs_start_or_diverge() -> None:
+    kinds: list[PanelNeed] = ["jobless", "calm", "diverging"]
+    for room in range(60):
+        assert len({place_panels([kind] * 5, width=120, room=room) is None for kind in kinds}) == 1
+
+
+def test_rows_that_do_not_fit_scroll_rather_than_hide_the_table() -> None:
+    layout = plan(["calm"] * 40, (80, 21), pending=3, budgets=False)
+    assert layout.gpu_height == 16
+    assert layout.pending_height == 0

@@ -98,7 +98,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert "40.0" not in listed[2]
         assert "shared" in listed[2]
         assert "12.0/20.0    8.0" in listed[3]
-        assert "… warming up −6.0" in listed[3]  # its job's 12 of 18 GiB
+        assert "… warming up   −6.0" in listed[3]  # its job's 12 of 18 GiB
         assert listed[3].startswith("▶")  # the device with the job, not its GPU
         opened = app.screen.query_one("#open", GpuPanel).shown.plain
         assert "0:9 MIG 1g.20gb of" in opened
@@ -111,12 +111,12 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
         await settle(pilot)
         panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
         assert [lines[0].split("of H100")[0].split("H100")[0] for lines in panels] == [
-            "┌─ 0 ",
-            "┌─ 0:3:0 MIG 1c.3g.40gb ",
-            "┌─ 0:3:1 MIG 2c.3g.40gb ",
+            "── 0 ",  # without a job: no frame
+            "── 0:3:0 MIG 1c.3g.40gb ",
+            "── 0:3:1 MIG 2c.3g.40gb ",
             "┌─ 0:9 MIG 1g.20gb ",
         ]
-        assert "in MIG mode: programs run in its 3 devices" in panels[0][2]
+        assert "in MIG mode: programs run in its 3 devices" in panels[0][1]
         assert "11.0 of 40.0 GiB (28 %), shared · free 29.0" in panels[1][0]
         assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]

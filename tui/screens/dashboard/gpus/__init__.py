@@ -10,14 +10,23 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .gpu_area import GpuArea as GpuArea, stale_seconds as stale_seconds
-    from .gpu_panel_text import FRAME_LINES as FRAME_LINES, graph_span as graph_span
+    from .gpu_graph_text import graph_span as graph_span
     from .gpu_rows import GpuRows as GpuRows
+    from .panel_places import (
+        PanelNeed as PanelNeed,
+        PanelPlace as PanelPlace,
+        panel_need as panel_need,
+        place_panels as place_panels,
+    )
+    from .panel_shape import FRAME_LINES as FRAME_LINES
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "gpu_area": "GpuArea stale_seconds",
-            "gpu_panel_text": "FRAME_LINES graph_span",
+            "gpu_graph_text": "graph_span",
             "gpu_rows": "GpuRows",
+            "panel_places": "panel_need PanelNeed place_panels PanelPlace",
+            "panel_shape": "FRAME_LINES",
         },
     )

@@ -9,9 +9,10 @@ from textual.containers import Container
 from ....draw import severity_rank
 from ....widgets import ContentLines, StaticLines
 from ..header_text import STALE_INTERVALS
-from .gpu_panel_text import PanelShape, panel_height, panel_lines
+from .gpu_panel_text import panel_lines
 from .gpu_row_text import gpu_name_width, gpu_row_titles
 from .gpu_rows import GpuRows
+from .panel_shape import PanelShape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ....draw import Readings
     from ...base import FeedStatus
     from ..layout import DashboardLayout
+    from .panel_places import PanelPlace
 
 
 _MIN_DETAILS_WIDTH = 100
@@ -71,18 +73,18 @@ class GpuArea:
         screen = self._screen
         panels, rows = screen.query_one("#panels", Container), screen.query_one(GpuRows)
         titles, opened = screen.query_one("#titles", StaticLines), screen.query_one("#open", GpuPanel)
-        panels.display = layout.panels and bool(board.gpus)
-        rows.display = not layout.panels
+        panels.display = bool(layout.panels)
+        rows.display = layout.panels is None
         titles.display = layout.titles
         opened.display = layout.open_panel
         stale = [stale_seconds(gpu, board, feed) for gpu in board.displayed_gpus]
         self.detailed = {}
-        if layout.panels:
+        if layout.panels is not None:
             self._fill_panels(panels, layout, len(board.displayed_gpus))
-            shape = PanelShape(width=width // layout.columns, graph_height=layout.graph_height)
-            self._demand_details(board.displayed_gpus, shape)
-            for panel, gpu, age in zip(self._panels, board.displayed_gpus, stale, strict=True):
-                _show_panel(panel, gpu, board, shape, stale_seconds=age, history=history)
+            self._demand_details(board.displayed_gpus, layout.panels[0].width if layout.panels else 0)
+            for panel, place, gpu, age in zip(self._panels, layout.panels, board.displayed_gpus, stale, strict=True):
+                panel.stand_at(place)
+                _show_panel(panel, gpu, board, place.shape, stale_seconds=age, history=history)
             return
         selected = self._selected_position(board.displayed_gpus)
         row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
@@ -93,12 +95,13 @@ class GpuArea:
         if layout.open_panel:
             shape = PanelShape(width=width, graph_height=layout.graph_height)
             gpu, age = board.displayed_gpus[selected], stale[selected]
-            self._demand_details([gpu], shape)
+            opened.styles.height = shape.height
+            self._demand_details([gpu], shape.width)
             _show_panel(opened, gpu, board, shape, stale_seconds=age, history=history)
 
-    def _demand_details(self, gpus: Sequence[GpuRow], shape: PanelShape) -> None:
+    def _demand_details(self, gpus: Sequence[GpuRow], panel_width: int) -> None:
         """Ask for fans and clock reasons of the GPUs in panels that have room for them."""
-        if shape.width >= _MIN_DETAILS_WIDTH:
+        if panel_width >= _MIN_DETAILS_WIDTH:
             self.detailed = {gpu.reading.whole_gpu_key: "compact" for gpu in gpus}
 
     def _fill_panels(self, container: Container, layout: DashboardLayout, count: int) -> None:
@@ -107,8 +110,6 @@ class GpuArea:
         while len(self._panels) < count:
             self._panels.append(GpuPanel())
             container.mount(self._panels[-1])
-        container.styles.grid_size_columns = layout.columns
-        container.styles.grid_rows = str(panel_height(layout.graph_height))
         container.styles.height = layout.gpu_height
 
     def _selected_position(self, shown: Sequence[GpuRow]) -> int:
@@ -153,10 +154,15 @@ class GpuPanel(ContentLines):
     ) -> None:
         """Show this GPU; the arguments are those of ``panel_lines``."""
         self._key = gpu.reading.key
-        height = panel_height(shape.graph_height)
-        if self._height != height:
-            self.styles.height = self._height = height
         self.set_class(stale_seconds is not None, "-stale")
         self.show_lines(panel_lines(gpu, history, shape, now=now, stale_seconds=stale_seconds))
 
-    _height: int | None = None
+    def stand_at(self, place: PanelPlace) -> None:
+        """Move it to this place, if it is not there yet."""
+        if self._place != place:
+            self._place = place
+            self.styles.position = "absolute"
+            self.styles.offset = place.x, place.y
+            self.styles.width, self.styles.height = place.width, place.height
+
+    _place: PanelPlace | None = None

@@ -1,36 +1,29 @@
 """The panel of a GPU as lines of text: held memory and budget on one scale, and a graph over time."""
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual.content import Content
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import UNSEEN_BYTES, format_gib
 from vramtop.monitor.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuReading, MigDevice
 
 from ....draw import (
     ALARM,
-    BUDGET_LINE,
     FAINT,
     MUTED,
-    NO_JOB,
     STATUSES,
-    Cell,
     Readings,
     badge,
     bar_content,
     budget_cells,
-    darker,
     difference_label,
     format_duration,
     gpu_figure_parts,
-    graph_levels,
     held_cells,
-    ink_on,
     join_to_width,
     left_and_right,
-    level_rows,
     printable,
     process_name,
     severity_rank,
@@ -38,31 +31,12 @@ from ....draw import (
     unattributed_label,
     worst_row,
 )
+from .gpu_graph_text import graph_lines
+from .panel_shape import LABEL_WIDTH, PanelShape, panel_line
 
-FRAME_LINES = 4
-"""Lines of a panel without a graph: two borders and two bars."""
-_LABEL_WIDTH = 8
 _NAME_WIDTH = 38
 """Cells for the name of a GPU in a wide panel, with the frame."""
-_GRAPH_SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PanelShape:
-    """Size of a panel."""
-
-    width: int
-    graph_height: int
-
-    @property
-    def figures_width(self) -> int:
-        """Cells for the figures right of each bar."""
-        return min(46, max(22, round(self.width * 0.3)))
-
-    @property
-    def bar_width(self) -> int:
-        """Cells of each bar, without 4 for the frame, 1 for the bar's end, and 1 for the gap before the figures."""
-        return max(8, self.width - 4 - _LABEL_WIDTH - self.figures_width - 2)
+_MIN_BAR_WIDTH = 12
 
 
 def panel_lines(
@@ -78,26 +52,37 @@ def panel_lines(
         stale_seconds: age of the reading if it is stale.
     """
     frame = _frame_style(gpu, stale=stale_seconds is not None)
-    inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *_graph_lines(gpu, history, shape, now)]
+    if not shape.framed:
+        return _jobless_lines(gpu, shape, stale_seconds)
+    inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *graph_lines(gpu, history, shape, now)]
     side = Content.styled("│", frame)
     room = shape.width - 4
-    figures = _figures(gpu.reading, max(shape.width // 2 + 8, shape.width - _NAME_WIDTH), stale_seconds)
     return [
-        _border("┌┐", _name(gpu.reading), figures, frame, shape.width),
+        _title("┌┐", gpu.reading, frame, shape, stale_seconds),
         *(Content.assemble(side, " ", left_and_right(line, Content(), room), " ", side) for line in inside),
         _border("└┘", _verdict(gpu, shape.width - 6), Content(), frame, shape.width),
     ]
 
 
-def panel_height(graph_height: int) -> int:
-    """Return the lines of a panel with a graph of this height."""
-    return FRAME_LINES + graph_height
+def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) -> list[Content]:
+    """Return a rule, and what is held, with why there is no budget."""
+    words = _why_no_budget(gpu)
+    if _is_shared(gpu) or not gpu.reading.total_bytes:
+        line = _held_line(gpu, shape)
+    else:
+        room = shape.width - 4 - LABEL_WIDTH
+        words = shorten(words, max(shape.figures_width, room - _MIN_BAR_WIDTH - 2))
+        cells = min(shape.bar_width, room - cell_len(words) - 2)
+        line = panel_line("held", bar_content(held_cells(gpu, cells)), Content.styled(words, MUTED), shape, cells)
+    return [
+        _title("──", gpu.reading, FAINT, shape, stale_seconds),
+        left_and_right(Content.assemble("  ", line), Content(), shape.width),
+    ]
 
 
-def graph_span(history: Readings, now: float) -> float:
-    """Return the seconds that a graph shows: the shortest span that contains the history."""
-    age = now - history[0][0] if history else 0.0
-    return next((span for span in _GRAPH_SPANS_SECONDS if age <= span), _GRAPH_SPANS_SECONDS[-1])
+def _title(corners: str, reading: GpuReading, style: str, shape: PanelShape, stale_seconds: float | None) -> Content:
+    figures = _figures(reading, max(shape.width // 2 + 8, shape.width - _NAME_WIDTH), stale_seconds)
+    return _border(corners, _name(reading), figures, style, shape.width)
 
 
 def used_words(reading: GpuReading) -> str:
@@ -132,38 +117,54 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
-    if isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of:
+    if isinstance(gpu.reading, MigDevice) and _is_shared(gpu):
         holders = ", ".join(f"{process_name(row.process)} {format_gib(row.process.used_bytes)}" for row in gpu.rows)
         words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of it {holders}' if holders else ''}"
-        return _line("held", Content.styled(words, MUTED), Content(), shape)
+        return panel_line("held", Content.styled(words, MUTED), Content(), shape)
     if not gpu.reading.total_bytes:
         reason = gpu.reading.reason("total_bytes") or "the GPU's total memory is not known"
         known = gpu.reading.attributed_bytes
         held = "" if known is None else f", processes hold {format_gib(known)} GiB"
-        return _line("held", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
-    return _line("held", bar_content(held_cells(gpu, shape.bar_width)), _held_figures(gpu, shape.figures_width), shape)
+        return panel_line("held", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
+    drawn = bar_content(held_cells(gpu, shape.bar_width))
+    return panel_line("held", drawn, _held_figures(gpu, shape.figures_width), shape)
 
 
 def _held_figures(gpu: GpuRow, width: int) -> Content:
-    reading = gpu.reading
+    reading, jobs = gpu.reading, gpu.rows_with_budget
     parts: list[Content | str] = []
     if reading.processes is None:
         parts.append("processes n/a")
+    elif jobs:
+        others = [row.process.used_bytes for row in gpu.rows if not row.budget]
+        parts.append(f"{_sum_words([row.process.used_bytes for row in jobs])} GiB")
+        parts += [f"{len(others)} other{'s' * (len(others) > 1)} {_sum_words(others)}"] if others else []
     elif gpu.rows:
         first, rest = gpu.rows[0], gpu.rows[1:]
         size = f" {format_gib(first.process.used_bytes)}"
         parts.append(shorten(process_name(first.process), min(16, width - len(size))) + size)
         if rest:
-            sizes = [row.process.used_bytes for row in rest]
-            known = [size for size in sizes if size is not None]
-            words = format_gib(sum(known)) if known else "n/a"
-            parts.append(f"{len(rest)} more {words}{' and n/a' if known and len(known) < len(sizes) else ''}")
-    parts.append(f"{unattributed_label(reading)} {format_gib(reading.remaining_bytes)}")
+            parts.append(f"{len(rest)} more {_sum_words([row.process.used_bytes for row in rest])}")
+    if reading.remaining_bytes is None or reading.remaining_bytes >= UNSEEN_BYTES:
+        parts.append(f"{unattributed_label(reading)} {format_gib(reading.remaining_bytes)}")
     parts.append(f"reserved {format_gib(reading.reserved_bytes)}")
     return join_to_width(parts, width)
 
 
-def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
+def _sum_words(sizes: Sequence[int | None]) -> str:
+    """Return the sum in GiB; what is not known is said."""
+    known = [size for size in sizes if size is not None]
+    if not known:
+        return "n/a"
+    return format_gib(sum(known)) + (" and n/a" if len(known) < len(sizes) else "")
+
+
+def _is_shared(gpu: GpuRow) -> bool:
+    return isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of is not None
+
+
+def _why_no_budget(gpu: GpuRow) -> str:
+    """Return why a GPU has no budget, in a few words."""
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         reason = gpu.reading.reason("mig")
@@ -172,17 +173,21 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
             if count
             else "in MIG mode, without devices"
         )
-        words = f"{words}; {printable(reason)}" if reason else words
-        return _line("budget", Content.styled(words, MUTED), Content(), shape)
-    if gpu.expected_bytes is None:
-        problem = next((row.problem for row in gpu.rows if row.problem), None)
-        words = "no job known here" if gpu.rows else "nothing runs here"
-        if problem:
-            words = f"n/a: {printable(problem)}"
-        elif gpu.reading.processes is None:
-            refused = (fault.message for fault in gpu.reading.faults if fault.field == "processes")
-            words = f"n/a: {printable(next(refused, 'its processes are not known'))}"
-        return _line("budget", Content.styled(words, MUTED), Content(), shape)
+        return f"{words}; {printable(reason)}" if reason else words
+    if problem := next((row.problem for row in gpu.rows if row.problem), None):
+        return f"n/a: {printable(problem)}"
+    if gpu.reading.processes is None:
+        refused = (fault.message for fault in gpu.reading.faults if fault.field == "processes")
+        return f"processes n/a: {printable(next(refused, 'not known'))}"
+    reasons = dict.fromkeys(row.no_budget_reason for row in gpu.rows if row.no_budget_reason)
+    if reasons:
+        return f"no budget: {', '.join(str(reason) for reason in reasons)}"
+    return "no job known here" if gpu.rows else "nothing runs here"
+
+
+def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
+    if gpu.reading.mig is not None or gpu.expected_bytes is None:
+        return panel_line("budget", Content.styled(_why_no_budget(gpu), MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
     peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget and row.budget.serving is None}
     figures = join_to_width(
@@ -193,81 +198,7 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
         shape.figures_width,
     )
     cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
-    return _line("budget", Content() if cells is None else bar_content(cells), figures, shape)
-
-
-def _graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -> list[Content]:
-    top = gpu.reading.total_bytes
-    if not top or shape.graph_height <= 0:
-        return [Content()] * max(0, shape.graph_height)
-    span = graph_span(history, now)
-    row = worst_row(gpu.rows)
-    colour = STATUSES[row.comparison.status].colour if row and row.comparison else NO_JOB
-    seen = max((size for _, size in history if size is not None), default=None)
-    levels = graph_levels(
-        history, width=shape.bar_width, height=shape.graph_height, top_bytes=top, span_seconds=span, now=now
-    )
-    return list(
-        _drawn_graph(
-            levels,
-            shape,
-            colour=darker(colour),
-            top_bytes=top,
-            expected_bytes=_expected_total(gpu),
-            seen_bytes=seen,
-            span_seconds=span,
-        )
-    )
-
-
-@lru_cache(maxsize=64)
-def _drawn_graph(
-    levels: tuple[int, ...],
-    shape: PanelShape,
-    *,
-    colour: str,
-    top_bytes: int,
-    expected_bytes: int | None,
-    seen_bytes: int | None,
-    span_seconds: float,
-) -> tuple[Content, ...]:
-    """Return the lines of the graph; cached, as a column spans several readings and rarely changes."""
-    rows = level_rows(levels, shape.graph_height, colour)
-    if expected_bytes is not None:
-        _draw_budget(rows, expected_bytes, top_bytes)
-    notes = [f"peak seen {format_gib(seen_bytes)}", f"{BUDGET_LINE * 2} expected {format_gib(expected_bytes)}"]
-    notes = [*(notes if expected_bytes is not None else notes[:1]), *[""] * len(rows)]
-    labels = [f"{span_seconds / 60:.0f} min", *[""] * len(rows)]
-    return tuple(
-        _line(label, bar_content(cells), Content.styled(note, MUTED), shape)
-        for label, cells, note in zip(labels, rows, notes, strict=False)
-    )
-
-
-def _expected_total(gpu: GpuRow) -> int | None:
-    """Return the memory of the GPU when its jobs hold their budgets and everything else stays as it is."""
-    if gpu.expected_bytes is None or gpu.reading.used_bytes is None:
-        return gpu.expected_bytes
-    held = sum(row.process.used_bytes or 0 for row in gpu.rows_with_budget)
-    return gpu.expected_bytes + max(0, gpu.reading.used_bytes - held)
-
-
-def _draw_budget(rows: list[list[Cell]], size_bytes: int, top_bytes: int) -> None:
-    """Draw a dotted line at the height of the budget, in every other cell where the graph is."""
-    height = len(rows)
-    row = rows[height - 1 - min(height - 1, size_bytes * height // top_bytes)]
-    for at, cell in enumerate(row):
-        if cell.char in " █" or at % 2:
-            ground = cell.colour if cell.char == "█" else None
-            row[at] = Cell(BUDGET_LINE, ground and ink_on(ground), ground)
-
-
-def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Content:
-    name = Content.styled(f"{label:{_LABEL_WIDTH}}", MUTED)
-    if not figures and drawn.cell_length != shape.bar_width:
-        return Content.assemble(name, drawn.truncate(shape.width - 4 - _LABEL_WIDTH, ellipsis=True))
-    gap = " " * (shape.bar_width - drawn.cell_length)
-    return Content.assemble(name, drawn, gap, ("▏", FAINT), " ", figures)
+    return panel_line("budget", Content() if cells is None else bar_content(cells), figures, shape)
 
 
 def _verdict(gpu: GpuRow, width: int) -> Content:

@@ -121,7 +121,7 @@ def _is_shared(gpu: GpuRow) -> bool:
 
 
 def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
-    status = gpu_status(gpu)
+    status = gpu_status(gpu, _STATUS_WIDTH)
     if stale_seconds is not None:
         status = Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM)
     status = status.truncate(_STATUS_WIDTH)

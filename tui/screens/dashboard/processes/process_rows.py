@@ -185,7 +185,7 @@ def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
 
 def order_key(row: TableRow, by: SortKey) -> tuple[Any, ...]:
     """Return what ``in_order`` sorts by."""
-    return (not row.rows, *_ORDERS[by](row), -_used(row), _position(row))
+    return (row.row is None and not row.rows, *_ORDERS[by](row), -_used(row), _position(row))
 
 
 def in_rank_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
@@ -244,9 +244,8 @@ def _searched_text(row: TableRow) -> str:
 
 
 def _position(row: TableRow) -> tuple[float, ...]:
-    if not row.rows:
-        return (*row.gpu.order, 0, 0.0)
-    pid, start = row.rows[0].process.key
+    first = row.row or next(iter(row.rows), None)
+    pid, start = first.process.key if first else (0, 0.0)
     return (*row.gpu.order, pid, start or 0.0)
 
 
@@ -261,6 +260,8 @@ def _used_bytes(row: TableRow) -> int | None:
 
 
 def _by_status(row: TableRow) -> tuple[float | str, ...]:
+    if row.row is not None:  # most of hundreds of rows
+        return (severity_rank(row.row),)
     return (min((severity_rank(each) for each in row.rows), default=len(WORST_FIRST)),)
 
 

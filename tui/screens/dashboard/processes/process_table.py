@@ -278,7 +278,7 @@ class ProcessTable(ScrollView, can_focus=True):
         followed, view = self.selected, self._view
         gap = 1 if self._board_width < _NARROW else 2
         width = self._board_width - self.scrollbar_size_vertical - MARGIN
-        columns = columns_for(width, gap, widths=view.widths, groups=view.has_groups, wanted=self._wanted)
+        columns = columns_for(width, gap, widths=view.widths(self._rows), groups=view.has_groups, wanted=self._wanted)
         if self._painter.lay_out(columns, gap):
             self._painted.clear()
         if is_figure(SORTED_BY[self.sort_key]) and SORTED_BY[self.sort_key] not in self.columns:

@@ -7,7 +7,7 @@ from typing import Literal
 from vramtop.monitor.board import Board, GroupKey, ProcessGroup, group_processes
 from vramtop.monitor.host.inspect import Ancestor
 
-from .columns import ColumnName, group_count, group_gpus
+from .columns import ColumnName, group_count, group_gpus, short_gpu_list
 from .process_rows import SortKey, TableRow, in_order, matching, table_rows, unattributed_rows
 from .run_rows import run_rows
 from .tree_rows import tree_rows
@@ -16,6 +16,9 @@ ViewName = Literal["runs", "tree", "processes"]
 VIEW_SETTING = "process_view"
 """Name of the setting that keeps the view."""
 VIEWS: tuple[ViewName, ...] = ("runs", "tree", "processes")
+
+_MAX_GPU_WIDTH = 9
+"""Longer lists of GPUs are cut."""
 
 
 def view_named(name: str | None) -> ViewName:
@@ -39,15 +42,23 @@ class TableView:
         """True if it shows a group of several rows."""
         return self.name == "runs" and any(len(group.rows) > 1 for group in self._all_groups())
 
-    @property
-    def widths(self) -> Mapping[ColumnName, int]:
-        """Least widths of columns whose texts depend on the machine."""
+    def widths(self, rows: Sequence[TableRow]) -> Mapping[ColumnName, int]:
+        """Return the least widths of columns whose texts depend on the machine.
+
+        Args:
+            rows: all rows that are shown.
+        """
         if self._board is None:
             return {}
-        groups = [group for group in self._all_groups() if len(group.rows) > 1] if self.name == "runs" else []
-        labels = [gpu.reading.label for gpu in self._board.displayed_gpus]
+        groups = [row.group for row in rows if row.row is None and row.group]
+        lists = [
+            *map(group_gpus, groups),
+            *(short_gpu_list(part.gpu.label for part in row.parts) for row in rows if row.parts),
+        ]
+        longest = max(map(len, lists), default=0)
+        labels = [len(gpu.reading.label) for gpu in self._board.displayed_gpus]
         return {
-            "GPU": max(map(len, (*labels, *map(group_gpus, groups))), default=0),
+            "GPU": max([min(longest, _MAX_GPU_WIDTH), *labels]),
             "PID": max(map(len, map(group_count, groups)), default=0),
         }
 

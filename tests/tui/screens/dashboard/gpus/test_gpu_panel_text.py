@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,13 +9,16 @@ from rich.cells import cell_len
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.divergence.run_phases import PhaseStart
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.gpu_bars import budget_cells, held_cells
-from vramtop.tui.draw.palette import NO_JOB, unattributed_label
+from vramtop.tui.draw.palette import BAD, GOOD, NO_JOB, unattributed_label
 from vramtop.tui.screens.base import FeedStatus
-from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import PanelShape, panel_lines
+from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_lines
 from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line, gpu_row_titles
+from vramtop.tui.screens.dashboard.gpus.panel_places import panel_need
+from vramtop.tui.screens.dashboard.gpus.panel_shape import PanelShape
 from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
 
 SHAPE = PanelShape(width=120, graph_height=3)
@@ -82,7 +86,7 @@ def test_summary_names_each_gpu_of_a_job_over_its_budget_once(make_budget, make_
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
     watchlist.add_run(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
-    assert summary_line(board, 100).plain.split() == ["▲", "1", "OVER", "GPU", "0,", "1"]
+    assert summary_line(board, 100).plain.split() == ["▲", "OVER", "wide", "+20.0", "on", "GPU", "0,", "1"]
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
@@ -160,3 +164,80 @@ def test_a_gpu_that_does_not_answer_is_marked_in_its_line(make_row, make_gpu, co
     assert word in line
     assert "n/a: it is gone" in line
     assert "idle" not in line
+
+
+def painted(row: GpuRow, colour: str, *, at: int = 1, shape: PanelShape = SHAPE, **options: Any) -> str:
+    """What stands on a colour, or is drawn in it, in a line of the panel."""
+    line = panel_lines(row, options.pop("history", ()), shape, now=2_000.0, **options)[at]
+    return "".join(line.plain[span.start : span.end] for span in line.spans if colour in str(span.style))
+
+
+def test_only_what_is_held_beyond_the_upper_bound_is_red(make_row, make_gpu, make_process):
+    over = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
+    red = painted(over, f"on {BAD}")
+    assert red.endswith("+30.0")
+    width = SHAPE.bar_width
+    assert abs(len(red) - (60 - 30 * 17 / 16) * width / 80) <= 1
+    assert painted(over, f"on {GOOD}").strip() == "tune 60.0"
+    assert painted(make_row(make_gpu(0, [make_process(1, 30)]), need=30), f"on {BAD}") == ""
+
+
+def test_a_job_below_its_budget_says_by_how_much_where_the_bar_ends(make_row, make_gpu, make_process):
+    row = make_row(make_gpu(0, [make_process(1, 20)]), need=60)
+    comparison = replace(row.rows[0].comparison, status="under")
+    row = replace(row, rows=(replace(row.rows[0], comparison=comparison),))
+    assert "−40.0" in drawn(row)[1]
+    assert painted(row, f"on {BAD}") == ""
+
+
+def test_a_budget_with_guessed_settings_is_hatched_and_never_red(make_row, make_gpu, make_process):
+    row = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
+    comparison = replace(row.rows[0].comparison, status="incomplete")
+    row = replace(row, rows=(replace(row.rows[0], comparison=comparison),))
+    held, budget = panel_lines(row, (), SHAPE, now=2_000.0)[1:3]
+    assert "╱" in budget.plain
+    assert " on #" not in "".join(str(span.style) for span in budget.spans)
+    assert BAD not in "".join(str(span.style) for span in held.spans)
+    assert panel_need(row) == "calm"
+
+
+def test_the_graph_shows_phases_and_the_moment_and_memory_at_which_a_job_left_its_budget(
+    make_row, make_gpu, make_process
+):
+    row = make_row(make_gpu(0, [make_process(1, 60)]), need=30)
+    process = row.rows[0]
+    starts = (PhaseStart(1_720.0, "loading", reported=False), PhaseStart(1_780.0, "steady", reported=False))
+    comparison = replace(process.comparison, left_budget_at=1_850.0)
+    row = replace(row, rows=(replace(process, phase_starts=starts, comparison=comparison),))
+    history = [(1_700.0 + at, (31 if at < 150 else 61) * GIB) for at in range(300)]
+    shape = PanelShape(width=120, graph_height=9)
+    lines = drawn(row, shape, history=history)
+    timeline = lines[-2]
+    assert "▏loading" in timeline
+    assert "▏steady" in timeline
+    assert f"▲ over since {time.strftime('%H:%M:%S', time.localtime(1_850.0))}" in timeline
+    assert abs(timeline.index("▲") - (10 + 150 / 300 * shape.bar_width)) <= 1
+    assert "█" in painted(row, BAD, at=6, shape=shape, history=history)
+    assert "█" not in painted(row, BAD, at=len(lines) - 3, shape=shape, history=history)
+    assert any("┄┄ at most 32.9" in line for line in lines)
+
+
+def test_a_gpu_without_a_job_says_why_in_two_lines(make_row, make_gpu, make_process):
+    shape = PanelShape(width=100, framed=False)
+    row = make_row(make_gpu(0, [make_process(1, 30, command="python -m vllm.entrypoints.openai.api_server")]))
+    row = replace(row, rows=tuple(replace(each, no_budget_reason="server") for each in row.rows))
+    first, second = drawn(row, shape)
+    assert first.startswith("── 0 H100 80GB HBM3")
+    assert "31.0 of 80.0 GiB" in first
+    assert "no budget: server" in second
+    assert "30.0" in second
+    assert cell_len(first) == cell_len(second) == 100
+    assert len(drawn(make_row(make_gpu(0)), shape)) == 2
+
+
+def test_the_summary_says_that_all_jobs_are_on_budget(make_budget, make_snapshot, make_gpu, make_process):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    for pid in (1, 2):
+        watchlist.add_run(WatchedJob(job=Job(name=f"job-{pid}"), pids=((pid, 1_000.0),)))
+    gpus = [make_gpu(0, [make_process(1, 20)]), make_gpu(1, [make_process(2, 20)])]
+    assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs on budget"

@@ -1,0 +1,44 @@
+"""Servers' budgets have words of their own: a KV cache in place of activations."""
+
+from collections.abc import Callable
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Inference, Job, ModelSpec, Training
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
+from vramtop.tui.draw.gpu_bars import budget_cells
+from vramtop.tui.draw.palette import COMPONENTS, component_mark
+
+
+def server(share: float) -> Job:
+    training = Training(mode="inference", precision="bf16", sequence_length=1024)
+    return Job(
+        model=ModelSpec(id="gpt2"), training=training, inference=Inference(engine="vllm", gpu_memory_utilization=share)
+    )
+
+
+def test_only_servers_have_a_cache(make_budget: Callable[..., Budget]) -> None:
+    served, trained = estimate(server(0.5)), make_budget()
+    assert component_mark("activations", served).word == "KV cache"
+    assert component_mark("weights", served) == COMPONENTS["weights"]
+    assert component_mark("activations", trained) == COMPONENTS["activations"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_bars_of_servers_show_their_cache(
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+    jobs: int,
+) -> None:
+    watchlist = Watchlist(estimate)
+    for pid in range(1, jobs + 1):
+        watchlist.add_run(WatchedJob(job=server(0.3 + pid / 100), pids=((pid, 1_000.0),)))
+    processes = [make_process(pid, 20) for pid in range(1, jobs + 1)]
+    (gpu,) = watchlist.update(make_snapshot([make_gpu(0, processes)])).gpus
+    cells = budget_cells(gpu, 80)
+    assert cells is not None
+    assert "KV cache" in "".join(cell.char for cell in cells)
