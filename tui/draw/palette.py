@@ -146,12 +146,6 @@ def on_colour(colour: str) -> str:
     return f"{ink_on(colour)} on {colour}"
 
 
-def darker(colour: str, share: float = 0.72) -> str:
-    """Return a darker shade of a hexadecimal colour; the default differs visibly from it."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"#{round(red * share):02x}{round(green * share):02x}{round(blue * share):02x}"
-
-
 def blend(colour: str, ground: str, share: float) -> str:
     """Mix a share of a hexadecimal colour with another one behind it."""
     pairs = ((int(colour[at : at + 2], 16), int(ground[at : at + 2], 16)) for at in (1, 3, 5))

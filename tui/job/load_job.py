@@ -89,8 +89,8 @@ def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None)
             raise InputError(f"both {options.job} and --model {options.model_flag} name a model; give one")
         changes.setdefault("model.id", options.model_flag)
     loaded = _load(named, launch, changes, given, getattr(options, "gpus", None))
-    job = given.complete(loaded.job)
-    return _checked(replace(loaded, job=job, notes=(*given.remarks, *loaded.notes)))
+    loaded = _with_adapter_targets(replace(loaded, job=given.complete(loaded.job)), changes)
+    return _checked(replace(loaded, notes=(*given.remarks, *loaded.notes)))
 
 
 def _load(
@@ -122,6 +122,24 @@ def _load(
         return LoadedJob(job=with_changes(_from_model(named, changes), changes, where="the command line"))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _with_adapter_targets(loaded: LoadedJob, changes: Mapping[str, Any]) -> LoadedJob:
+    """Return the job with the layers that peft adapts by default in this model, where the flags name none."""
+    asked = any(key.startswith("lora.") for key in changes) and "lora.targets" not in changes
+    if not asked or loaded.file is not None or loaded.reading is not None or names_user_code(loaded.job.model.id):
+        return loaded
+    from vramtop.estimator.readers.trainer import default_targets
+
+    setting = default_targets(resolve_model(loaded.job.model).config)
+    targets = "all-linear" if setting is None else setting.value
+    note = (
+        "peft has no default layers for this model: LoRA on all linear layers is counted"
+        if setting is None
+        else f"LoRA on {', '.join(targets)}, peft's default for this model"
+    )
+    job = with_changes(loaded.job, {"lora.targets": targets})
+    return replace(loaded, job=job, notes=(*loaded.notes, f"{note}; --lora-targets names others."))
 
 
 def _spread(loaded: LoadedJob, changes: Mapping[str, Any], given: FlagSettings, gpus: int | None) -> LoadedJob:

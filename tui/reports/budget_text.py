@@ -7,6 +7,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import describe_trained
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult
+from vramtop.monitor.snapshot import gpu_list
 
 from ..draw import (
     COMPONENTS,
@@ -40,14 +41,16 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
         scale_bytes: bytes of the bar's full width, such as a GPU's total; None: the upper bound of the budget.
     """
     peak = budget.peak
-    yield output.paint(f"{budget.job.label}: {_job_line(budget)}", None, bold=True)
-    yield output.text(_model_line(budget))
+    head = output.wrapped(f"{budget.job.label}: {_job_line(budget)}", further="  ")
+    yield from (output.paint(line, None, bold=True) for line in head)
+    yield from output.wrapped(_model_line(budget), further="  ")
     if budget.serving is not None:
         each, cache = format_gib(budget.serving.sequence_bytes, digits=2), peak.components.activations
         yield output.text(
             f"{budget.serving.engine}: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens"
         )
-        yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
+        if cache > budget.serving.sequence_bytes:
+            yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
         yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
@@ -67,12 +70,13 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
         ascii_only=output.ascii_only,
     )
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
-    yield output.text(
+    yield from output.wrapped(
         f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device "
         f"{'while it serves' if budget.serving else f'during the {peak.phase}'}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
         f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
-        f" {format_gib(peak.reserved_bytes, digits=2)} reserved"
+        f" {format_gib(peak.reserved_bytes, digits=2)} reserved",
+        further="  ",
     )
     yield ""
     yield from _phase_table(budget, output)
@@ -97,22 +101,40 @@ def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator
     mark = VERDICTS[result.verdict]
     yield output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {result.sentence}")
     yield ""
+    alike: dict[tuple[object, ...], list[DeviceVerdict]] = {}
     for gpu in result.gpus:
-        yield from _gpu_lines(gpu, budget, result, output)
+        alike.setdefault(_look(gpu, result), []).append(gpu)
+    for gpus in alike.values():
+        yield from _gpu_lines(gpus, budget, result, output)
     if result.host is not None:
         yield output.text(f"  host: {result.host.sentence}")
 
 
-def _gpu_lines(gpu: DeviceVerdict, budget: Budget, result: FitResult, output: TextOutput) -> Iterator[str]:
+def _look(gpu: DeviceVerdict, result: FitResult) -> tuple[object, ...]:
+    """Return what the lines of a GPU show, by which those that look alike share them; a MIG device has its own."""
+    device = gpu.device
+    sizes = (device.total_bytes, device.available_bytes, device.committed_bytes, gpu.shortfall_bytes)
+    return (
+        *(device.name, gpu.verdict, device in result.rank_devices, device.unusable_reason, device.unread_reason),
+        *(format_gib(size) for size in sizes),
+        device.uuid if device.mig else None,
+    )
+
+
+def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult, output: TextOutput) -> Iterator[str]:
+    """Yield what GPUs that look alike have available, and the budget on them."""
+    gpu = alike[0]
     device, mark = gpu.device, VERDICTS[gpu.verdict]
+    name = _gpu_name([each.device for each in alike])
+    each = " each" if len(alike) > 1 or device.count > 1 else ""
     chosen = "*" if device in result.rank_devices else " "
     short = f", short of {format_gib(gpu.shortfall_bytes)} GiB" if gpu.shortfall_bytes else ""
     if device.unusable_reason:
-        yield output.text(f"{chosen}{_gpu_name(device)} {device.unusable_reason}")
+        yield output.text(f"{chosen}{name} {device.unusable_reason}")
         return
     size = f"{format_gib(device.available_bytes)} GiB available of {format_gib(device.total_bytes)}"
     verdict = output.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
-    yield output.text(f"{chosen}{_gpu_name(device)}: {size}: ") + verdict + short
+    yield output.text(f"{chosen}{name}: {size}{each}: ") + verdict + short
     if device.unread_reason:
         yield from output.wrapped(device.unread_reason, indent="  ", further="  ")
     if device.total_bytes is None or device.free_bytes is None:
@@ -133,8 +155,13 @@ def _gpu_lines(gpu: DeviceVerdict, budget: Budget, result: FitResult, output: Te
     yield "  " + output.bar(cells)
 
 
-def _gpu_name(device: DeviceCapacity) -> str:
-    return device.label if device.mig else f"{device.label} {device.name or 'unknown GPU'}"
+def _gpu_name(devices: Sequence[DeviceCapacity]) -> str:
+    """Return indices and name of GPUs that look alike: ``GPU 0-7: 8 x H100 80GB``."""
+    first, count = devices[0], sum(device.count for device in devices)
+    if first.mig:
+        return first.label
+    times = f": {count} × " if count > 1 else " "
+    return f"GPU {gpu_list(device.indices for device in devices)}{times}{first.name or 'unknown GPU'}"
 
 
 def _job_line(budget: Budget) -> str:
@@ -146,7 +173,8 @@ def _job_line(budget: Budget) -> str:
         tuning = f"served by {job.engine_name}" if job.is_served else "inference"
     if job.lora:
         quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
-        tuning = f"LoRA rank {job.lora.rank}{quantized}"
+        targets = "all linear layers" if job.lora.targets == "all-linear" else ", ".join(job.lora.targets)
+        tuning = f"LoRA rank {job.lora.rank} on {targets}{quantized}"
     pairs = f" x {training.sequences_per_example}" if training.sequences_per_example > 1 else ""
     batch = f"{training.micro_batch}{pairs}"
     most = "up to " if job.is_served else ""
@@ -156,7 +184,10 @@ def _job_line(budget: Budget) -> str:
     if training.activation_checkpointing != "none":
         parts.append(f"checkpointing {training.activation_checkpointing}")
     if parallel.world_size > 1:
-        split = "split" if job.is_served else parallel.strategy
+        sizes = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "context": parallel.context}
+        kinds = [parallel.strategy] if parallel.strategy != "none" else []
+        kinds += [f"{kind} {size}" for kind, size in sizes.items() if size > 1]
+        split = "split" if job.is_served or not kinds else " x ".join(kinds)
         parts.append(f"{split} over {parallel.world_size:,} GPUs, each")
     return ", ".join(parts)
 

@@ -11,6 +11,7 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .model_facts import (
         config_dtype as config_dtype,
+        default_targets as default_targets,
         given_config as given_config,
         known_config as known_config,
         stored_dtype as stored_dtype,
@@ -22,7 +23,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "model_facts": "config_dtype given_config known_config stored_dtype",
+            "model_facts": "config_dtype default_targets given_config known_config stored_dtype",
             "precision": "WEIGHT_DTYPES",
             "trainer_program": "read_trainer",
             "unread_settings": "warn_of_unread",

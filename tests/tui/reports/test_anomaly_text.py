@@ -47,7 +47,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, make_snapshot: Make, scripted_sourc
     def put(*gpus: Any) -> None:
         snapshot = make_snapshot(gpus, time=time.time())
         for command in (once, attach):
-            monkeypatch.setattr(command, "NvmlSource", lambda: scripted_source([snapshot]))
+            monkeypatch.setattr(command, "NvmlSource", lambda **_: scripted_source([snapshot]))
 
     return put
 

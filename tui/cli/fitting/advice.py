@@ -160,15 +160,17 @@ def advice_lines(advice: Advice, loaded: LoadedJob, output: TextOutput) -> Itera
             yield from (f"  {output.text(line)}" for line in diff.splitlines())
     if advice.largest is not None:
         yield ""
-        yield output.text(_largest_line(advice.largest, loaded.job))
+        yield from output.wrapped(_largest_line(advice.largest, loaded.job), further="  ")
 
 
 def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:
     mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
+    plain = output.text(f"{mark.letter} {mark.word.lower()}")
     need = f"{format_gib(peak.device_bytes):>6} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
     traced = ", traced" if suggestion.confirmed else ""
-    verdict = output.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
-    yield f"  {verdict}" + output.text(f" {need}{traced}: {suggestion.why}")
+    first, *further = output.wrapped(f"{need}{traced}: {suggestion.why}", indent=f"  {plain} ", further=6 * " ")
+    yield f"  {output.paint(plain, mark.colour)}{first[2 + len(plain) :]}"
+    yield from further
     edits = ", ".join(edit.words for edit in suggestion_edits(loaded, suggestion))
     yield from output.wrapped(edits, indent=6 * " ")
 

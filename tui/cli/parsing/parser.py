@@ -45,7 +45,8 @@ class Parser(argparse.ArgumentParser):
         name = flag.partition("=")[0]
         import difflib  # not at start-up
 
-        near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.7)
+        begun = sorted((each for each in self._option_string_actions if each.startswith(name)), key=len)
+        near = begun or difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.7)
         if near:
             self.fail(f"there is no flag {name}; did you mean {near[0]}?")
         self.error(f"there is no flag {name}")
@@ -60,7 +61,7 @@ class CommandParser(Parser):
     """
 
     def __init__(self, *, command: str, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(**settings, allow_abbrev=False)
         self.command = command
         self._is_complete = False
 

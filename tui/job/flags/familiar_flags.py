@@ -266,6 +266,13 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         choices=("1", "2", "3"),
     ),
     FamiliarFlag(
+        names=("--deepspeed",),
+        meaning="The same as --zero; DeepSpeed's file is read from a whole launch line after --.",
+        settings=read.deepspeed,
+        placeholder="STAGE",
+        choices=("1", "2", "3"),
+    ),
+    FamiliarFlag(
         names=("--num-processes", "--nproc-per-node", "--nproc", "--num-gpus", "--world-size"),
         meaning="Processes, one per GPU, as torchrun and accelerate start them: DDP unless another strategy is given.",
         settings=read.number(PROCESSES),

@@ -199,6 +199,14 @@ def zero(text: str) -> Settings:
     return {"parallel.strategy": "ddp" if stage == "0" else f"zero{stage}", SPREAD: True}
 
 
+def deepspeed(text: str) -> Settings:
+    """Refuse a file: whether all of it counts can only be told where the launch line is read."""
+    if text.lower() in ("0", "1", "2", "3"):
+        return zero(text)
+    line = f"vramtop fit -- deepspeed train.py --deepspeed {text}"
+    raise InputError(f"give the stage, as in --zero 3 --gpus 8, or the whole launch line, as in {line}")
+
+
 def offload(what: str) -> Reader:
     """Return a reader of what is offloaded to ``cpu``; NVMe is not known here."""
 

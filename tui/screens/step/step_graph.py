@@ -2,7 +2,7 @@
 
 from vramtop.estimator.budget import Budget
 
-from ...draw import axis_labels
+from ...draw import COMPONENTS, axis_labels, component_mark
 from ...widgets import CellRows, with_axes
 from .step_graph_rows import axis_rows, step_memory, step_rows, step_top_bytes
 
@@ -42,6 +42,15 @@ class StepGraph(CellRows):
         labels = axis_labels(top, height, ascii_only=self._ascii_only)
         inner = width - len(labels[0])
         colourless = self._ascii_only or self.app.no_color
-        drawn = step_rows(step, width=inner, height=height, top=top, gpu_bytes=self._gpu_bytes, letters_only=colourless)
+        drawn = step_rows(
+            step,
+            width=inner,
+            height=height,
+            top=top,
+            gpu_bytes=self._gpu_bytes,
+            marks={name: component_mark(name, self._budget) for name in COMPONENTS},
+            outlined=colourless,
+            ascii_only=self._ascii_only,
+        )
         below = axis_rows(step, width=max(1, inner))
         self._show_rows(with_axes(labels, drawn, below))

@@ -4,12 +4,14 @@ The horizontal axis is the order of the step's allocations, not time: a long mat
 module needs no terminal library.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget, ComponentName, Components, PhaseMark
+from vramtop.estimator.common import format_gib
 
-from ...draw import BAD, COMPONENTS, Cell, darker, ink_on
+from ...draw import BAD, COMPONENTS, PAINTED, Cell, Mark, ink_on
+from .step_areas import AreaLabel, label_areas, outline_areas
 
 STACK_ORDER: tuple[ComponentName, ...] = (
     "context",
@@ -24,7 +26,6 @@ STACK_ORDER: tuple[ComponentName, ...] = (
 """Components from bottom to top: permanent memory lies below memory that comes and goes."""
 RESERVED, GPU_TOTAL = "─", "═"
 GPU_TOTAL_COLOUR = BAD
-_LETTER_SHARE = 0.6
 _EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
 MAX_GPU_TO_PEAK = 2.0
@@ -83,11 +84,20 @@ def step_top_bytes(budget: Budget, gpu_bytes: int | None) -> int:
 
 
 def step_rows(
-    step: StepMemory, *, width: int, height: int, top: int, gpu_bytes: int | None = None, letters_only: bool = False
+    step: StepMemory,
+    *,
+    width: int,
+    height: int,
+    top: int,
+    gpu_bytes: int | None = None,
+    marks: Mapping[ComponentName, Mark] = COMPONENTS,
+    outlined: bool = False,
+    ascii_only: bool = False,
 ) -> list[list[Cell]]:
-    """Draw the step, top row first.
+    """Draw the step as one area of colour for each component, top row first.
 
-    Each column shows the moment with the most memory among its moments. A cell shared by two components is split.
+    Each column shows the moment with the most memory among its moments. A cell shared by two components is split. An
+    area is labelled with its component and the most GiB that it holds during the step, as far as there is room.
 
     Args:
         step: the memory to draw.
@@ -95,24 +105,53 @@ def step_rows(
         height: rows.
         top: bytes at the top of the graph; anything above is cut off.
         gpu_bytes: memory of the GPU, drawn as a line unless it is above the top.
-        letters_only: for terminals without colour: a shared cell shows the letter of the larger component.
+        marks: the words and colours of the components.
+        outlined: for terminals without colour: lines separate the areas; a shared cell is of the larger component.
+        ascii_only: draw lines with ASCII characters.
     """
     if width <= 0 or height <= 0:
         return []
     unit = top / (height * _STEPS)
-    rows = [[Cell(" ")] * width for _ in range(height)]
-    gpu_row = None if gpu_bytes is None or gpu_bytes > top else min(height - 1, int(gpu_bytes / unit) // _STEPS)
-    for x, moment in enumerate(_columns(step, width)):
-        edges = _edges(step.levels[moment], unit)
-        for y in range(height):
-            rows[height - 1 - y][x] = _cell(edges, y, letters_only=letters_only)
-        if step.device_bytes is not None:
-            y = min(height - 1, max(0, round(step.device_bytes[moment] / unit) - 1) // _STEPS)
-            rows[height - 1 - y][x] = _lined(rows[height - 1 - y][x], RESERVED)
-        if gpu_row is not None:
-            row = rows[height - 1 - gpu_row]
-            row[x] = Cell(GPU_TOTAL, GPU_TOTAL_COLOUR, row[x].ground)
-    return rows
+    moments = list(_columns(step, width))
+    edges = [_edges(step.levels[moment], unit) for moment in moments]
+    parts = [[_parts(column, y) for column in edges] for y in reversed(range(height))]
+    largest = [[max(each, key=lambda part: part[1])[0] for each in row] for row in parts]
+    unshared = [[each[0][0] if len(each) == 1 else None for each in row] for row in parts]
+    rows = (
+        outline_areas(largest, ascii_only=ascii_only)
+        if outlined
+        else [[_cell(each, marks) for each in row] for row in parts]
+    )
+    taken = []
+    if step.device_bytes is not None:
+        taken = [(_row(round(step.device_bytes[moment] / unit) - 1, height), x) for x, moment in enumerate(moments)]
+    for y, x in taken:
+        rows[y][x] = _lined(rows[y][x], RESERVED)
+    if gpu_bytes is not None and gpu_bytes <= top:
+        y = _row(int(gpu_bytes / unit), height)
+        rows[y] = [Cell(GPU_TOTAL, GPU_TOTAL_COLOUR, cell.ground) for cell in rows[y]]
+        taken += [(y, x) for x in range(width)]
+    for owners in (unshared, largest):
+        for y, x in taken:
+            owners[y][x] = None
+    return label_areas(
+        rows, (largest,) if outlined else (unshared, largest), _labels(step, marks, coloured=not outlined)
+    )
+
+
+def _row(eighth: int, height: int) -> int:
+    """Return the row, from the top, of a line that is this many eighths of a row above the bottom."""
+    return height - 1 - min(height - 1, max(0, eighth) // _STEPS)
+
+
+def _labels(step: StepMemory, marks: Mapping[ComponentName, Mark], *, coloured: bool) -> dict[ComponentName, AreaLabel]:
+    """Return what may be written in the area of each component."""
+    labels = {}
+    for name, mark in marks.items():
+        most = format_gib(max(getattr(level, name) for level in step.levels))
+        texts = (f"{mark.word} {most}", f"{mark.short_word} {most}", mark.short_word, mark.letter)
+        labels[name] = AreaLabel(texts=texts, ground=mark.colour if coloured else None)
+    return labels
 
 
 def axis_rows(step: StepMemory, *, width: int) -> tuple[str, str]:
@@ -159,8 +198,8 @@ def _edges(level: Components, unit: float) -> _Parts:
     return edges
 
 
-def _cell(edges: _Parts, y: int, *, letters_only: bool) -> Cell:
-    """Return the cell in row ``y``, counted from the bottom."""
+def _parts(edges: _Parts, y: int) -> list[tuple[ComponentName | None, int]]:
+    """Return the components in the cells of row ``y``, counted from the bottom, in eighths; None: empty."""
     floor, below = y * _STEPS, 0
     parts: list[tuple[ComponentName | None, int]] = []
     for name, edge in edges:
@@ -169,25 +208,20 @@ def _cell(edges: _Parts, y: int, *, letters_only: bool) -> Cell:
             parts.append((name, high - low))
         below = edge
     empty = _STEPS - sum(size for _, size in parts)
-    if empty:
-        parts.append((None, empty))
-    first, size = parts[0]
-    if letters_only or size == _STEPS:
-        most = max(parts, key=lambda part: part[1])[0]
-        return Cell(" ") if most is None else _full(most, faint=not letters_only)
-    rest = max(parts[1:], key=lambda part: part[1])[0]
-    ground = None if rest is None else COMPONENTS[rest].colour
-    return Cell(_EIGHTHS[size], None if first is None else COMPONENTS[first].colour, ground)
+    return [*parts, (None, empty)] if empty else parts
 
 
-def _full(name: ComponentName, *, faint: bool) -> Cell:
-    """Return a cell filled by one component: its letter on its colour; ``faint``: in a shade of that colour."""
-    mark = COMPONENTS[name]
-    return Cell(mark.letter, darker(mark.colour, _LETTER_SHARE) if faint else ink_on(mark.colour), mark.colour)
+def _cell(parts: Sequence[tuple[ComponentName | None, int]], marks: Mapping[ComponentName, Mark]) -> Cell:
+    """Return a cell with the lowest of its components at the bottom, and the largest of the others above it."""
+    colours = [(None if name is None else marks[name].colour, size) for name, size in parts]
+    (first, size), rest = colours[0], colours[1:]
+    if not rest:
+        return Cell(PAINTED, None, first)
+    return Cell(_EIGHTHS[size], first, max(rest, key=lambda part: part[1])[0])
 
 
 def _lined(cell: Cell, line: str) -> Cell:
     """Draw a line through a cell; a cell that is at least half full keeps its colour as background."""
-    if cell.char in _EIGHTHS:
-        return Cell(line, None, cell.ground or (cell.colour if _EIGHTHS.index(cell.char) >= _STEPS // 2 else None))
-    return Cell(line, cell.ground and ink_on(cell.ground), cell.ground)
+    half_full = cell.char in _EIGHTHS and _EIGHTHS.index(cell.char) >= _STEPS // 2
+    ground = cell.ground or (cell.colour if half_full else None)
+    return Cell(line, ground and ink_on(ground), ground)

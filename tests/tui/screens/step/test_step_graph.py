@@ -1,10 +1,11 @@
+import re
 from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.budget.budget import Budget, Components, PhaseMark, Timeline
 from vramtop.estimator.common.sizes import GIB
-from vramtop.tui.draw.palette import COMPONENTS
+from vramtop.tui.draw.palette import COMPONENTS, ink_on
 from vramtop.tui.screens.step.step_graph_rows import StepMemory, axis_rows, step_memory, step_rows, step_top_bytes
 
 
@@ -19,13 +20,21 @@ def step(levels, *, device=None, positions=None, end=None, phases=(("forward", 0
     )
 
 
+LETTER_OF = {mark.colour: mark.letter for mark in COMPONENTS.values()}
+
+
 def text(rows) -> list[str]:
     return ["".join(cell.char for cell in row) for row in rows]
 
 
+def grounds(rows) -> list[str]:
+    """The letter of the component whose colour each cell has."""
+    return ["".join(LETTER_OF.get(cell.ground, " ") for cell in row) for row in rows]
+
+
 def test_components_are_stacked_from_permanent_to_temporary():
     levels = [Components(weights=8, activations=8), Components(weights=8, activations=16, context=8)]
-    assert text(step_rows(step(levels), width=2, height=4, top=32)) == [" A", " A", "AW", "WC"]
+    assert grounds(step_rows(step(levels), width=2, height=4, top=32)) == [" A", " A", "AW", "WC"]
 
 
 def test_a_cell_shared_by_two_components_is_split_or_given_to_the_larger():
@@ -34,19 +43,52 @@ def test_a_cell_shared_by_two_components_is_split_or_given_to_the_larger():
     assert (bottom[0].char, bottom[0].colour) == ("▆", COMPONENTS["weights"].colour)
     assert bottom[0].ground == COMPONENTS["activations"].colour
     assert (top[0].char, top[0].colour, top[0].ground) == ("▂", COMPONENTS["activations"].colour, None)
-    assert text(step_rows(step(levels), width=1, height=2, top=32, letters_only=True)) == [" ", "W"]
+    assert text(step_rows(step(levels), width=1, height=2, top=32, outlined=True)) == ["_", "W"]
+
+
+def test_an_area_has_one_label_with_the_most_that_it_holds():
+    levels = [Components(weights=15 * GIB, activations=size * GIB) for size in (0, 4, 12, 8)]
+    drawn = step_rows(step(levels), width=48, height=10, top=30 * GIB)
+    shown = "\n".join(text(drawn))
+    assert re.findall(r"[a-z]+ [\d.]+", shown) == ["activations 12.0", "weights 15.0"]
+    (row,) = (row for row in drawn if "weights" in "".join(cell.char for cell in row))
+    at = "".join(cell.char for cell in row).index("w")
+    assert {cell.ground for cell in row[at : at + 12]} == {COMPONENTS["weights"].colour}
+    assert {cell.colour for cell in row[at : at + 12]} == {ink_on(COMPONENTS["weights"].colour)}
+
+
+@pytest.mark.parametrize(
+    ("width", "label"), [(18, "activations 12.0"), (17, "act 12.0"), (9, "act"), (4, "A"), (1, "A")]
+)
+def test_a_label_is_as_long_as_there_is_room(width, label):
+    drawn = step_rows(step([Components(activations=12 * GIB)]), width=width, height=3, top=12 * GIB)
+    assert "".join(text(drawn)).split() == label.split()
+
+
+def test_without_colour_lines_separate_the_areas():
+    levels = [Components(weights=15 * GIB, activations=size * GIB) for size in (0, 15)]
+    drawn = step_rows(step(levels), width=20, height=6, top=35 * GIB, outlined=True, ascii_only=True)
+    assert text(drawn) == [
+        "          __________",
+        "          |act 15.0 ",
+        "__________|_________",
+        "                    ",
+        "    weights 15.0    ",
+        "                    ",
+    ]
+    assert {(cell.colour, cell.ground) for row in drawn for cell in row} == {(None, None)}
 
 
 def test_a_column_shows_its_highest_moment_and_an_empty_one_the_moment_before():
     levels = [Components(weights=8), Components(logits=32), Components(weights=16), Components(weights=8)]
     drawn = step_rows(step(levels, positions=(0, 1, 2, 9), end=10), width=5, height=4, top=32)
-    assert text(drawn) == ["L    ", "L    ", "LWWW ", "LWWWW"]
+    assert grounds(drawn) == ["L    ", "L    ", "LWWW ", "LWWWW"]
 
 
 def test_reserved_memory_and_gpu_size_are_lines():
     levels = [Components(weights=8)] * 3
     drawn = step_rows(step(levels, device=(8, 16, 24)), width=3, height=4, top=32, gpu_bytes=30)
-    assert text(drawn) == ["═══", "  ─", " ─ ", "─WW"]
+    assert text(drawn) == ["═══", "  ─", " ─ ", "─W "]
     above = step_rows(step(levels, device=(8, 8, 8)), width=3, height=4, top=32, gpu_bytes=40)
     assert text(above) == ["   ", "   ", "   ", "───"]
 

@@ -64,13 +64,20 @@ def traced(make_budget) -> Callable[..., Budget]:
     return make
 
 
-@pytest.mark.parametrize(("size", "letters"), [((80, 24), "OA"), ((120, 40), "WOA"), ((200, 60), "WOALG")])
-async def test_components_phases_lines_and_tensors_are_visible_at_every_size(traced, size, letters):
+@pytest.mark.parametrize(
+    ("size", "labels"),
+    [
+        ((80, 24), ["optimizer 20.0"]),
+        ((120, 40), ["weights 15.0", "optimizer 20.0", "activations 12.0"]),
+        ((200, 60), ["weights 15.0", "optimizer 20.0", "activations 12.0", "logits and loss 4.0"]),
+    ],
+)
+async def test_components_phases_lines_and_tensors_are_visible_at_every_size(traced, size, labels):
     async with ScreenHost(StepScreen(traced(), gpu_bytes=80 * GIB)).run_test(size=size) as pilot:
         await pilot.pause()
         shown = screen_text(pilot.app)
-        graph = screen_lines(pilot.app)[2 : size[1] // 2]
-        assert all(any(letter in line for line in graph) for letter in letters)
+        graph = screen_lines(pilot.app)[2 : size[1] * 2 // 3]
+        assert all(sum(label in line for line in graph) == 1 for label in labels)
         assert any("═" * 30 in line for line in graph)
         assert any("─" * 10 in line for line in graph)
         assert "forward" in shown
@@ -86,8 +93,9 @@ async def test_the_peak_is_marked_below_the_highest_moment(traced):
     async with ScreenHost(StepScreen(traced())).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
         axis = next(line for line in screen_lines(pilot.app) if "▲" in line and "┬" in line)
-        activations = next(line for line in screen_lines(pilot.app) if "AAAA" in line)
-        assert axis.index("▲") == activations.index("A")
+        label = next(line for line in screen_lines(pilot.app) if "activations 12.0" in line)
+        middle = label.index("activations") + len("activations 12.0") // 2
+        assert axis.index("▲") < middle < axis.index("▲") + 40
 
 
 async def test_ascii_mode_draws_only_ascii(traced, make_snapshot, make_gpu, scripted_source):
@@ -95,7 +103,7 @@ async def test_ascii_mode_draws_only_ascii(traced, make_snapshot, make_gpu, scri
     app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.05, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
         show_step(app, traced(), 80 * GIB)
-        await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "WWWW" in screen_text(app))
+        await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "weights 15.0" in screen_text(app))
         assert screen_text(app).isascii()
         assert "====" in screen_text(app)
 
