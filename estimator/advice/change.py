@@ -72,7 +72,7 @@ def shorter_sequences(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
         yield Change(
             kind="length",
             changes={"training.sequence_length": length},
-            why="cuts longer examples",
+            why="truncates longer sequences",
             slowdown=0.0,
             quality=0.5 * halvings,
             source="nothing is lost where the examples are that short",

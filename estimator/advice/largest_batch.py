@@ -17,9 +17,9 @@ class LargestFitting:
     """The largest micro-batch and the longest sequence that fit, each with all other settings unchanged."""
 
     micro_batch: int | None
-    """1, 2, 4 or a multiple of eight; None: not even 1 fits."""
+    """1, 2, 4, a multiple of eight, or the job's own; None: not even 1 fits."""
     sequence_length: int | None
-    """A multiple of 128, or of 64 below that; None: not even 64 tokens fit."""
+    """A multiple of 128, 64 below that, or the job's own; None: not even 64 tokens fit."""
     at_model_limit: bool = False
     """The model supports no longer sequence, though memory would allow it."""
 
@@ -36,6 +36,8 @@ def find_largest(
     job: Job, fits: Callable[[Job], bool], *, max_positions: int | None = None, keep_global_batch: bool = False
 ) -> LargestFitting:
     """Search both by bisection: the results fit, and the next larger candidates do not.
+
+    A job that fits as it is never gets a smaller value than its own.
 
     Allocated bytes never fall as either grows. The upper bound of an estimate may, by less than 1 %, if another phase
     becomes the peak; a larger candidate that fits can then be missed.
@@ -55,13 +57,16 @@ def find_largest(
             changes["training.gradient_accumulation"] = steps
         return _fits(job, changes, fits)
 
-    sizes = _batch_sizes()
+    own_size, own_length = job.training.micro_batch, job.training.sequence_length
+    sizes = sorted({*_batch_sizes(), own_size})
     if keep_global_batch and batch:
         sizes = [s for s in sizes if batch.accumulation_for(micro_batch=s, data_ranks=batch.data_ranks)]
-    lengths = _lengths(max_positions)
-    longest = _last_fitting(lengths, lambda length: _fits(job, {"training.sequence_length": length}, fits))
+    lengths = sorted({*_lengths(max_positions), min(own_length, max_positions or own_length)})
+    longest = _last_fitting(
+        lengths, lambda length: _fits(job, {"training.sequence_length": length}, fits), own=own_length
+    )
     return LargestFitting(
-        micro_batch=_last_fitting(sizes, with_batch),
+        micro_batch=_last_fitting(sizes, with_batch, own=own_size),
         sequence_length=longest,
         at_model_limit=longest is not None and max_positions is not None and longest == lengths[-1],
     )
@@ -74,11 +79,15 @@ def _fits(job: Job, changes: dict[str, Any], fits: Callable[[Job], bool]) -> boo
         return False
 
 
-def _last_fitting(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Return the last candidate that fits if all before it do: steps that double, then bisection."""
-    if not candidates or not fits(candidates[0]):
+def _last_fitting(candidates: Sequence[int], fits: Callable[[int], bool], *, own: int) -> int | None:
+    """Return the last candidate that fits if all before it do: steps that double, then bisection.
+
+    The search starts from the job's own value if that fits, otherwise from the first candidate.
+    """
+    start = next((at for at in (candidates.index(own) if own in candidates else 0, 0) if fits(candidates[at])), None)
+    if start is None:
         return None
-    low, step = 0, 1
+    low, step = start, 1
     while low + step < len(candidates) and fits(candidates[low + step]):
         low += step
         step *= 2

@@ -77,7 +77,7 @@ def suggest(
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
     combined = _search_combinations(search, changes, singles, most)
-    return tuple(_ranked(_without_redundant([*singles, *combined]))[:most])
+    return tuple(_ranked(_without_redundant(_without_repetitions([*singles, *combined])))[:most])
 
 
 def confirm(
@@ -215,6 +215,14 @@ def _smallest_per_kind(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
             continue
         seen.add((kinds, suggestion.verdict))
         yield suggestion
+
+
+def _without_repetitions(found: Sequence[Suggestion]) -> list[Suggestion]:
+    """Return the suggestions without those that change the same settings in another order."""
+    first: dict[object, Suggestion] = {}
+    for suggestion in found:
+        first.setdefault(tuple(sorted((key, repr(value)) for key, value in suggestion.changes.items())), suggestion)
+    return list(first.values())
 
 
 def _without_redundant(found: Sequence[Suggestion]) -> list[Suggestion]:

@@ -34,7 +34,7 @@ def serving_budget(plan: Plan, *, method: Method) -> Budget:
     context = context_bytes(plan.job.versions, plan.generation)
     parts = Components(
         weights=need.weights,
-        activations=need.sequence_bytes,
+        activations=need.cache or need.sequence_bytes,
         temporary=need.activations,
         communication=need.libraries,
         context=context,
@@ -57,7 +57,7 @@ def serving_budget(plan: Plan, *, method: Method) -> Budget:
             reserved_bytes=total - outside,
             device_bytes=total,
             low_bytes=total - round(0.5 * need.activations) - need.libraries // 2,
-            high_bytes=need.high_bytes + context,
+            high_bytes=total + need.high_bytes - need.least_bytes,
         ),
         steady_device_bytes=total,
         assumptions=tuple(_assumptions(plan)),

@@ -12,17 +12,23 @@ from .board import GpuRow, ProcessRow
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ..host.kinds import KnownProgram
     from ..snapshot import DeviceIndex, GpuProcess, GpuReading, MigDevice, Snapshot
 
+    NoBudgetReasonFunction = Callable[[GpuProcess, KnownProgram], str | None]
 
-def gpu_rows(snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow]) -> tuple[GpuRow, ...]:
+
+def gpu_rows(
+    snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow], reason: NoBudgetReasonFunction = lambda *_: None
+) -> tuple[GpuRow, ...]:
     """Return one row per GPU of a snapshot.
 
     Args:
         snapshot: the machine now.
         with_job: adds the job of a process to its row, if it is known.
+        reason: returns why a process has no budget, in a word or two, as long as it has none.
     """
-    return tuple(_gpu_row(snapshot, gpu, with_job) for gpu in snapshot.gpus)
+    return tuple(_gpu_row(snapshot, gpu, with_job, reason) for gpu in snapshot.gpus)
 
 
 def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
@@ -38,15 +44,23 @@ def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
     return committed
 
 
-def _gpu_row(snapshot: Snapshot, gpu: GpuReading, with_job: Callable[[ProcessRow], ProcessRow]) -> GpuRow:
+def _gpu_row(
+    snapshot: Snapshot,
+    gpu: GpuReading,
+    with_job: Callable[[ProcessRow], ProcessRow],
+    reason: NoBudgetReasonFunction,
+) -> GpuRow:
     devices = mig_devices(gpu)
     rows = tuple(
-        with_job(_process_row(snapshot, device, process)) for device, process in processes_by_device(gpu, devices)
+        with_job(_process_row(snapshot, device, process, reason))
+        for device, process in processes_by_device(gpu, devices)
     )
     return GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices))
 
 
-def _process_row(snapshot: Snapshot, gpu: GpuReading, process: GpuProcess) -> ProcessRow:
+def _process_row(
+    snapshot: Snapshot, gpu: GpuReading, process: GpuProcess, reason: NoBudgetReasonFunction
+) -> ProcessRow:
     elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
     program = program_of(process)
     return ProcessRow(
@@ -57,6 +71,7 @@ def _process_row(snapshot: Snapshot, gpu: GpuReading, process: GpuProcess) -> Pr
         kind=program.kind,
         program_name=program.name,
         may_have_job=program.may_have_job,
+        no_budget_reason=reason(process, program),
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..snapshot import DeviceIndex, ProcessKey, Snapshot, WatchedJob
     from .board import AttachProgress, GpuRow, PendingRow, ProcessRow
     from .display_filter import DisplayFilter
+    from .gpu_rows import NoBudgetReasonFunction
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Watchlist:
     reserved_bytes: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda _: {}
     host_memory: Callable[[Snapshot], HostRam | None] = lambda _: None
     display_filter: DisplayFilter | None = None
-    no_budget_reason: Callable[[ProcessRow], str | None] = lambda _: None
+    no_budget_reason: NoBudgetReasonFunction = lambda *_: None
     attach_progress: Callable[[], AttachProgress | None] = lambda: None
     _jobs: JobRegistry = field(default_factory=JobRegistry)
     _pending_fits: PendingFits = field(default_factory=PendingFits)
@@ -149,7 +150,7 @@ class Watchlist:
     def _board(self, snapshot: Snapshot) -> Board:
         runs, pending = self._jobs.runs_with(snapshot), self._jobs.pending_with(snapshot)
         rank_of = {key: (run, rank) for run in runs for rank, key in enumerate(run.pids)}
-        gpus = gpu_rows(snapshot, lambda row: self._with_job(row, rank_of))
+        gpus = gpu_rows(snapshot, lambda row: self._with_job(row, rank_of), self.no_budget_reason)
         committed = committed_bytes(gpus)
         for device, size in self.reserved_bytes(snapshot).items():
             committed[device] = committed.get(device, 0) + size
@@ -168,16 +169,15 @@ class Watchlist:
     def _with_job(self, row: ProcessRow, rank_of: Mapping[ProcessKey, tuple[WatchedJob, int]]) -> ProcessRow:
         """Add the job of a process, its budget and its comparison to its row."""
         if row.process.key not in rank_of:
-            reason = self.no_budget_reason(row)
-            return row if reason is None else replace(row, no_budget_reason=reason)
+            return row
         run, rank = rank_of[row.process.key]
         row = replace(row, job=run.job, missing=run.missing)
         if run.job.is_served:  # also where its command line does not say so
             row = replace(row, kind="server", program_name=run.job.engine_name)
         budget = self._budgets.budget_of_rank(run, rank, row.gpu.cuda_total_bytes)
         if isinstance(budget, str):
-            return replace(row, problem=budget, no_budget_reason=self.no_budget_reason(row))
-        return self._tracker.compare_process(row, budget)
+            return replace(row, problem=budget)
+        return self._tracker.compare_process(replace(row, no_budget_reason=None), budget)
 
     def _budget_of_run(self, run: WatchedJob, gpus: Iterable[GpuRow]) -> Budget | str:
         """Return the budget of a run; a server's is the one on the first of its GPUs."""

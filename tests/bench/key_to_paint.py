@@ -63,7 +63,7 @@ DASHBOARD = (
 )
 FIT_CHECK = (
     Step("fit check (f)", ("f",), r"Fit check", limit=OPEN_SECONDS),
-    Step("typing the model", tuple(_MODEL), r"model +{typed}(?![\w.-])"),
+    Step("typing the model", tuple(_MODEL), r"model +{typed}"),
     Step("verdict after the model", (" ",), r"DOES NOT FIT|FITS", limit=None, hidden=True),
     Step("tab in the form", ("\t", "\t", "\t")),
     Step("shift+tab in the form", ("\x1b[Z", "\x1b[Z")),

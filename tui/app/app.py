@@ -17,7 +17,7 @@ from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
 
-from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard
+from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
@@ -139,6 +139,8 @@ class VramtopApp(BoardApp):
             self._sampler.start()
         for sentence in self._options.startup_notices:
             self.notify(sentence, severity="warning", markup=False)
+        if self._options.preload_after is not None:
+            self.set_timer(self._options.preload_after, preload_screens)
         if self._options.pid is not None:
             from ..screens.attach import open_attach_on
 

@@ -21,15 +21,15 @@ _OTHER_KEYS = (
 )
 """Keys of Textual, or without a binding on the dashboard."""
 _ATTACH_GRAPH = (
-    ("colours", "the budget by component: faint is still to come, full is held (without colour: capitals)"),
+    ("colours", "the budget by component: faint is still to come, full is held; red is beyond the budget"),
     ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
-    ("S C L F =", "start, CUDA context, loading weights, first step, steady"),
+    ("below it", "the phases of the run (S start, C context, L loading, F first step), and when it left its budget"),
     ("KNOWN BY", "the source of the peak: the probe, the driver, or readings this far apart"),
 )
 _BARS = (
-    ("held", "what is on the GPU now: each process, ▓ unattributed, ░ reserved by the driver"),
+    ("held", "what is on the GPU now: each process, ▓ unattributed, ░ reserved by the driver; red: beyond its budget"),
     ("budget", "what its jobs should hold, by component; the scale is the whole GPU, as for held"),
-    ("├──┤", "the range of that budget: a job outside it is over or under"),
+    ("├──┤", "the range of that budget: a job outside it is over or under; hatched: settings are guessed"),
     ("·", "what the allocator's cache keeps beyond the components"),
     ("┈", "the budget in the graph, whose height is the memory of the GPU"),
     ("┃", "where the budget ends, on the one-line bars"),

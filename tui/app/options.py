@@ -48,6 +48,8 @@ class AppOptions:
     """Attaches to training processes by itself; None: this is not about this machine."""
     read_only: bool = False
     """No process can be terminated from here."""
+    preload_after: float | None = None
+    """Seconds after which screens are imported that no key has asked for; None: never."""
     theme: str | None = None
     """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
     settings: dict[str, str] = field(default_factory=dict)

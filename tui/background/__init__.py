@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         read_context as read_context,
         run_preflight as run_preflight,
     )
+    from .preload import preload_modules as preload_modules
     from .recorder import Recorder as Recorder
     from .run_reader import AttachFunction as AttachFunction, RunReader as RunReader
 else:
@@ -27,6 +28,7 @@ else:
             "answer_writer": "AnswerWriter",
             "job_estimates": "EstimateFunction JobEstimates",
             "latest_only_task": "LatestOnlyTask",
+            "preload": "preload_modules",
             "preflight_run": "PreflightProgress PreflightRequest read_context run_preflight",
             "recorder": "Recorder",
             "run_reader": "AttachFunction RunReader",

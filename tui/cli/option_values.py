@@ -53,8 +53,16 @@ def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
     try:
         indices = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpu {text}: give indices, such as 0 or 0,1") from None
+        raise InputError(f"--gpu {text}: give indices, such as 0 or 0,1{_type_hint(text)}") from None
     absent = [index for index in indices if index not in present]
     if absent:
-        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {gpu_list(present)}")
+        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {gpu_list(present)}{_type_hint(text)}")
     return indices
+
+
+def _type_hint(text: str) -> str:
+    """Return a question if the value of ``--gpu`` is the name of a GPU model; otherwise nothing."""
+    try:
+        return f"; did you mean --gpu-type {find_gpu(text).name}?"
+    except InputError:
+        return ""

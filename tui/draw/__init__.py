@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         join_to_width as join_to_width,
         left_and_right as left_and_right,
         process_name as process_name,
+        run_moments as run_moments,
         severity_rank as severity_rank,
         shorten as shorten,
         signed_gib as signed_gib,
@@ -74,13 +75,14 @@ if TYPE_CHECKING:
         EIGHTHS as EIGHTHS,
         Readings as Readings,
         TimelineMark as TimelineMark,
+        TimeMark as TimeMark,
         axis_labels as axis_labels,
-        column_of as column_of,
         column_sizes as column_sizes,
         graph_levels as graph_levels,
         level_of as level_of,
         level_rows as level_rows,
         timeline_cells as timeline_cells,
+        timeline_marks as timeline_marks,
     )
     from .palette import (
         ASCII_SIGNS as ASCII_SIGNS,
@@ -138,12 +140,12 @@ else:
             "gpu_figures": "gpu_figure_parts power_words reason_badge",
             "labels": (
                 "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
-                "join_to_width left_and_right MUTED process_name SEPARATOR severity_rank shorten signed_gib "
-                "WORST_FIRST worst_row"
+                "join_to_width left_and_right MUTED process_name run_moments SEPARATOR severity_rank shorten "
+                "signed_gib WORST_FIRST worst_row"
             ),
             "memory_graph": (
-                "axis_labels column_of column_sizes EIGHTHS graph_levels level_of level_rows Readings "
-                "timeline_cells TimelineMark"
+                "axis_labels column_sizes EIGHTHS graph_levels level_of level_rows Readings "
+                "timeline_cells timeline_marks TimelineMark TimeMark"
             ),
             "palette": (
                 "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "

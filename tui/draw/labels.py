@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.host import duration_text
 from vramtop.monitor.host.kinds import kind_label, program_of
 
-from .palette import STATUSES, VERDICTS, WARNING, Mark, on_colour
+from .memory_graph import TimeMark
+from .palette import PHASES, STATUSES, VERDICTS, WARNING, Mark, on_colour
 from .text_output import printable
 
 if TYPE_CHECKING:
@@ -101,6 +103,18 @@ def badge(mark: Mark, name: str) -> Content:
     if mark.word in _BADGE_WORDS and name != "fits":
         return Content.styled(text, f"bold {on_colour(mark.colour)}")
     return Content.styled(text, _CALM_STYLES.get(name, MUTED))
+
+
+def run_moments(row: ProcessRow) -> tuple[TimeMark, ...]:
+    """Return the starts of the phases of a process, and the moment at which it left its budget."""
+    marks = [TimeMark(start.time, (PHASES[start.phase][1], PHASES[start.phase][0])) for start in row.phase_starts]
+    comparison = row.comparison
+    if comparison is not None and comparison.left_budget_at is not None and comparison.diverges:
+        sign, at = STATUSES[comparison.status], time.localtime(comparison.left_budget_at)
+        clock = time.strftime("%H:%M:%S", at)
+        labels = (f"{sign.letter} {sign.word.lower()} since {clock}", f"{sign.letter} {clock}", sign.letter)
+        marks.append(TimeMark(comparison.left_budget_at, labels, sign.colour))
+    return tuple(marks)
 
 
 def worst_row(rows: Iterable[ProcessRow]) -> ProcessRow | None:

@@ -90,6 +90,18 @@ def axis_labels(top_bytes: int, height: int, *, ascii_only: bool) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeMark:
+    """A moment of a run, such as the start of a phase."""
+
+    time: float
+    """Unix seconds."""
+    labels: tuple[str, ...]
+    """Its name, the longest variant first."""
+    colour: str | None = None
+    """The colour of a moment that needs attention; None: of another one."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineMark:
     """A moment on the horizontal axis."""
 
@@ -98,6 +110,29 @@ class TimelineMark:
     """Its name, the longest variant first."""
     colour: str | None = None
     """The colour of a moment that needs attention, which is named before all others; None: of another one."""
+
+
+def timeline_marks(
+    marks: Sequence[TimeMark], *, width: int, span_seconds: float, now: float
+) -> tuple[TimelineMark, ...]:
+    """Return the moments that a graph shows with their columns; the phase that lasts into it stands at its left.
+
+    Args:
+        marks: the moments, oldest first.
+        width: in columns.
+        span_seconds: seconds of the full width.
+        now: Unix seconds at the right edge.
+    """
+    if width <= 0:
+        return ()
+    columns = [column_of(mark.time, width=width, span_seconds=span_seconds, now=now) for mark in marks]
+    older = [mark for mark, column in zip(marks, columns, strict=True) if column is None and not mark.colour]
+    shown = [
+        TimelineMark(column, mark.labels, mark.colour)
+        for mark, column in zip(marks, columns, strict=True)
+        if column is not None
+    ]
+    return (*(TimelineMark(0, mark.labels) for mark in older[-1:]), *shown)
 
 
 def timeline_cells(marks: Sequence[TimelineMark], width: int, *, empty: str = " ") -> list[Cell]:

@@ -11,10 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .changed_settings import changed_settings_text as changed_settings_text
     from .copy_dialog import CopiedTextScreen as CopiedTextScreen
-    from .form_fields import cached_models as cached_models, model_names as model_names
-    from .form_inputs import ALT_DIGIT_CHARACTERS as ALT_DIGIT_CHARACTERS, ModelInput as ModelInput
     from .form_reading import FormReading as FormReading
-    from .job_form import JobForm as JobForm
     from .load_job import (
         LoadedJob as LoadedJob,
         job_from_options as job_from_options,
@@ -30,10 +27,7 @@ else:
         {
             "changed_settings": "changed_settings_text",
             "copy_dialog": "CopiedTextScreen",
-            "form_fields": "cached_models model_names",
-            "form_inputs": "ALT_DIGIT_CHARACTERS ModelInput",
             "form_reading": "FormReading",
-            "job_form": "JobForm",
             "load_job": "job_from_options load_from_options LoadedJob load_again",
             "open_dialog": "OpenedJob OpenJobScreen",
             "run_edits": "RunEdits",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from textual.message_pump import MessagePump
 
 from ..background import LatestOnlyTask
-from .job_form import JobForm
+from .form import JobForm
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -45,12 +45,12 @@ class FormReading(Generic[Result]):
             read: reads the program with the user's edits, by job key; called off the UI thread. None: it cannot be.
         """
         self._stop()
-        self.is_due = read is not None and (self.is_due or form.names_another_model)
-        if read is None or not self.is_due or form.model is None:
+        self.is_due = read is not None and (self.is_due or form.state.names_another_model)
+        if read is None or not self.is_due or form.state.model is None:
             return False
 
         def submit() -> None:
-            edits = form.edits()
+            edits = form.state.edits()
             self._task.submit(lambda: read(edits))
 
         self._timer = self._screen.set_timer(_DELAY_SECONDS, submit)

@@ -10,9 +10,8 @@ from vramtop.estimator.common import VramtopError
 from vramtop.monitor.attach import Attachment, SavedAnswers, run_key
 
 from ..background import AnswerWriter, RunReader
-from .form_fields import TUNING
+from .form import TUNING, JobForm
 from .form_reading import FormReading
-from .job_form import JobForm
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -111,7 +110,7 @@ class RunEdits:
             self._on_change(self._attachment)
 
     def _keep_answer(self, form: JobForm, key: str) -> None:
-        if answer := form.setting(key):
+        if answer := form.state.setting(key):
             self._writer.set_answer(*answer)
-        elif form.is_cleared(key):
+        elif form.state.is_cleared(key):
             self._writer.remove_answer(TUNING if key.startswith(f"{TUNING}.") else key)

@@ -41,14 +41,16 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
         scale_bytes: bytes of the bar's full width, such as a GPU's total; None: the upper bound of the budget.
     """
     peak = budget.peak
-    yield output.paint(f"{budget.job.label}: {_job_line(budget)}", None, bold=True)
-    yield output.text(_model_line(budget))
+    head = output.wrapped(f"{budget.job.label}: {_job_line(budget)}", further="  ")
+    yield from (output.paint(line, None, bold=True) for line in head)
+    yield from output.wrapped(_model_line(budget), further="  ")
     if budget.serving is not None:
         each, cache = format_gib(budget.serving.sequence_bytes, digits=2), peak.components.activations
         yield output.text(
             f"{budget.serving.engine}: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens"
         )
-        yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
+        if cache > budget.serving.sequence_bytes:
+            yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
         yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
@@ -68,12 +70,13 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
         ascii_only=output.ascii_only,
     )
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
-    yield output.text(
+    yield from output.wrapped(
         f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device "
         f"{'while it serves' if budget.serving else f'during the {peak.phase}'}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
         f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
-        f" {format_gib(peak.reserved_bytes, digits=2)} reserved"
+        f" {format_gib(peak.reserved_bytes, digits=2)} reserved",
+        further="  ",
     )
     yield ""
     yield from _phase_table(budget, output)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
         FeedStatus as FeedStatus,
         ShowsBoard as ShowsBoard,
     )
-    from .registry import SCREENS as SCREENS, ScreenSpec as ScreenSpec
+    from .registry import SCREENS as SCREENS, ScreenSpec as ScreenSpec, preload_screens as preload_screens
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "base": "BoardApp DemandsFigures FeedStatus ShowsBoard",
-            "registry": "SCREENS ScreenSpec",
+            "registry": "preload_screens SCREENS ScreenSpec",
         },
     )

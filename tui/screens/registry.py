@@ -51,6 +51,8 @@ class ScreenSpec:
         return cast("Sequence[BindingType]", _load(self.keys)) if self.keys else ()
 
 
+_NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice", "vramtop.tui.job.form.field_help")
+"""Modules that screens import only with the first job, or after their first frame."""
 SCREENS = (
     ScreenSpec(
         name="fit_check",
@@ -130,6 +132,14 @@ def screen_bindings(screens: Sequence[ScreenSpec] = SCREENS) -> list[BindingType
         )
         for screen in screens
     ]
+
+
+def preload_screens(screens: Sequence[ScreenSpec] = SCREENS) -> None:
+    """Import the screens and what they need before a key asks for one, on a thread of its own."""
+    from ..background import preload_modules
+
+    paths = (path for screen in screens for path in (screen.open, screen.keys) if path)
+    preload_modules([*(f"{__package__}.{path.partition(':')[0]}" for path in paths), *_NEEDED_BY_SCREENS])
 
 
 def _load(path: str) -> object:

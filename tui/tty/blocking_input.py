@@ -13,6 +13,8 @@ from .textual_private import DriverHooks, XTermParser
 
 _POLL_SECONDS = 0.1
 """Time between two polls after input: whether an Escape was a key, or the start of a sequence."""
+_ESCAPE_SECONDS = 0.03
+"""Time until the first poll after an Escape; it is longer than ``ESCDELAY``, after which Escape is a key."""
 _IDLE_SECONDS = 2.0
 """Time without input after which no sequence is incomplete any more, whatever ``ESCDELAY`` is."""
 
@@ -47,19 +49,20 @@ class BlockingInputDriver(DriverHooks):
         poll = select.poll()
         poll.register(self.fileno, select.POLLIN)
         poll.register(self._stop.reader, select.POLLIN)
-        idle_seconds = 0.0
+        idle_seconds, poll_seconds = 0.0, _POLL_SECONDS
         while not self._stop.is_set():
-            timeout_ms = None if idle_seconds >= _IDLE_SECONDS else _POLL_SECONDS * 1000
+            timeout_ms = None if idle_seconds >= _IDLE_SECONDS else poll_seconds * 1000
             ready = [number for number, _ in poll.poll(timeout_ms)]
             if self.fileno in ready:
                 idle_seconds = 0.0
                 data = os.read(self.fileno, 4096)
                 if not data:  # end of input; the driver notices that the terminal is gone
                     poll.unregister(self.fileno)
+                poll_seconds = _ESCAPE_SECONDS if data.endswith(b"\x1b") else _POLL_SECONDS
                 for event in parser.feed(decode(data)) if data else ():
                     self.process_message(event)
             else:
-                idle_seconds += _POLL_SECONDS
+                idle_seconds, poll_seconds = idle_seconds + poll_seconds, _POLL_SECONDS
             for event in parser.tick():
                 self.process_message(event)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .content_lines import ContentLines as ContentLines
     from .keys_line import KeysLine as KeysLine
     from .legend import Legend as Legend, legend_line as legend_line
+    from .match_list import MatchList as MatchList, best_matches as best_matches
+    from .search_choice import SearchChoice as SearchChoice
     from .static_lines import StaticLines as StaticLines
     from .table_cell import TableCell as TableCell
 else:
@@ -42,6 +44,8 @@ else:
             "content_lines": "ContentLines",
             "keys_line": "KeysLine",
             "legend": "Legend legend_line",
+            "match_list": "best_matches MatchList",
+            "search_choice": "SearchChoice",
             "static_lines": "StaticLines",
             "table_cell": "TableCell",
         },

@@ -1,16 +1,19 @@
 """A budget in figures and bars, as lines of content for every screen that shows one."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from textual.content import Content
 
 from vramtop.estimator.budget import Budget, Method
 from vramtop.estimator.common import format_gib
+from vramtop.estimator.job import match_nvml_name
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.monitor.board.fit import DeviceCapacity, DeviceVerdict, FitResult, count_devices
 
 from ..draw import (
     COMPONENTS,
+    MUTED,
     OTHER_MEMORY,
     VERDICTS,
     WARNING,
@@ -130,14 +133,52 @@ def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool =
     placed = [gpu for gpu in fit.gpus if gpu.device in fit.rank_devices]
     others = [gpu for gpu in fit.gpus if gpu not in placed]
     if not placed_only or count_devices(gpu.device for gpu in others) < 2 or not placed:
-        return [_gpu_line(gpu, budget, width=width, placed=gpu in placed) for gpu in fit.gpus]
+        return [line for alike in _alike(fit.gpus, placed) for line in _lines_of_alike(alike, placed, budget, width)]
+    lines = [line for alike in _alike(placed, placed) for line in _lines_of_alike(alike, placed, budget, width)]
+    if len(_alike(others, placed)) == 1:
+        return [*lines, Content.styled(f"  {_alike_text(others)}", MUTED)]
     roomiest = max(others, key=lambda gpu: gpu.device.available_bytes or 0)
     most = format_gib(roomiest.device.available_bytes or 0)
     what = "others" if any(gpu.device.mig for gpu in others) else "other GPUs"
-    rest = (
-        f"   {count_devices(gpu.device for gpu in others):,} {what}, at most {most} GiB free ({roomiest.device.label})"
-    )
-    return [*(_gpu_line(gpu, budget, width=width, placed=True) for gpu in placed), Content.styled(rest, "dim")]
+    number = count_devices(gpu.device for gpu in others)
+    rest = f"   {number:,} {what}, at most {most} GiB free ({roomiest.device.label})"
+    return [*lines, Content.styled(rest, MUTED)]
+
+
+def _alike(gpus: Sequence[DeviceVerdict], placed: Sequence[DeviceVerdict]) -> list[list[DeviceVerdict]]:
+    """Return the GPUs in groups whose lines would be the same, in the order of their first members."""
+    groups: dict[object, list[DeviceVerdict]] = {}
+    for gpu in gpus:
+        device = gpu.device
+        same = (device.name, device.total_bytes, format_gib(device.available_bytes), gpu.verdict)
+        alone = device.index if device.mig or device.available_bytes is None or device.unusable_reason else None
+        groups.setdefault((*same, gpu in placed, alone, device.mig), []).append(gpu)
+    return list(groups.values())
+
+
+def _lines_of_alike(
+    gpus: Sequence[DeviceVerdict], on_which_ranks: Sequence[DeviceVerdict], budget: Budget, width: int
+) -> list[Content]:
+    """Return the line of one GPU; of several, their number and free memory, and one bar for all on which ranks are."""
+    placed = gpus[0] in on_which_ranks
+    if count_devices(gpu.device for gpu in gpus) == 1:
+        return [_gpu_line(gpus[0], budget, width=width, placed=placed)]
+    head = Content.styled(f"{'▶' if placed else ' '} {_alike_text(gpus)}", "bold" if placed else MUTED)
+    return [head, _gpu_line(gpus[0], budget, width=width, placed=True, label="  on each")] if placed else [head]
+
+
+def _alike_text(gpus: Sequence[DeviceVerdict]) -> str:
+    """Return ``16 x V100 32GB: 10.5 GiB free each``."""
+    device, count = gpus[0].device, count_devices(gpu.device for gpu in gpus)
+    free = format_gib(device.available_bytes)
+    return f"{count:,} x {_model_name(device.name, device.total_bytes)}: {free} GiB free each"
+
+
+@lru_cache(maxsize=32)
+def _model_name(name: str | None, total_bytes: int | None) -> str:
+    """Return a GPU's name in the catalogue; of others, a short form of the driver's."""
+    gpu = match_nvml_name(name, total_bytes) if name else None
+    return gpu.label if gpu else short_gpu_name(name)
 
 
 def gpu_legend() -> Content:
@@ -167,9 +208,9 @@ def short_gpu_name(name: str | None) -> str:
     return (name or "GPU").replace("NVIDIA ", "").replace("GeForce ", "")
 
 
-def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
+def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool, label: str = "") -> Content:
     device = gpu.device
-    label = f"{'▶' if placed else ' '}{device.numbers:>2} {_gpu_label(device)}"[: _LABEL_WIDTH - 1]
+    label = label or f"{'▶' if placed else ' '}{device.numbers:>2} {_gpu_label(device)}"[: _LABEL_WIDTH - 1]
     room_for_bar = max(8, width - _LABEL_WIDTH - _TAIL_WIDTH - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(
@@ -180,7 +221,7 @@ def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool) -
 def _gpu_label(device: DeviceCapacity) -> str:
     """``H100 80GB HBM3``, ``MIG 1g.10gb gi 3``, or if that is too long ``1c.3g.40gb gi 3/1``."""
     if device.mig is None:
-        return short_gpu_name(device.name)
+        return _model_name(device.name, device.total_bytes)
     part = f"/{device.mig.compute_instance}" if device.mig.compute_instance else ""
     name = f"{device.mig.profile or ''} gi {device.mig.gpu_instance}{part}".strip()
     return f"MIG {name}" if len(name) <= _LABEL_WIDTH - 9 else name

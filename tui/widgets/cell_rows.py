@@ -53,11 +53,14 @@ class CellRows(Widget):
             self.refresh()
 
 
-def with_axes(labels: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str]) -> list[list[Cell]]:
+def with_axes(
+    labels: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str | Sequence[Cell]]
+) -> list[list[Cell]]:
     """Return the rows of a graph with a label at the left of each, and the lines of its horizontal axis below."""
     graph = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
-    margin = " " * len(labels[0])
-    return [*graph, *([Cell(char) for char in margin + line] for line in below)]
+    margin = [Cell(" ")] * len(labels[0])
+    axes = ([Cell(each) if isinstance(each, str) else each for each in line] for line in below)
+    return [*graph, *([*margin, *line] for line in axes)]
 
 
 def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
     from ...board import Board, ProcessRow, Watchlist
-    from ...snapshot import ProcessKey
+    from ...host.kinds import KnownProgram
+    from ...snapshot import GpuProcess, ProcessKey
     from ..attachment import Attachment
     from .candidates import Candidate
     from .idle_tracing import IdleTracing
@@ -104,18 +105,17 @@ class AutomaticAttach:
         if self._tracing is not None:
             self._tracing.close()
 
-    def reason_of(self, row: ProcessRow) -> str | None:
+    def reason_of(self, process: GpuProcess, program: KnownProgram) -> str | None:
         """Return why a process has no budget, in a word or two; None: nothing is known about it."""
-        if not self._live:  # the machine of a recording, or not known yet
-            reason = reason_by_kind(row)
-            return reason or ("reading…" if self.enabled and self._time == 0.0 else None)
-        if not self.enabled:
-            return reason_by_kind(row) or "not attached"
-        return self._candidates.reason(row)
+        if self.enabled and self._live:
+            return self._candidates.reason(process, program)
+        if self.enabled and not self._time:
+            return reason_by_kind(process, program) or "reading…"
+        return reason_by_kind(process, program) or ("not attached" if self._live else None)
 
     def progress(self) -> AttachProgress | None:
         """Return how many runs have been read; None: nothing is read by itself."""
-        if not self.enabled or not self._live:
+        if not self.enabled or (self._time and not self._live):
             return None
         with self._lock:
             read, total = self._candidates.count_groups()
@@ -126,11 +126,11 @@ class AutomaticAttach:
         self._time, self._live = board.snapshot.time, board.snapshot.source.kind == "nvml"
         if not self.enabled or not self._live:
             return
-        now, rows = self._clock(), board.processes
+        now, rows = self._clock(), board.processes  # those that are displayed
         with self._lock:
             wanted = self._candidates.update(rows, now)
             if is_due := self._candidates.is_due(now):
-                self._on_gpu = frozenset(row.process.pid for row in rows)
+                self._on_gpu = frozenset(process.pid for _, process in board.snapshot.processes())
                 self.finished.clear()
         if wanted:
             self.left_alone.remove(wanted)

@@ -6,11 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...host.kinds import program_of
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Hashable, Iterable
 
     from ...board import ProcessRow
-    from ...snapshot import ProcessKey, WatchedJob
+    from ...host.kinds import KnownProgram
+    from ...snapshot import GpuProcess, ProcessKey, WatchedJob
     from .run_answer import NoBudgetReason, RunAnswer
 
 RETRY_SECONDS = (3.0, 15.0, 60.0, 300.0)
@@ -57,11 +60,11 @@ class Candidate:
         return self.due is not None and not self.readings
 
 
-def reason_by_kind(row: ProcessRow) -> NoBudgetReason | None:
+def reason_by_kind(process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
     """Return why a process of this kind is not read; None: it may be read, if it is this machine's."""
-    if row.kind == "unknown":
-        return None if row.process.command or not row.process.note else "no access"
-    return None if row.may_have_job else _KIND_REASONS.get(row.kind)
+    if program.kind == "unknown":
+        return None if process.command or not process.note else "no access"
+    return None if program.may_have_job else _KIND_REASONS.get(program.kind)
 
 
 class Candidates:
@@ -89,12 +92,12 @@ class Candidates:
         """Return a candidate; None: it has not been seen."""
         return self._by_key.get(key)
 
-    def reason(self, row: ProcessRow) -> NoBudgetReason | None:
+    def reason(self, process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
         """Return why a process has no budget; None: it has one, or it does not say."""
-        candidate = self._by_key.get(row.process.key)
+        candidate = self._by_key.get(process.key)
         if candidate is not None:
             return candidate.reason
-        return "left alone" if row.process.key in self._left_alone else reason_by_kind(row) or "reading…"
+        return "left alone" if process.key in self._left_alone else reason_by_kind(process, program) or "reading…"
 
     def update(self, rows: Collection[ProcessRow], now: float) -> list[ProcessKey]:
         """Take in the processes that are on the GPUs now; those that are decided already cost a look-up each.
@@ -224,7 +227,9 @@ class Candidates:
         if process.key in self._left_alone:
             candidate.reason = "left alone"
             return
-        candidate.reason = reason_by_kind(row) or ("no access" if process.start_time is None else None)
+        candidate.reason = reason_by_kind(row.process, program_of(row.process)) or (
+            "no access" if process.start_time is None else None
+        )
         if candidate.reason is None:
             candidate.reason, candidate.due = "reading…", now
 
@@ -236,7 +241,7 @@ class Candidates:
         if row.job is not None:
             candidate.due = now if candidate.run is not None else None
             return
-        reason = reason_by_kind(row)
+        reason = reason_by_kind(row.process, program_of(row.process))
         candidate.reason, candidate.due = (reason, None) if reason else ("reading…", now)
 
     def _leave(self, candidate: Candidate) -> None:

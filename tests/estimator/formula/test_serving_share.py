@@ -102,3 +102,9 @@ def test_other_jobs_and_unknown_gpus_stay_as_they_are() -> None:
     assert budget_on_gpu(server, None) is server
     training = estimate(read_launch(["python", "-m", "trl.scripts.sft", "--model_name_or_path", "gpt2"]).job())
     assert budget_on_gpu(training, TOTAL) is training
+
+
+def test_before_it_runs_the_stated_cache_counts_too() -> None:
+    peak = estimate(read(f"{LLAMA} --kv-cache-memory-bytes 20G").job()).peak
+    assert peak.components.activations == 20 * GIB
+    assert peak.low_bytes < peak.device_bytes < peak.high_bytes

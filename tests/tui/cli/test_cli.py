@@ -153,6 +153,20 @@ def test_fit_uses_as_many_gpus_as_the_job_has_ranks(vramtop: Vramtop) -> None:
     assert "needs 4 GPUs" in json.loads(few.stdout)["sentence"]
 
 
+def test_several_gpus_are_named_with_their_type(vramtop: Vramtop) -> None:
+    words = ("fit", "job.toml", "--zero", "3", "--gpu-type", "4x4090", "--json", "--method", "formula")
+    found = json.loads(vramtop(*words).stdout)
+    assert found["placement"] == [0, 1, 2, 3]
+    assert found["budget"]["job"]["parallel"]["strategy"] == "zero3"
+
+
+def test_lora_without_layers_has_those_of_peft_and_says_so(vramtop: Vramtop) -> None:
+    words = ("estimate", "gpt2", "--lora", "--json", "--method", "formula")
+    found = json.loads(vramtop(*words).stdout)
+    assert found["job"]["lora"]["targets"] == ["c_attn"]
+    assert found["notes"] == ["LoRA on c_attn, peft's default for this model; --lora-targets names others."]
+
+
 def test_fit_without_a_driver_prints_the_need_and_the_cards_on_which_it_fits(vramtop: Vramtop) -> None:
     done = vramtop("fit", "job.toml", "--method", "formula", "--json")
     assert (done.returncode, done.stderr) == (3, "")

@@ -80,7 +80,7 @@ def test_attach_shows_each_rank_with_its_gpu_and_anomalies(
     command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
     with subprocess.Popen(command, cwd=tmp_path) as process:
         try:
-            until(lambda **_: psutil.Process(process.pid).cmdline() == command)
+            until(lambda: psutil.Process(process.pid).cmdline() == command)
             mine = make_process(process.pid, 20, start_time=psutil.Process(process.pid).create_time())
             worker = make_process(102, 0.5, parent=process.pid, name="pt_data_worker")
             machine(make_gpu(0), make_gpu(1, [mine, worker]))

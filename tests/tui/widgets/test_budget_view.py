@@ -19,7 +19,7 @@ def test_each_mig_device_has_a_bar_and_its_full_name(
     found = check_fit(budget, device_capacities(make_snapshot([make_gpu(0, mig=()), make_mig_gpu(11)]), {}))
     lines = [line.plain for line in gpu_lines(found, budget, width=100)]
     assert [line[:22].rstrip() for line in lines] == [
-        "  0 H100 80GB HBM3",
+        "  0 H100 80GB",
         "▶11 1c.3g.40gb gi 3",
         " 11 2c.3g.40gb gi 3/1",
         " 11 MIG 1g.20gb gi 9",

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import DeviceIndex, Snapshot
     from vramtop.monitor.sources import SnapshotSource
 
+_ESCAPE_MILLISECONDS = "25"
+"""Time after which an Escape is a key and not the start of a sequence; a terminal sends a sequence at once."""
+_PRELOAD_SECONDS = 1.0
+"""Time after the first frame at which screens are imported that no key has asked for."""
 _THREADS_OF_TEXTUAL = 3
 """It writes to the terminal, reads it, and runs what may block, each on a thread."""
 
@@ -50,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
         return _print_once(options)
     depth = colour_depth()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
+    os.environ.setdefault("ESCDELAY", _ESCAPE_MILLISECONDS)  # likewise
     estimators = _Estimators(options.python)
     watchlist = estimators.watchlist
     watchlist.display_filter = chosen
@@ -79,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
+        preload_after=_PRELOAD_SECONDS,
         theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
         settings=saved,
         save_setting=settings.save,

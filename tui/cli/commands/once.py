@@ -176,6 +176,7 @@ def _gpu_json(row: GpuRow, board: Board) -> dict[str, Any]:
         "free_bytes": gpu.free_bytes,
         "unattributed_bytes": gpu.unattributed_bytes,
         "utilisation_percent": gpu.utilisation_percent,
+        "memory_utilisation_percent": gpu.memory_utilisation_percent,
         "temperature_c": gpu.temperature_c,
         "power_w": gpu.power_w,
         "processes": None

@@ -23,7 +23,7 @@ _MAX_ROWS = 10
 _MAX_CARDS = 4
 """Cards that a row names."""
 _LARGER_ROWS = 2
-"""Rows on one GPU after the first of them: a larger card fits too."""
+"""Rows with the fewest GPUs after the first of them: every larger card fits as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +78,11 @@ def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
     groups: dict[tuple[int, int], list[Card]] = {}
     for card in cards:
         groups.setdefault((round(card.gpu.total_bytes / 2**30), card.count), []).append(card)
-    alone = 0
+    fewest, rows = min(count for _, count in groups), 0
     for (size, count), alike in groups.items():
-        alone += count == 1
-        if alone > _LARGER_ROWS + 1:
-            yield ("1", "more", "", "every larger card")
+        rows += count == fewest
+        if rows > _LARGER_ROWS + 1:
+            yield (str(count), "more", "", "every larger card")
             return
         names = ", ".join(card.gpu.label for card in alike[:_MAX_CARDS])
         more = f" and {len(alike) - _MAX_CARDS} more" if len(alike) > _MAX_CARDS else ""

@@ -1,11 +1,14 @@
 """The parsers of vramtop and of its commands: help in groups, errors in one sentence, arguments added on first use."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from vramtop.estimator.common import mask_line
+
+_ARGUMENT = re.compile(r"^argument (-[-\w]+)(/-[-\w]+)*")
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +32,8 @@ class Parser(argparse.ArgumentParser):
         return {name: action.nargs != 0 for name, action in self._option_string_actions.items()}
 
     def error(self, message: str) -> NoReturn:
-        """Print the sentence and exit."""
+        """Print the sentence and exit; of a flag with several names it has the first."""
+        message = _ARGUMENT.sub(r"\1", message)
         self.fail(f"{message}; see {self.prog} --help")
 
     def fail(self, sentence: str) -> NoReturn:

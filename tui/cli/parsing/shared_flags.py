@@ -1,7 +1,9 @@
 """Arguments that several commands share, and the types of their values."""
 
 import argparse
+import re
 
+_SEVERAL = re.compile(r"(\d{1,7})\s*[x×*]\s*(.+)", re.IGNORECASE)
 _MAX_DIGITS = 10
 _BYTES_DIGITS = 5
 """Digits from which a number without a unit is bytes."""
@@ -87,11 +89,26 @@ def size_in_gib(text: str) -> str:
     return f"{text}GiB" if text.replace(".", "", 1).isdecimal() and len(text) < _BYTES_DIGITS else text
 
 
+class _GpuTypeAction(argparse.Action):
+    """Takes ``8xh100`` as eight GPUs of that type."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        del parser, option
+        several = _SEVERAL.fullmatch(str(values))
+        namespace.gpu_type = several[2] if several else values
+        if several:
+            namespace.gpus = gpu_count(several[1])
+
+
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
-    text = "A GPU of the catalogue, as people write it: 4090, h100, a100-80gb, RTX 3090."
-    gpu.add_argument("--gpu-type", "--gpu-name", "--gpu-model", "--card", metavar="NAME", help=text)
+    text = "A GPU of the catalogue, as people write it: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
+    gpu.add_argument(
+        "--gpu-type", "--gpu-name", "--gpu-model", "--card", action=_GpuTypeAction, metavar="NAME", help=text
+    )
     text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone is GiB."
     gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
     gpu.add_argument("--gpu", metavar="INDEX[,INDEX]", help="Only these GPUs of this machine.")

@@ -13,7 +13,7 @@ def dynamic_words(kind: str = "") -> list[str]:
 
 
 def _models() -> Iterator[str]:
-    from ...job import cached_models, model_names
+    from ...job.form import cached_models, model_names
 
     yield from dict.fromkeys([*cached_models(), *(name.lower() for name in model_names() if "/" not in name)])
 

@@ -13,7 +13,6 @@ from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 from ...draw import (
     COMPONENTS,
     MUTED,
-    NO_JOB,
     PHASES,
     STATUSES,
     BarSegment,
@@ -27,20 +26,16 @@ from ...draw import (
     held_colour,
     high_water_label,
     printable,
+    run_moments,
     signed_gib,
     split_beyond,
 )
 from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ..step import GPU_TOTAL, GPU_TOTAL_COLOUR
-from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
+from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, graph_top_bytes
 
 _LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
 _CACHED = "▒"
-
-
-def status_colour(row: ProcessRow) -> str:
-    """Return the colour of its status."""
-    return STATUSES[row.comparison.status].colour if row.comparison else NO_JOB
 
 
 def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> RunGraphData:
@@ -52,6 +47,7 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
     if budget is not None:
         lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
         lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))
+    is_guess = row.comparison is not None and row.comparison.status == "incomplete"
     return RunGraphData(
         history=history,
         top_bytes=top,
@@ -60,21 +56,20 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
         layers=budget.peak.components if budget else None,
         slack_bytes=budget.peak.device_bytes - budget.peak.components.total_bytes if budget else 0,
         lines=tuple(lines),
-        marks=tuple(TimeMark(mark.time, PHASES[mark.phase][0]) for mark in row.phase_starts),
-        colour=status_colour(row),
+        marks=run_moments(row),
+        high_bytes=budget.peak.high_bytes if budget is not None and not is_guess else None,
+        colour=held_colour(row),
     )
 
 
 def legend_content(row: ProcessRow, graph: RunGraphData, span_label: str) -> Content:
-    """Return the legend: GPU and time span, lines, and visible marks."""
+    """Return the legend: GPU and time span, and lines."""
     words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_label}"]
     if row.budget:
         words.append(f"{EXPECTED} expected  {BOUND} low and high")
     if graph.lines and graph.lines[0].char == GPU_TOTAL:
         words.append(f"{GPU_TOTAL} the GPU")
-    seen = {mark.letter for mark in graph.marks if mark.time >= graph.now - graph.span_seconds}
-    marks = [f"{letter} {word}" for letter, word in PHASES.values() if letter in seen]
-    return Content.styled("  ".join([*words, " · ".join(marks)] if marks else words), MUTED)
+    return Content.styled("  ".join(words), MUTED)
 
 
 def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:

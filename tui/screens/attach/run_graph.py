@@ -1,8 +1,8 @@
-"""Widget: memory over time in front of the budget, with scale, component letters and a time axis."""
+"""Widget: memory over time in front of the budget, with scale and time axis."""
 
-from ...draw import Cell, axis_labels
+from ...draw import axis_labels
 from ...widgets import CellRows, with_axes
-from .run_graph_rows import RunGraphData, axis_rows, key_cells, run_graph_rows
+from .run_graph_rows import RunGraphData, axis_rows, run_graph_rows
 
 _AXIS_ROWS = 2
 
@@ -37,12 +37,9 @@ class RunGraph(CellRows):
         if data is None or height <= 0:
             return
         labels = axis_labels(data.top_bytes, height, ascii_only=self._ascii_only)
-        letters = self._ascii_only or self.app.no_color
-        key = [] if letters or data.layers is None else key_cells(data, height)
-        inner = max(0, width - len(labels[0]) - 2 * bool(key))
+        inner = max(0, width - len(labels[0]))
         ground = self.background_colors[1].hex6
-        drawn = run_graph_rows(data, width=inner, height=height, ground=ground, letters_only=letters)
-        for row, cell in zip(drawn, key, strict=False):
-            row += [Cell(" "), cell]
+        patterns = self._ascii_only or self.app.no_color
+        drawn = run_graph_rows(data, width=inner, height=height, ground=ground, patterns=patterns)
         below = axis_rows(data, width=inner, end=self._end)
         self._show_rows(with_axes(labels, drawn, below))

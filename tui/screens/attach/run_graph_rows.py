@@ -1,7 +1,7 @@
 """Rows of the run graph as plain data: a curve of memory over time in front of the stacked components of the budget.
 
 Components are drawn in full colours below the curve and in faint ones above it; the curve is a thick line between them.
-Without colour they are drawn as letters: capital below the curve, small above it.
+Each is named once. What is held beyond the budget is red. Without colour, layers are told apart by patterns.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,23 @@ from itertools import accumulate
 from vramtop.estimator.budget import Components
 
 from ...draw import (
+    BAD,
     COMPONENTS,
     EIGHTHS,
+    NEUTRAL,
     NO_JOB,
     OTHER_MEMORY,
     Cell,
     Readings,
+    TimelineMark,
+    TimeMark,
     blend,
-    column_of,
     column_sizes,
+    component_segments,
     ink_on,
     level_of,
+    timeline_cells,
+    timeline_marks,
 )
 from ..step import MAX_GPU_TO_PEAK, STACK_ORDER
 
@@ -29,6 +35,8 @@ EXPECTED, BOUND = "━", "┄"
 _STEPS = 8
 _CURVE_EIGHTHS = 4
 """Minimum thickness of the curve, in eighths of a row."""
+_PATTERNS = (("▓", " "), ("▒", "░"))
+"""Held memory and memory still to come, of every other layer: without colour they are told apart by their patterns."""
 _DASH_CELLS = 4
 """A line across the curve replaces every fourth of its cells."""
 _HELD_SHARE, _COMING_SHARE = 0.62, 0.24
@@ -42,15 +50,6 @@ class LevelLine:
     size_bytes: int
     char: str
     colour: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TimeMark:
-    """A moment of the run, such as the start of a phase."""
-
-    time: float
-    """Unix seconds."""
-    letter: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +70,8 @@ class RunGraphData:
     lines: tuple[LevelLine, ...] = ()
     """The last of two lines in the same row is drawn."""
     marks: tuple[TimeMark, ...] = ()
+    high_bytes: int | None = None
+    """The upper bound of the budget, beyond which the run is red; None: not known, or a guess."""
     colour: str | None = None
     """Colour of the curve."""
 
@@ -81,7 +82,7 @@ def run_graph_rows(
     width: int,
     height: int,
     ground: str = "#000000",
-    letters_only: bool = False,
+    patterns: bool = False,
     full: str = "█",
 ) -> list[list[Cell]]:
     """Draw the run, top row first; each column shows the maximum over its time.
@@ -91,47 +92,71 @@ def run_graph_rows(
         width: columns.
         height: rows.
         ground: the background colour, with which components are blended.
-        letters_only: draw letters: there is no colour.
+        patterns: draw patterns: there is no colour.
         full: character of a full cell.
     """
     if width <= 0 or height <= 0 or data.top_bytes <= 0:
         return []
     sizes = column_sizes(data.history, width, data.span_seconds, data.now)
     levels = [level_of(size, height * _STEPS, data.top_bytes) for size in sizes]
-    bands = _bands(data, height, ground=ground, letters_only=letters_only, full=full)
+    bands = _bands(data, height, ground=ground, patterns=patterns, full=full)
     lines = {_row_of(line.size_bytes, height, data.top_bytes): line for line in data.lines}
-    marked = set(mark_columns(data, width).values())
-    curve = data.colour or NO_JOB
-    rows = []
+    marks = {mark.column: mark.colour or NEUTRAL for mark in _marks(data, width) if mark.column}
+    calm, rows = data.colour or NO_JOB, []
     for y in range(height - 1, -1, -1):
-        row = [_cell(level - y * _STEPS, bands[y], curve, full, marked=x in marked) for x, level in enumerate(levels)]
+        curve = BAD if _is_beyond(data, y, height) else calm
+        row = [_cell(level - y * _STEPS, bands[y], curve, full, mark=marks.get(x)) for x, level in enumerate(levels)]
         rows.append(_with_line(row, levels, y, bands[y], lines.get(y)))
+    _write_labels(rows, levels, data)
     return rows
 
 
-def mark_columns(data: RunGraphData, width: int) -> dict[str, int]:
-    """Return the column of each visible mark, by letter."""
-    found: dict[str, int] = {}
-    if width <= 0:
-        return found
-    for mark in data.marks:
-        column = column_of(mark.time, width=width, span_seconds=data.span_seconds, now=data.now)
-        if column is not None:
-            found[mark.letter] = column
-    return found
+def _is_beyond(data: RunGraphData, y: int, height: int) -> bool:
+    """Return True if everything in a row, counted from the bottom, is beyond the budget."""
+    return data.high_bytes is not None and y * data.top_bytes >= data.high_bytes * height
 
 
-def axis_rows(data: RunGraphData, *, width: int, end: str = "now") -> tuple[str, str]:
-    """Return the two rows below the graph: letters of the marks with ticks, and time labels such as ``-5 min``.
+def _write_labels(rows: list[list[Cell]], levels: Sequence[int], data: RunGraphData) -> None:
+    """Write the name and size of each layer once, in its middle, where neither the curve nor a line is."""
+    height, width = len(rows), len(levels)
+    taken = {_row_of(line.size_bytes, height, data.top_bytes) for line in data.lines}
+    layers = _stack(data)
+    ends = list(accumulate(layer.size_bytes for layer in layers))
+    for end, layer in sorted(zip(ends, layers, strict=True), key=lambda pair: -pair[1].size_bytes):
+        low, high = (round(edge * height / data.top_bytes) for edge in (end - layer.size_bytes, end))
+        free = [y for y in range(low, min(high, height)) if y not in taken]
+        if not free or not layer.labels:
+            continue
+        y = min(free, key=lambda each: abs(2 * each + 1 - low - high))
+        row = rows[height - 1 - y]
+        for label in (f" {label} " for label in layer.labels):
+            starts = (0, width - len(label))
+            start = next(
+                (at for at in starts if 0 <= at <= width - len(label) and _is_flat(levels, at, at + len(label), y)),
+                None,
+            )
+            if start is not None:
+                taken.add(y)
+                for x, char in enumerate(label, start=start):
+                    ground = row[x].ground
+                    row[x] = Cell(char, ground and ink_on(ground), ground)
+                break
 
-    Letters that belong in the same column are put side by side, in order.
+
+def _is_flat(levels: Sequence[int], start: int, end: int, y: int) -> bool:
+    """Return True if the curve does not pass through these columns of a row, counted from the bottom."""
+    return all(not 0 < level - y * _STEPS < _STEPS + _CURVE_EIGHTHS for level in levels[start:end])
+
+
+def axis_rows(data: RunGraphData, *, width: int, end: str = "now") -> tuple[list[Cell], str]:
+    """Return the two rows below the graph: the phases of the run by name, and time labels such as ``-5 min``.
 
     Args:
         data: the run that is drawn above.
         width: columns.
         end: label of the right edge.
     """
-    axis, names = ["─"] * width, [" "] * width
+    axis, names = timeline_cells(_marks(data, width), width, empty="─"), [" "] * width
     step = _tick_seconds(data.span_seconds, width)
     slot = data.span_seconds / max(1, width)
     free = max(0, width - len(end))
@@ -140,28 +165,16 @@ def axis_rows(data: RunGraphData, *, width: int, end: str = "now") -> tuple[str,
         column = max(0, width - 1 - round(count * step / slot))
         label = _ago(count * step)
         at = max(0, column - len(label) // 2)
-        axis[column] = "┴"
+        if width and axis[column].char == "─":
+            axis[column] = Cell("┴")
         if at + len(label) < free:
             names[at : at + len(label)] = label
             free = at
-    taken = -1
-    for letter, column in sorted(mark_columns(data, width).items(), key=lambda pair: pair[1]):
-        taken = max(column, taken + 1)
-        if taken < width:
-            axis[taken] = letter
-    return "".join(axis), "".join(names)
+    return axis, "".join(names)
 
 
-def key_cells(data: RunGraphData, height: int) -> list[Cell]:
-    """Return the column right of the graph: the letter of each component at the middle of its layer."""
-    cells = [Cell(" ")] * height
-    layers = _stack(data)
-    ends = list(accumulate(size for _, _, size in layers))
-    for end, (letter, colour, size) in sorted(zip(ends, layers, strict=True), key=lambda pair: pair[1][2]):
-        if size * height >= data.top_bytes // 2 and letter.isalpha():
-            row = height - 1 - _row_of(end - size // 2, height, data.top_bytes)
-            cells[row] = Cell(letter, ink_on(colour), colour)
-    return cells
+def _marks(data: RunGraphData, width: int) -> tuple[TimelineMark, ...]:
+    return timeline_marks(data.marks, width=width, span_seconds=data.span_seconds, now=data.now)
 
 
 def graph_top_bytes(gpu_bytes: int | None, *sizes: int | None) -> int:
@@ -181,7 +194,7 @@ class _Band:
     ground: str | None
 
 
-def _cell(reach: int, band: _Band, curve: str, full: str, *, marked: bool) -> Cell:
+def _cell(reach: int, band: _Band, curve: str, full: str, *, mark: str | None) -> Cell:
     """Return the cell of a column whose curve is ``reach`` eighths above the bottom of this row."""
     if 0 < reach < _STEPS:
         return Cell(EIGHTHS[reach], curve, band.ground)
@@ -189,7 +202,7 @@ def _cell(reach: int, band: _Band, curve: str, full: str, *, marked: bool) -> Ce
         return Cell(full, curve)
     if reach > 0:
         return band.held
-    return Cell("┊", None, band.ground) if marked else band.coming
+    return Cell("┊", mark, band.ground) if mark else band.coming
 
 
 def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line: LevelLine | None) -> list[Cell]:
@@ -205,48 +218,64 @@ def _with_line(row: list[Cell], levels: Sequence[int], y: int, band: _Band, line
     return row
 
 
-def _bands(data: RunGraphData, height: int, *, ground: str, letters_only: bool, full: str) -> list[_Band]:
+def _bands(data: RunGraphData, height: int, *, ground: str, patterns: bool, full: str) -> list[_Band]:
     """Return the look of each row, from the bottom."""
+    calm = data.colour or NO_JOB
+    curves = [BAD if _is_beyond(data, y, height) else calm for y in range(height)]
     if data.layers is None:
-        return [_Band(Cell(full, data.colour or NO_JOB), Cell(" "), None)] * height
+        return [_Band(Cell(full, curve), Cell(" "), None) for curve in curves]
     unit = data.top_bytes / (height * _STEPS)
     layers = _stack(data)
-    ends = accumulate(size for _, _, size in layers)
-    edges = [(letter, colour, round(end / unit)) for end, (letter, colour, _) in zip(ends, layers, strict=True)]
-    beyond = blend(data.colour or NO_JOB, ground, _HELD_SHARE)
-    return [_band(_parts(edges, y * _STEPS), beyond, ground, full, letters_only=letters_only) for y in range(height)]
+    ends = accumulate(layer.size_bytes for layer in layers)
+    numbers = accumulate(layer.size_bytes >= unit * _STEPS / 2 for layer in layers)  # thin ones share a pattern
+    edges = [(at, layer.colour, round(end / unit)) for at, end, layer in zip(numbers, ends, layers, strict=True)]
+    return [
+        _band(_parts(edges, y * _STEPS), blend(curve, ground, _HELD_SHARE), ground, full, patterns=patterns)
+        for y, curve in enumerate(curves)
+    ]
 
 
-def _stack(data: RunGraphData) -> list[tuple[str, str, int]]:
-    """Return (letter, colour, bytes) of each layer, from the bottom."""
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A component of the budget."""
+
+    size_bytes: int
+    colour: str
+    labels: tuple[str, ...] = ()
+
+
+def _stack(data: RunGraphData) -> list[_Layer]:
+    """Return the layers, from the bottom."""
     if data.layers is None:
         return []
-    stack = [(COMPONENTS[name].letter, COMPONENTS[name].colour, getattr(data.layers, name)) for name in STACK_ORDER]
-    slack = OTHER_MEMORY["slack"]
-    return [*stack, (slack.letter, slack.colour, max(0, data.slack_bytes))]
+    segments = dict(zip((name for name, _ in data.layers.items()), component_segments(data.layers), strict=True))
+    stack = [_Layer(segments[name].size_bytes, COMPONENTS[name].colour, segments[name].labels) for name in STACK_ORDER]
+    return [*stack, _Layer(max(0, data.slack_bytes), OTHER_MEMORY["slack"].colour)]
 
 
-_Parts = list[tuple[str, str | None, int]]
+_Parts = list[tuple[int, str | None, int]]
 
 
-def _parts(edges: Sequence[tuple[str, str, int]], floor: int) -> _Parts:
-    """Return (letter, colour, eighths) of the layers in a row, from the bottom, with the empty rest at the end."""
+def _parts(edges: Sequence[tuple[int, str, int]], floor: int) -> _Parts:
+    """Return (number, colour, eighths) of the layers in a row, from the bottom, with the empty rest at the end."""
     parts: _Parts = []
     below = 0
-    for letter, colour, edge in edges:
+    for number, colour, edge in edges:
         size = min(edge, floor + _STEPS) - max(below, floor)
         if size > 0:
-            parts.append((letter, colour, size))
+            parts.append((number, colour, size))
         below = edge
     rest = _STEPS - sum(size for _, _, size in parts)
-    return [*parts, (" ", None, rest)] if rest else parts
+    return [*parts, (0, None, rest)] if rest else parts
 
 
-def _band(parts: _Parts, beyond: str, ground: str, full: str, *, letters_only: bool) -> _Band:
-    letter, most, _ = max(parts, key=lambda part: part[2])
-    if letters_only:
-        held, coming = (None, None) if most is None else (most, blend(most, ground, 0.5))
-        return _Band(Cell(letter if most else full, held), Cell(letter.lower() if most else " ", coming), None)
+def _band(parts: _Parts, beyond: str, ground: str, full: str, *, patterns: bool) -> _Band:
+    number, most, _ = max(parts, key=lambda part: part[2])
+    if patterns:
+        if most is None:
+            return _Band(Cell(full), Cell(" "), None)
+        held, coming = _PATTERNS[number % len(_PATTERNS)]
+        return _Band(Cell(held), Cell(coming), None)
     cells = []
     for share, blank in ((_HELD_SHARE, beyond), (_COMING_SHARE, None)):
         shades = [blank if colour is None else blend(colour, ground, share) for _, colour, _ in parts]

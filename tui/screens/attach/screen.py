@@ -20,7 +20,8 @@ from vramtop.monitor.board import Board, RunRow, Watchlist
 from vramtop.monitor.snapshot import ProcessKey, WatchedJob
 
 from ...background import AttachFunction, EstimateFunction, JobEstimates, RunReader
-from ...job import JobForm, RunEdits, model_names
+from ...job import RunEdits
+from ...job.form import JobForm
 from ...widgets import KeysLine, StaticLines, is_better_estimate
 from ..step import LiveStepScreen
 from .followed_run import FollowedRun, find_run, is_only_in_recording, known_job, with_start_times
@@ -137,7 +138,7 @@ class AttachScreen(Screen[None]):
         self._edited_field = event.key
         self._estimates.cancel()
         if self._edits.edited(event.key, on_gpu=self._on_gpu):
-            self._show_problem(f"The run is being read again with {self.query_one(JobForm).model}.", mark="…")
+            self._show_problem(f"The run is being read again with {self.query_one(JobForm).state.model}.", mark="…")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Disable keys that would do nothing."""
@@ -262,8 +263,7 @@ class AttachScreen(Screen[None]):
         self._keys, self._attachment, reading = keys, attachment, attachment.reading
         self._budget = self._shown_run.budget if known and self._shown_run else None
         missing = () if known else reading.missing
-        origins = {**reading.evidence(), **reading.refused}
-        form = JobForm(job, origins=origins, missing=missing, models=model_names())
+        form = JobForm(job, origins={**reading.evidence(), **reading.refused}, missing=missing)
         await self.query_one(FollowedRun).replace_form(form)
         self._edits.start_run(form, attachment)
         self.remove_class("-unreadable")

@@ -187,9 +187,11 @@ def summary_line(board: Board, width: int) -> Content:
 def _reading(board: Board) -> str | None:
     """Return how many running jobs have been read by themselves; None: all that may be."""
     progress = board.attach_progress
-    if progress is None or progress.read >= progress.total:
+    if progress is None:
         return None
-    return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a running job"
+    if progress.read < progress.total:
+        return f"reading {progress.read + 1} of {progress.total} runs" if progress.total > 1 else "reading a run"
+    return "reading the runs" if any(row.no_budget_reason == "reading…" for row in board.processes) else None
 
 
 def _without_budgets(board: Board) -> str:

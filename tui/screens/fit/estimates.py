@@ -10,8 +10,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job
 
 from ...background import JobEstimates, LatestOnlyTask
-from .advice import Advice, EstimateJob, QuickEstimatorFor, find_advice
-from .capacity import Capacity
+from .verdict_pane import Advice, Capacity, EstimateJob, QuickEstimatorFor, find_advice
 
 if TYPE_CHECKING:
     from textual.timer import Timer

@@ -7,7 +7,8 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
-from textual.widgets import Input, Label, Select
+from textual.widget import Widget
+from textual.widgets import Input, Label
 
 from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, Target, catalogue, find_gpu
@@ -15,7 +16,10 @@ from vramtop.monitor.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot import DeviceIndex
 
+from ...widgets import Choice, SearchChoice
+
 _HERE = ""
+_HERE_WORDS = "these GPUs"
 
 
 class GpuPicker(Horizontal):
@@ -27,10 +31,11 @@ class GpuPicker(Horizontal):
     """
 
     DEFAULT_CSS = """
-    GpuPicker { width: 1fr; height: 1; }
+    GpuPicker { width: 1fr; height: 1; padding: 0 1; }
     GpuPicker Label { padding: 0 1; }
-    GpuPicker Select { width: 30; }
-    GpuPicker Input { width: 18; }
+    GpuPicker #on { width: 24; }
+    GpuPicker SearchChoice { width: 1fr; max-width: 46; }
+    GpuPicker Input { width: 9; }
     """
 
     @dataclass
@@ -40,21 +45,18 @@ class GpuPicker(Horizontal):
     def __init__(self, *, chosen: str | None = None, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id)
         self._catalogue = {gpu.name: gpu for gpu in catalogue()}
+        self._names = (_HERE, *self._catalogue)
+        self._words = (_HERE_WORDS, *(gpu.label for gpu in self._catalogue.values()))
         self._chosen = _catalogue_name(chosen)
         self._count: int | None = None
         self._board: Board | None = None
 
     def compose(self) -> ComposeResult:
         """The model and the count."""
-        options = [("these GPUs", _HERE), *((gpu.label, gpu.name) for gpu in self._catalogue.values())]
-        yield Label("on")
-        yield Select(options, value=self._chosen, allow_blank=False, compact=True, id="gpu-model")
-        yield Label("×", id="times")
-        yield Input(placeholder="as many as ranks", compact=True, type="integer", max_length=5, id="count")
-
-    def on_mount(self) -> None:
-        """Hide the count, unless a model of the catalogue is chosen."""
-        self._show_count()
+        yield Label("on", id="on")
+        yield SearchChoice(self._words, self._word(self._chosen), id="gpu-model")
+        if self._chosen != _HERE:
+            yield from _count_widgets()
 
     def show_board(self, board: Board) -> None:
         """Take the GPUs of this machine from the latest board."""
@@ -91,18 +93,19 @@ class GpuPicker(Horizontal):
 
     def choose(self, gpu: str | None) -> None:
         """Choose a model by a name in the catalogue; None: the GPUs of this machine."""
-        self.query_one("#gpu-model", Select).value = _catalogue_name(gpu)
+        self.query_one("#gpu-model", Choice).value = self._word(_catalogue_name(gpu))
 
     def with_target(self, job: Job) -> Job:
         """Return the job with the chosen model as its target."""
         return msgspec.structs.replace(job, target=Target(gpu=self._chosen or None))
 
-    @on(Select.Changed, "#gpu-model")
-    def model_chosen(self, event: Select.Changed) -> None:
+    @on(Choice.Changed)
+    def model_chosen(self, event: Choice.Changed) -> None:
         """Use the chosen model."""
         event.stop()
-        if event.value != self._chosen:
-            self._chosen = str(event.value)
+        chosen = self._names[self._words.index(event.value)]
+        if chosen != self._chosen:
+            self._chosen = chosen
             self._show_count()
             self.post_message(self.Changed())
 
@@ -115,9 +118,26 @@ class GpuPicker(Horizontal):
             self._count = count
             self.post_message(self.Changed())
 
+    @property
+    def number(self) -> int:
+        """Number of the chosen GPUs; of a catalogue model without a count, 1."""
+        here = len(self._board.gpus) if self._board else 1
+        return here if self._chosen == _HERE else self._count or 1
+
+    def _word(self, name: str) -> str:
+        return self._words[self._names.index(name)]
+
     def _show_count(self) -> None:
+        """Show the count if a model of the catalogue is chosen."""
+        if not self.query("#count"):
+            self.mount(*_count_widgets())
         for widget in (self.query_one("#times"), self.query_one("#count")):
             widget.display = self._chosen != _HERE
+
+
+def _count_widgets() -> tuple[Widget, Widget]:
+    count = Input(placeholder="per rank", compact=True, type="integer", max_length=5, id="count")
+    return Label("×", id="times"), count
 
 
 def _catalogue_name(written: str | None) -> str:

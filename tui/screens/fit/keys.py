@@ -2,7 +2,7 @@
 
 from textual.binding import Binding, BindingType
 
-from ...job import ALT_DIGIT_CHARACTERS
+from ...job.form import ALT_DIGIT_CHARACTERS
 
 FIT_KEYS: list[BindingType] = [
     Binding(
@@ -21,14 +21,14 @@ FIT_KEYS: list[BindingType] = [
     ),
     Binding("o", "open", show=False),
     Binding(
-        "f4", "choose_gpus", "GPUs", key_display="F4",
+        "f4", "choose_gpus", "GPUs", key_display="F4", show=False,
         tooltip="choose the GPUs: those of this machine, or a number of another model from the catalogue",
     ),
     Binding("g", "choose_gpus", show=False),
     Binding("f5", "step", "Step", key_display="F5", tooltip="memory of one training step by component"),
     Binding("t", "step", show=False),
     Binding(
-        "f6", "other_pane", "Fix", key_display="F6",
+        "f6", "other_pane", "Fixes", key_display="F6",
         tooltip="go to the suggestions or the verdict, and back to the settings",
     ),
     Binding(
@@ -41,8 +41,8 @@ FIT_KEYS: list[BindingType] = [
         for number, sign in enumerate(ALT_DIGIT_CHARACTERS, start=1)
     ),
     Binding(
-        "f7", "what_if", "If", key_display="F7",
-        tooltip="what if: memory over micro-batch or sequence length; l goes to the largest that fits, Enter applies",
+        "f7", "what_if", "What-if", key_display="F7",
+        tooltip="what-if: memory over micro-batch or sequence length; l goes to the largest that fits, Enter applies",
     ),
     Binding("i", "what_if", show=False),
     Binding("f8", "save", "Save", key_display="F8", tooltip="save as a job file, for vramtop fit FILE"),
@@ -58,24 +58,32 @@ FIT_KEYS: list[BindingType] = [
     ),
     Binding("u", "undo", show=False),
     Binding(
-        "f12", "preflight", "Checks", key_display="F12",
+        "f11", "keep", "Keep A", key_display="F11", show=False,
+        tooltip="keep this job as candidate A, and compare changes with it; again: let it go. a, where F11 is taken",
+    ),
+    Binding("a", "keep", show=False),
+    Binding("b", "swap", show=False, tooltip="go back to candidate A; the job as it is now becomes A"),
+    Binding(
+        "f12", "preflight", "Check", key_display="F12",
         tooltip="preflight: driver, model, access tokens, disk, libraries and network that the job needs",
     ),
     Binding("c", "preflight", show=False),
 ]  # fmt: skip
 
 FIT_LAYOUT = """
-FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
+FitCheckScreen #head { height: 1; background: $panel; }
+FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; }
+FitCheckScreen #help {
+    width: 1fr; height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis;
+}
 FitCheckScreen #halves { height: 1fr; layout: horizontal; }
 FitCheckScreen #settings { width: 2fr; max-width: 62; border-right: vkey $foreground 20%; }
 FitCheckScreen #verdict { width: 3fr; }
 FitCheckScreen.-narrow #halves { layout: vertical; }
 FitCheckScreen.-narrow #settings {
-    width: 1fr; max-width: 100%; height: 2fr; border-right: none; border-bottom: hkey $foreground 20%;
+    width: 1fr; max-width: 100%; height: 11; border-right: none; border-bottom: hkey $foreground 20%;
 }
-FitCheckScreen.-narrow #verdict { width: 1fr; height: 3fr; }
-FitCheckScreen #bar { height: 1; }
-FitCheckScreen #bar Button { margin: 0 1; }
-FitCheckScreen #preflight-mark { width: 1fr; text-align: right; }
-FitCheckScreen #gpus { width: auto; }
+FitCheckScreen.-narrow #verdict { width: 1fr; height: 1fr; }
+FitCheckScreen #head Button { margin: 0 1; }
+FitCheckScreen #preflight-mark { width: auto; }
 """

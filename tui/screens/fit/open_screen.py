@@ -1,14 +1,19 @@
 """Opens the fit check: on a pending job, on the job that was edited last, or on a new one."""
 
+from typing import TYPE_CHECKING
+
 from textual.geometry import Offset
 
-from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.job import Job, ModelSpec
+from vramtop.monitor.storage import RecentModels
 
 from ...draw import printable
 from ...widgets import ChoiceMenu
 from ..base import BoardApp
 from .screen import FitCheckScreen
+
+if TYPE_CHECKING:
+    from vramtop.estimator.estimation import QuickEstimator
 
 _MENU_PLACE = Offset(2, 2)
 
@@ -33,7 +38,9 @@ def open_fit_check(app: BoardApp) -> None:
 def _open(app: BoardApp, job: Job | None) -> None:
     watchlist = app.watchlist
 
-    def make_quick_estimator(job: Job) -> QuickEstimator:
+    def make_quick_estimator(job: Job) -> "QuickEstimator":
+        from vramtop.estimator.estimation import quick_estimator  # not before the screen is shown
+
         return quick_estimator(job, gpu=None if job.target.gpu else watchlist.gpu_type)
 
     def keep_draft(job: Job) -> None:
@@ -47,6 +54,7 @@ def _open(app: BoardApp, job: Job | None) -> None:
         quick_estimator=make_quick_estimator,
         initial=job,
         pinned=job if job in watchlist.pending() else None,
+        recent=RecentModels(),
         on_close=keep_draft,
     )
     app.push_once(screen)

@@ -1,7 +1,6 @@
 """The state of the fit check apart from its widgets: the edited job, where it was read, and its pinned version."""
 
 import shlex
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,15 @@ from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 from vramtop.monitor.board.fit import DeviceCapacity
 
-from ...job import LoadedJob, OpenedJob, changed_settings_text, load_again
-from .advice import Advice
-from .capacity import Capacity, capacity_fingerprint
 from .undo_history import UndoHistory
+from .verdict_pane import Advice, Capacity, capacity_fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from vramtop.monitor.host import HostRam
+
+    from ...job import LoadedJob, OpenedJob
 
 
 class FitSession:
@@ -52,14 +53,16 @@ class FitSession:
             return None
         return shlex.split(self.opened.text)
 
-    def open(self, opened: OpenedJob) -> None:
+    def open(self, opened: "OpenedJob") -> None:
         """Replace the job by one that was read from a file, a launch line or a model."""
         self.opened, self.pinned = opened, None
         self.history.record(opened.loaded.job)
 
     @property
-    def read_again(self) -> Callable[[Mapping[str, Any]], LoadedJob] | None:
+    def read_again(self) -> "Callable[[Mapping[str, Any]], LoadedJob] | None":
         """Reads what was opened again with the user's values by job key, not for the UI thread; None: nothing was."""
+        from ...job import load_again  # not before something was opened
+
         opened = self.opened
         return None if opened is None else lambda edits: load_again(opened.text, opened.loaded, edits)
 
@@ -74,6 +77,8 @@ class FitSession:
 
     def changes_text(self, job: Job, gpus: int | None) -> str:
         """Return the changed settings, as flags of vramtop and as edits of the file that was opened."""
+        from ...job import changed_settings_text
+
         loaded, text = (self.opened.loaded, self.opened.text) if self.opened else (None, "")
         return changed_settings_text(job, loaded, text, gpus=gpus)
 

@@ -1,7 +1,7 @@
 """The form of the fit check: the settings of the job, errors under their fields, and the job that was opened."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -10,7 +10,15 @@ from vramtop.estimator.common import InputError
 from vramtop.estimator.job import Job, with_changes
 
 from ...background import LatestOnlyTask
-from ...job import FormReading, JobForm, LoadedJob, cached_models, model_names
+from ...job import FormReading
+from ...job.form import JobForm, cached_models, model_choices
+from .gpu_picker import GpuPicker
+
+if TYPE_CHECKING:
+    from vramtop.monitor.storage import RecentModels
+
+    from ...job import LoadedJob
+    from ...job.form import ModelChoice
 
 _MODEL = "model.id"
 
@@ -20,6 +28,7 @@ class SettingsPane(Vertical):
 
     Args:
         initial: the job to start from.
+        recent: the models that the user checked last; None: they are not kept.
         on_read: receives the job that was read again with the user's model; the form shows it already.
         on_error: receives the reason why it could not be read.
         id: the widget's id in the DOM.
@@ -29,24 +38,29 @@ class SettingsPane(Vertical):
         self,
         initial: Job,
         *,
-        on_read: Callable[[LoadedJob], object],
+        recent: "RecentModels | None" = None,
+        on_read: "Callable[[LoadedJob], object]",
         on_error: Callable[[str], object],
         id: str | None = None,  # noqa: A002 - Textual's own name for it
     ) -> None:
         super().__init__(id=id)
+        self._recent = recent
         self._on_read = on_read
-        self._reading = FormReading[LoadedJob](self, on_read=self._show_read_again, on_error=on_error)
+        self._reading = FormReading["LoadedJob"](self, on_read=self._show_read_again, on_error=on_error)
         self._initial = initial
         self._edited_field = _MODEL
+        self._models: tuple[ModelChoice, ...] = ()
         self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
 
     def compose(self) -> ComposeResult:
-        """The form."""
-        yield JobForm(self._initial, models=model_names(), id="form")
+        """The choice of GPUs, and the form."""
+        yield GpuPicker(chosen=self._initial.target.gpu, id="gpus")
+        yield JobForm(self._initial, models=self._models, id="form")
 
     def on_mount(self) -> None:
-        """Look for models in the Hugging Face cache, to suggest their names."""
-        self._models_task.submit(cached_models)
+        """Look for the models that were checked last and those in the Hugging Face cache."""
+        recent = self._recent
+        self._models_task.submit(lambda: model_choices(recent.names() if recent else (), cached_models()))
 
     def on_unmount(self) -> None:
         """Cancel all background work."""
@@ -63,7 +77,7 @@ class SettingsPane(Vertical):
         """True from the edit of the model until the form shows what follows from it."""
         return self._reading.is_due
 
-    def read_again(self, read: Callable[[Mapping[str, Any]], LoadedJob] | None) -> bool:
+    def read_again(self, read: "Callable[[Mapping[str, Any]], LoadedJob] | None") -> bool:
         """Read the job again if the last edit makes that necessary, and return whether it does."""
         return self._reading.start(self.form, read)
 
@@ -90,17 +104,18 @@ class SettingsPane(Vertical):
             return error.message
         return None
 
-    async def show_source(self, source: LoadedJob) -> None:
+    async def show_source(self, source: "LoadedJob") -> None:
         """Show a job that was read from a file or a launch line, with the place where each value was read."""
         self._reading.cancel()
-        await self.remove_children()
-        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
+        await self.form.remove()
+        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=self._models, id="form")
         await self.mount(form)
         self._edited_field = source.missing[0] if source.missing else _MODEL
 
-    def _show_read_again(self, loaded: LoadedJob) -> None:
+    def _show_read_again(self, loaded: "LoadedJob") -> None:
         self.form.show_reading(loaded.job, loaded.origins, loaded.missing)
         self._on_read(loaded)
 
-    def _offer_models(self, names: tuple[str, ...]) -> None:
-        self.form.add_models(names)
+    def _offer_models(self, models: "tuple[ModelChoice, ...]") -> None:
+        self._models = models
+        self.form.set_models(models)

@@ -40,9 +40,9 @@ class _Graph:
             span_seconds=histories.span_seconds,
             now=histories.now,
         )
-        scale = {0: "100 %", height - 1: "  0 %"} if height > 1 else {0: "100 %"}
+        scale = {height // 2: " 50 %", height - 1: "  0 %", 0: "100 %"}
         rows = [
-            [*_text(f"{scale.get(at, ''):{_AXIS_WIDTH - 1}}┤", _AXIS_WIDTH), *row]
+            [*_text(f"{scale.get(at, ''):{_AXIS_WIDTH - 1}}{'┤' if at in scale else '│'}", _AXIS_WIDTH), *row]
             for at, row in enumerate(level_rows(levels, height, self.colour))
         ]
         before = f"{histories.span_seconds / 60:.0f} min ago"

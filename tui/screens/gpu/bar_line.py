@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...draw import Readings
 
 LABEL_WIDTH = 12
-_BAR, _REST = "━", "─"
+_BAR, _REST = "▆", "▁"
 _NONE = "_"
 """Column of a history where the figure was 0."""
 _MIN_WIDTH_WITH_HISTORY = 70
@@ -60,7 +60,7 @@ def bar_line(label: str, bar: Content, words: Content, graph: Content, shape: Li
 
 
 def share_bar(share: float | None, width: int, style: str) -> Content:
-    """Return a bar of a share of 1 before a thin line as long as the scale; without a bar if the share is unknown."""
+    """Return a bar of a share of 1, and a thin line to the end of the scale; no bar if the share is unknown."""
     full = 0 if share is None else round(min(1.0, max(0.0, share)) * width)
     return Content.assemble((_BAR * full, style), (_REST * (width - full), FAINT))
 
@@ -78,7 +78,7 @@ def history_line(history: Readings, width: int, *, top: float, style: str, span_
     """
     if width <= 0:
         return Content()
-    steps = len(EIGHTHS) - 1
+    steps = len(EIGHTHS) - 2  # full columns would run into those of the line above
     columns = (
         " " if size is None else EIGHTHS[max(1, min(steps, round(size / top * steps)))] if size else _NONE
         for size in column_sizes(history, width, span_seconds, now)

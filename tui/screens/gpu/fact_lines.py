@@ -94,8 +94,12 @@ def _clocks(details: GpuDetails) -> list[Content]:
     return [
         _figure("SM", _of(details.sm_mhz, details.sm_max_mhz, "MHz")),
         _figure("memory", _of(details.memory_mhz, details.memory_max_mhz, "MHz")),
-        _figure("state", None if state is None else f"P{state}{' (fastest)' if state == 0 else ''}"),
+        _figure("" if state is not None else "state", None if state is None else _state(state)),
     ]
+
+
+def _state(state: int) -> str:
+    return f"P{state}{' (fastest)' if state == 0 else ''}"
 
 
 def _fans(details: GpuDetails) -> list[Content]:
@@ -129,7 +133,7 @@ def _pcie(link: PcieLink | None) -> list[Content]:
 def _nvlink(links: NvLinks | None, details: GpuDetails) -> list[Content]:
     if links is None:
         return [_figure("", None if details.reason("nvlink") else "none")]
-    to = " and ".join("switches" if peer == "switch" else f"{peer}s" for peer in links.peers)
+    to = " and ".join("switches" if peer == "switch" else f"{printable(peer)}s" for peer in links.peers)
     up = f"{'n/a' if links.active is None else links.active} of {links.count} links up{f', to {to}' if to else ''}"
     down = links.active is not None and links.active < links.count
     speed = None if links.link_bytes_per_second is None else f"{_rate(links.link_bytes_per_second)} each"
@@ -159,13 +163,12 @@ def _errors(ecc: EccErrors | None) -> list[Content]:
     counts = (ecc.recent_corrected, ecc.recent_uncorrected, ecc.lifetime_corrected, ecc.lifetime_uncorrected)
     if counts == (0, 0, 0, 0):
         return [Content("no errors")]
-    uncorrected = f"{_known(counts[1])} since the driver was loaded, {_known(counts[3])} ever"
-    corrected = f"{_known(counts[0])} since the driver was loaded, {_known(counts[2])} ever"
-    bad = bool(counts[1] or counts[3])
-    return [
-        _alarm(f"uncorrected errors: {uncorrected}") if bad else _figure("uncorrected", uncorrected),
-        _figure("corrected", corrected),
-    ]
+    uncorrected = f"{_known(counts[1])} since load, {_known(counts[3])} ever"
+    if counts[1] or counts[3]:
+        first = _alarm(f"uncorrected errors: {uncorrected}")
+    else:
+        first = Content("no uncorrected errors") if counts[1] == counts[3] == 0 else _figure("uncorrected", uncorrected)
+    return [first, _figure("corrected", f"{_known(counts[0])} since load, {_known(counts[2])} ever")]
 
 
 def _rows(rows: RemappedRows | None) -> list[Content]:

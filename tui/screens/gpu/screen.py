@@ -66,6 +66,7 @@ class GpuScreen(ProcessScreen):
     GpuScreen #note { height: 1; padding: 0 1; }
     GpuScreen #figures { margin: 0 1; }
     GpuScreen #graph { margin: 1 1 0 1; }
+    GpuScreen #processes { width: 100%; }
     GpuScreen.-tall #processes { margin-top: 1; }
     GpuScreen .-stale { text-opacity: 60%; }
     """

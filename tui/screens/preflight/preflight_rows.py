@@ -59,7 +59,7 @@ def mark_line(progress: "PreflightProgress | None", *, stale: bool = False, key:
         key: the key that opens the preflight screen.
     """
     if progress is None:
-        return Content.styled(f"preflight: not run yet · {key}", MUTED)
+        return Content.styled(f"preflight: not run · {key}", MUTED)
     if progress.problem is not None:
         result: Content = _painted(CHECK_UNKNOWN, "? nothing is checked")
     else:

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vramtop.estimator.common import format_gib
-
-from ...draw import MUTED, printable
+from ...draw import MUTED, printable, shorten
+from .figures_text import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vramtop.monitor.host.inspect import CgroupFacts, Limit, OpenFile, ProcessDetails
+    from vramtop.monitor.snapshot import GpuProcess
 
 MAX_LINES = 1000
 """Of one part: a process may have a million files open."""
+_MAX_COMMAND_WIDTH = 100
+"""A longer command line has a line for each option."""
+_MAX_PARENT_WIDTH = 140
+"""Of the command of a parent: only this process's own is shown whole."""
 _TRAINING_VARIABLES = (
     *("CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "ACCELERATE_"),
     *("DEEPSPEED_", "DS_", "FSDP_", "XFORMERS_", "VLLM_", "SGLANG_", "TRITON_", "TOKENIZERS_", "WANDB_", "MLFLOW_"),
@@ -41,13 +45,21 @@ class Part:
 def detail_parts(details: ProcessDetails) -> tuple[Part, ...]:
     """Return all parts, what is asked for most first."""
     return (
-        Part("Command", (Content(" ".join(map(printable, details.arguments)) or "none: a kernel thread"),)),
+        Part("Command", tuple(_command_lines([printable(argument) for argument in details.arguments]))),
         Part("Place", tuple(_place_lines(details))),
         Part(f"Parents ({len(details.parents)})", tuple(_parent_lines(details))),
         Part(*_environment(details)),
         Part(*_files(details)),
         Part("Limits", tuple(_limit_lines(details.limits))),
     )
+
+
+def listed_part(process: GpuProcess) -> Part:
+    """Return what a snapshot knows of a process: its command, its parent, and what is unusual about it."""
+    lines = [*_command_lines(printable(process.command or process.name or "").split())]
+    lines += [_named("parent", str(process.parent))] if process.parent else []
+    lines += [_named("note", process.note)] if process.note else []
+    return Part("Command", tuple(lines))
 
 
 def matching_parts(parts: Iterable[Part], words: str) -> tuple[Part, ...]:
@@ -62,18 +74,35 @@ def matching_parts(parts: Iterable[Part], words: str) -> tuple[Part, ...]:
     return tuple(part for part in found if part.lines)
 
 
+def _command_lines(arguments: Sequence[str]) -> Iterable[Content]:
+    """Yield the command line; if it is long, each option with its values on a line of its own."""
+    whole = " ".join(arguments)
+    if len(whole) <= _MAX_COMMAND_WIDTH:
+        yield Content(whole) if whole else Content.styled("hidden, or a thread of the kernel", MUTED)
+        return
+    line: list[str] = []
+    for argument in arguments:
+        if argument.startswith("-") and len(argument) > 1 and not argument[1].isdigit() and line:
+            yield Content(" ".join(line))
+            line = [" "]
+        line.append(argument)
+    yield Content(" ".join(line))
+
+
 def _place_lines(details: ProcessDetails) -> Iterable[Content]:
     yield _named("directory", details.folder)
     yield _named("program", details.program)
     for container in details.containers:
         yield _named("runs in", container)
-    yield _named("cgroup", _cgroup_text(details.cgroup) if details.cgroup else None)
+    yield _named("cgroup", details.cgroup.path if details.cgroup else None)
+    if details.cgroup and (limits := _group_limits(details.cgroup)):
+        yield _named("", limits)
     ram = details.ram
     if ram:
-        parts = [f"{format_gib(ram[name])} {word}" for name, word in _RAM_WORDS.items() if ram.get(name)]
-        yield _named("RAM, GiB", f"{format_gib(ram.get('resident'))} resident: {', '.join(parts)}")
-        more = [f"most so far {format_gib(ram['peak'])}"] if "peak" in ram else []
-        more += [f"swapped out {format_gib(ram.get('swap'))}"] if "swap" in ram else []
+        parts = [f"{size_text(ram[name])} {word}" for name, word in _RAM_WORDS.items() if ram.get(name)]
+        yield _named("RAM", f"{size_text(ram.get('resident'))} resident: {', '.join(parts)}")
+        more = [f"most so far {size_text(ram['peak'])}"] if "peak" in ram else []
+        more += [f"swapped out {size_text(ram['swap'])}"] if "swap" in ram else []
         yield _named("", ", ".join(more))
     if details.cpus is not None:
         yield _named("processors", f"may run on {details.cpus}")
@@ -82,17 +111,18 @@ def _place_lines(details: ProcessDetails) -> Iterable[Content]:
 _RAM_WORDS = {"own": "its own", "files": "of files", "shared": "shared memory", "locked": "locked"}
 
 
-def _cgroup_text(cgroup: CgroupFacts) -> str:
+def _group_limits(cgroup: CgroupFacts) -> str:
+    """Return what the processes of a control group use together, and its limits."""
     limits = []
     if cgroup.memory_bytes is not None:
-        limit = cgroup.memory_limit_bytes
-        of_limit = "no limit" if limit is None else f"limit {format_gib(limit)}"
-        limits.append(f"RAM of the group {format_gib(cgroup.memory_bytes)} GiB, {of_limit}")
-    elif cgroup.memory_limit_bytes is not None:
-        limits.append(f"RAM limit {format_gib(cgroup.memory_limit_bytes)} GiB")
-    limits += [] if cgroup.cpu_limit is None else [f"processor limit {cgroup.cpu_limit:g}"]
-    limits += [] if cgroup.tasks_limit is None else [f"limit of {cgroup.tasks_limit:,} processes and threads"]
-    return "; ".join([cgroup.path, *limits])
+        limits.append(f"RAM of all its processes {size_text(cgroup.memory_bytes)}")
+    if cgroup.memory_limit_bytes is not None:
+        limits.append(f"limit {size_text(cgroup.memory_limit_bytes)}")
+    elif cgroup.memory_bytes is not None:
+        limits.append("no limit")
+    limits += [] if cgroup.cpu_limit is None else [f"at most {cgroup.cpu_limit:g} processors"]
+    limits += [] if cgroup.tasks_limit is None else [f"at most {cgroup.tasks_limit:,} processes and threads"]
+    return ", ".join(limits)
 
 
 def _parent_lines(details: ProcessDetails) -> Iterable[Content]:
@@ -104,7 +134,8 @@ def _parent_lines(details: ProcessDetails) -> Iterable[Content]:
     chain.append((details.pid, details.user, "this process"))
     for depth, (pid, user, command) in enumerate(chain):
         branch = "  " * max(0, depth - 1) + ("└ " if depth else "")
-        yield Content.assemble(branch, (str(pid), "bold"), (f" {printable(user or 'n/a')} ", MUTED), printable(command))
+        words = shorten(printable(command), _MAX_PARENT_WIDTH)
+        yield Content.assemble(branch, (str(pid), "bold"), (f" {printable(user or 'n/a')} ", MUTED), words)
 
 
 def _environment(details: ProcessDetails) -> tuple[str, tuple[Content, ...]]:
@@ -124,7 +155,8 @@ def _environment(details: ProcessDetails) -> tuple[str, tuple[Content, ...]]:
 def _files(details: ProcessDetails) -> tuple[str, tuple[Content, ...]]:
     if details.files is None:
         return "Open files", (Content.styled(_HIDDEN, MUTED),)
-    others = ", ".join(f"{count:,} {kind}" for kind, count in sorted(details.other_descriptors.items()))
+    counts = sorted(details.other_descriptors.items())
+    others = ", ".join(f"{count:,} {kind.removesuffix('s') if count == 1 else kind}" for kind, count in counts)
     title = f"Open files ({len(details.files):,}{'; ' + others if others else ''})"
     return title, _capped([_file_line(file) for file in details.files], "files") or (Content.styled("none", MUTED),)
 

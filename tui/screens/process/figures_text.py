@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import GIB, KIB, MIB, format_gib
+from vramtop.monitor.host.kinds import kind_label
 
-from ...draw import EIGHTHS, FAINT, MUTED, figure_reason, figure_text, printable
+from ...draw import (
+    EIGHTHS,
+    FAINT,
+    MUTED,
+    SEPARATOR,
+    STATUSES,
+    badge,
+    figure_reason,
+    figure_text,
+    printable,
+    signed_gib,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,10 +34,11 @@ FIGURES: tuple[ProcessFigure, ...] = ("sm_percent", "bandwidth_percent", "cpu_pe
 """All figures: the screen shows each of them."""
 MAX_SAMPLES = 120
 """Readings that a graph can show: as many as the widest has columns."""
+_NAMED_KINDS = ("training", "notebook", "helper")
 NO_SAMPLE = "·"
 """In a graph: the figure was not read, or is unknown."""
 _NARROW_COLUMNS = 100
-_FIXED_COLUMNS = 60
+_FIXED_COLUMNS = 61
 """Of a line about a GPU, without its two graphs."""
 _ASCII_LEVELS = " .:-=+*#@"
 
@@ -89,14 +102,15 @@ def figure_lines(
         graph = history.graph(row, figure, graph_width, top, ascii_only=ascii_only)
         known = text not in ("n/a", "…")
         return Content.assemble(
-            (f"{name} ", MUTED),
+            (f"{name:<4}", MUTED),
             (f"{text:>5}", "bold" if known else MUTED),
             (f" {unit if known else ' ' * len(unit)} ", MUTED),
-            *((run, FAINT if run[0] == NO_SAMPLE else "$accent") for run in _runs(graph)),
+            *((run, FAINT if run[0] == NO_SAMPLE else "$text-primary") for run in _runs(graph)),
         )
 
+    yield _job_line(rows[0])
     for row in rows:
-        held = f"{format_gib(row.process.used_bytes)} GiB" if row.process.used_bytes is not None else "n/a"
+        held = size_text(row.process.used_bytes)
         yield Content.assemble(
             ("GPU ", MUTED),
             (f"{row.gpu.label:<4}", "bold"),
@@ -105,13 +119,15 @@ def figure_lines(
             "   ",
             with_graph(row, "SM", "sm_percent", "%", 100.0),
             "   ",
-            with_graph(row, "bandwidth", "bandwidth_percent", "%", 100.0),
+            with_graph(row, "bandwidth ", "bandwidth_percent", "%", 100.0),
         )
     first = rows[0]
     rss, threads = (figure_text(name, first.process.figures, live=live) for name in ("rss_bytes", "threads"))
+    if first.process.figures and first.process.figures.rss_bytes is not None:
+        rss = size_text(first.process.figures.rss_bytes)
     yield Content.assemble(
         ("host      RAM  ", MUTED),
-        (f"{rss + (' GiB' if rss[0].isdigit() else ''):>10}", "bold"),
+        (f"{rss:>10}", "bold"),
         "   ",
         with_graph(first, "CPU", "cpu_percent", "%", 100.0),
         ("   threads ", MUTED),
@@ -119,6 +135,27 @@ def figure_lines(
         ("   CPU: 100 % is one core", MUTED) if width >= _NARROW_COLUMNS else "",
     )
     yield from _reasons(rows, live=live)
+
+
+def size_text(size: int | None) -> str:
+    """Return a size in GiB, or in MiB or KiB if it is small; n/a if it is unknown."""
+    if size is None or size >= GIB // 10:
+        return "n/a" if size is None else f"{format_gib(size)} GiB"
+    return f"{size / MIB:.0f} MiB" if size >= MIB else f"{size / KIB:.0f} KiB" if size else "0"
+
+
+def _job_line(row: ProcessRow) -> Content:
+    """Return what the process is, its job, and how it compares with its budget."""
+    kind = kind_label(row.kind, row.program_name) or (row.kind if row.kind in _NAMED_KINDS else "not a known program")
+    parts = [Content.styled(printable(row.job.label), "bold") if row.job else Content(printable(kind))]
+    if row.budget:
+        parts.append(Content(f"budget {format_gib(row.budget.steady_device_bytes)} GiB"))
+    if row.comparison:
+        status = badge(STATUSES[row.comparison.status], row.comparison.status)
+        parts.append(Content.assemble(status, signed_gib(row.comparison.difference_bytes)))
+    elif row.no_budget_reason:
+        parts.append(Content.styled(f"no budget: {row.no_budget_reason}", MUTED))
+    return Content.assemble(("is        ", MUTED), Content.styled(SEPARATOR, MUTED).join(parts))
 
 
 def _runs(graph: str) -> Iterator[str]:

@@ -93,7 +93,7 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
         """Move the cursor to the largest value that fits, or else to the largest tight one."""
         found = self.sweep.largest or self.sweep.largest_tight
         if found is None:
-            self.notify(f"No {AXES[self.sweep.axis]} of this job fits, however small.", severity="warning")
+            self.notify(f"No {AXES[self.sweep.axis]} fits.", severity="warning")
             return
         self._cursor = found.value
         self._draw()
@@ -147,7 +147,7 @@ def facts(sweep: Sweep, value: int) -> list[Content]:
     elif tight is not None:
         lines.append(Content(f"tight up to {name} {tight.value:,}; none fits for sure"))
     else:
-        lines.append(Content(f"no {name} fits, however small"))
+        lines.append(Content(f"no {name} fits"))
     limits = sweep.limits
     if limits.available_bytes is not None and limits.gpu_bytes is not None:
         can = f"{format_gib(limits.available_bytes)} of {format_gib(limits.gpu_bytes)} GiB available"

@@ -54,12 +54,12 @@ class Sweep:
 
     @property
     def largest(self) -> SweepPoint | None:
-        """The last point that fits after points that all fit."""
+        """The last point that fits after points that all fit; if the job's own value fits, no less than that."""
         return self._last(("fits",))
 
     @property
     def largest_tight(self) -> SweepPoint | None:
-        """The last point that fits or is tight after points that all do."""
+        """The last point that fits or is tight after points that all do, likewise."""
         return self._last(("fits", "tight"))
 
     def at(self, value: int) -> SweepPoint | None:
@@ -68,7 +68,10 @@ class Sweep:
 
     def _last(self, verdicts: tuple[Verdict, ...]) -> SweepPoint | None:
         last = None
+        own_fits = any(point.value == self.current_value and point.verdict in verdicts for point in self.points)
         for point in self.points:
+            if own_fits and point.value < self.current_value:
+                continue
             if point.verdict not in verdicts:
                 break
             last = point

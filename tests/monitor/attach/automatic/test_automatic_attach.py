@@ -109,6 +109,7 @@ def test_an_incomplete_run_says_what_is_missing_and_never_diverges(machine, star
     assert "its sequence length is not known" in row.comparison.sentence
 
 
+@pytest.mark.slow  # the worker is started twice
 def test_what_the_user_filled_in_before_completes_a_run(machine, start, script, flags) -> None:
     words = flags(**LLAMA)[:-2]
     pid = start([sys.executable, script(SLEEPS), *words])
@@ -144,6 +145,7 @@ def test_nothing_is_read_of_a_recording_or_with_no_attach(machine, start, script
     assert (off.runs, off.processes[0].no_budget_reason) == ((), "not attached")
 
 
+@pytest.mark.slow  # the worker is started twice
 def test_a_run_is_left_alone_and_attached_again(machine, start, script, flags) -> None:
     pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
     here = machine()
@@ -157,6 +159,7 @@ def test_a_run_is_left_alone_and_attached_again(machine, start, script, flags) -
     assert here.read(pid).processes[0].budget is not None
 
 
+@pytest.mark.slow  # the worker is started twice
 def test_a_run_that_the_user_attached_to_is_never_replaced(machine, start, script, flags, make_budget) -> None:
     pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
     here = machine()
@@ -168,6 +171,7 @@ def test_a_run_that_the_user_attached_to_is_never_replaced(machine, start, scrip
     assert row.budget is budget
 
 
+@pytest.mark.slow  # the worker is started twice
 def test_a_run_that_is_dismissed_stays_dismissed(machine, start, script, flags) -> None:
     pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
     here = machine()

@@ -8,6 +8,7 @@ import pytest
 from vramtop.monitor.attach.automatic.candidates import MAX_READINGS, RETRY_SECONDS, SETTLED_SECONDS, Candidates
 from vramtop.monitor.attach.automatic.run_answer import RunAnswer
 from vramtop.monitor.board.gpu_rows import gpu_rows
+from vramtop.monitor.host.kinds.process_kind import program_of
 
 EARLY = RunAnswer(reason="no model", too_early=True)
 REFUSED = RunAnswer(reason="no access")
@@ -21,6 +22,10 @@ def rows(make_snapshot: Any, make_gpu: Any, make_process: Any) -> Any:
         return [row for gpu in gpu_rows(snapshot, lambda row: row) for row in gpu.rows]
 
     return make
+
+
+def reason(candidates: Candidates, row: Any) -> str | None:
+    return candidates.reason(row.process, program_of(row.process))
 
 
 def read(candidates: Candidates, now: float, answer: RunAnswer, *, time: float = 2_000.0) -> int | None:
@@ -38,7 +43,7 @@ def test_the_process_that_holds_most_is_read_first(rows) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "reason"),
+    ("command", "expected"),
     [
         ("python -m lmdeploy.serve --port 3", "server"),
         ("VLLM::Worker_TP1", "reading…"),
@@ -48,13 +53,13 @@ def test_the_process_that_holds_most_is_read_first(rows) -> None:
         ("python train.py", "reading…"),
     ],
 )
-def test_only_programs_that_may_train_are_read(rows, command: str, reason: str) -> None:
+def test_only_programs_that_may_train_are_read(rows, command: str, expected: str) -> None:
     candidates = Candidates(())
     shown = rows({"command": command, "name": command.split(maxsplit=1)[0].rpartition("/")[2]})
-    assert candidates.reason(shown[0]) == reason
+    assert reason(candidates, shown[0]) == expected
     candidates.update(shown, 0.0)
-    assert candidates.reason(shown[0]) == reason
-    assert (candidates.next_due(0.0) is not None) == (reason == "reading…")
+    assert reason(candidates, shown[0]) == expected
+    assert (candidates.next_due(0.0) is not None) == (expected == "reading…")
 
 
 def test_ranks_of_one_launcher_share_a_refusal(rows) -> None:
@@ -64,7 +69,7 @@ def test_ranks_of_one_launcher_share_a_refusal(rows) -> None:
     assert candidates.count_groups() == (0, 1)
     assert read(candidates, 0.0, REFUSED) is not None
     assert read(candidates, 0.0, REFUSED) is None
-    assert {candidates.reason(row) for row in ranks} == {"no access"}
+    assert {reason(candidates, row) for row in ranks} == {"no access"}
     assert candidates.count_groups() == (1, 1)
 
 
@@ -93,7 +98,7 @@ def test_a_process_that_executes_another_program_is_decided_about_again(rows) ->
     candidates = Candidates(())
     shell = rows({"pid": 1, "command": "/bin/bash train.sh", "name": "bash"})
     candidates.update(shell, 0.0)
-    assert candidates.reason(shell[0]) == "not training"
+    assert reason(candidates, shell[0]) == "not training"
     candidates.update(rows({"pid": 1, "command": "python train.py"}), 1.0)
     assert read(candidates, 1.0, REFUSED) == 1
     for count in range(5 * MAX_READINGS):
@@ -117,14 +122,14 @@ def test_a_process_without_a_start_time_is_not_read(rows) -> None:
     candidates = Candidates(())
     hidden = rows({"start_time": None, "command": None, "note": "its /proc may not be read"})
     candidates.update(hidden, 0.0)
-    assert candidates.reason(hidden[0]) == "no access"
+    assert reason(candidates, hidden[0]) == "no access"
     assert candidates.next_due(0.0) is None
 
 
 def test_what_is_left_alone_is_not_read(rows) -> None:
     shown = rows({"pid": 1})
     candidates = Candidates({(1, 1_000.0)})
-    assert candidates.reason(shown[0]) == "left alone"
+    assert reason(candidates, shown[0]) == "left alone"
     candidates.update(shown, 0.0)
     assert candidates.next_due(0.0) is None
-    assert candidates.reason(replace(shown[0])) == "left alone"
+    assert reason(candidates, replace(shown[0])) == "left alone"

@@ -162,7 +162,7 @@ async def test_chosen_adapters_are_saved_as_one_answer(training, watchlist, esti
         run = run_key(read_run(training.pid))
         await until_shown(pilot, lambda: "lora" in SavedAnswers().load(run))
         assert SavedAnswers().load(run)["lora"].value["quantization"] == "none"
-        assert screen.query_one("#row-lora-rank").display
+        assert screen.query_one("#group-adapters").display
         await until_shown(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
 
 

@@ -5,18 +5,15 @@ from textual.app import App, ComposeResult
 from vramtop.estimator.budget.budget import Components
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.bars import Cell
-from vramtop.tui.draw.memory_graph import Readings
-from vramtop.tui.draw.palette import COMPONENTS
+from vramtop.tui.draw.memory_graph import Readings, TimeMark
+from vramtop.tui.draw.palette import BAD, COMPONENTS
 from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.run_graph_rows import (
     EXPECTED,
     LevelLine,
     RunGraphData,
-    TimeMark,
     axis_rows,
     graph_top_bytes,
-    key_cells,
-    mark_columns,
     run_graph_rows,
 )
 
@@ -33,14 +30,27 @@ def picture(history: Readings = (), **changes) -> RunGraphData:
     return RunGraphData(**(facts | changes))
 
 
-def letters(shown: RunGraphData, *, width: int = 20, height: int = 8) -> list[str]:
-    rows = run_graph_rows(shown, width=width, height=height, letters_only=True)
+def mark(time: float, letter: str) -> TimeMark:
+    words = {"S": "start", "C": "context", "L": "loading", "F": "first step", "=": "steady"}
+    return TimeMark(time, (words[letter], letter))
+
+
+def patterns(shown: RunGraphData, *, width: int = 20, height: int = 8) -> list[str]:
+    rows = run_graph_rows(shown, width=width, height=height, patterns=True)
     return ["".join(cell.char for cell in row) for row in rows]
 
 
-def test_without_colour_observed_memory_is_uppercase_and_expected_memory_lowercase():
-    rows = letters(picture(steady(35 * GIB), layers=STACKED))
-    assert [row[0] for row in rows] == [" ", " ", "a", "a", "▄", "O", "W", "W"]
+def test_without_colour_layers_differ_in_their_pattern_and_held_memory_from_memory_to_come():
+    rows = patterns(picture(steady(35 * GIB), layers=STACKED))
+    assert [row[-1] for row in rows] == [" ", " ", "░", "░", "▄", "▓", "▒", "▒"]
+    assert [row[-1] for row in patterns(picture(layers=STACKED))] == [*"  ░░  ░░"]
+
+
+def test_each_layer_is_named_once_with_its_size_and_never_over_the_curve():
+    text = "\n".join(patterns(picture(layers=STACKED), width=40))
+    assert [text.count(words) for words in ("weights 20.0", "optimizer 20.0", "activations 20.0")] == [1, 1, 1]
+    curve = patterns(picture(steady(35 * GIB), layers=STACKED), width=40)[4]
+    assert curve.strip() == "▄" * len(curve.strip())
 
 
 def test_with_colour_observed_memory_is_brighter_than_expected_memory():
@@ -51,7 +61,7 @@ def test_with_colour_observed_memory_is_brighter_than_expected_memory():
 
 
 def test_memory_beyond_the_budget_belongs_to_no_component():
-    assert [row[0] for row in letters(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"AAOOWW"]
+    assert [row[-1] for row in patterns(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"▒▒▓▓▒▒"]
 
 
 def test_the_curve_is_at_least_half_a_row_thick():
@@ -62,35 +72,44 @@ def test_the_curve_is_at_least_half_a_row_thick():
 
 def test_a_level_line_crosses_the_whole_graph_and_is_dashed_on_the_curve():
     line = LevelLine(GPU_TOTAL // 2, EXPECTED)
-    assert letters(picture(lines=[line]))[3] == EXPECTED * 20
-    assert letters(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
-    assert letters(picture(steady(45 * GIB), lines=[line]))[3] == f"{EXPECTED}▄▄▄" * 5
+    assert patterns(picture(lines=[line]))[3] == EXPECTED * 20
+    assert patterns(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
+    assert patterns(picture(steady(45 * GIB), lines=[line]))[3] == f"{EXPECTED}▄▄▄" * 5
 
 
 def test_of_two_lines_in_one_row_the_last_one_is_drawn():
-    assert letters(picture(lines=[LevelLine(GPU_TOTAL // 2, "-"), LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20
+    assert patterns(picture(lines=[LevelLine(GPU_TOTAL // 2, "-"), LevelLine(GPU_TOTAL // 2 + 1, "=")]))[3] == "=" * 20
 
 
 def test_a_line_beyond_the_top_is_drawn_at_the_top():
-    assert letters(picture(lines=[LevelLine(2 * GPU_TOTAL, "-")]))[0] == "-" * 20
+    assert patterns(picture(lines=[LevelLine(2 * GPU_TOTAL, "-")]))[0] == "-" * 20
 
 
 def test_marks_are_drawn_above_the_curve_and_on_the_axis():
-    shown = picture(steady(GPU_TOTAL // 2), marks=[TimeMark(4.0, "L")])
-    rows = letters(shown)
+    shown = picture(steady(GPU_TOTAL // 2), marks=[mark(4.0, "L")])
+    rows = patterns(shown)
     column = rows[0].index("┊")
     assert [row[column] for row in rows] == [*"┊┊┊┊", *"████"]
-    assert axis_rows(shown, width=20)[0][column] == "L"
+    axis = "".join(cell.char for cell in axis_rows(shown, width=20)[0])
+    assert axis[column : column + 8] == "▏loading"
 
 
-def test_marks_of_one_column_are_drawn_side_by_side_in_order():
-    marks = [TimeMark(4.0, "S"), TimeMark(4.1, "C"), TimeMark(4.2, "L"), TimeMark(19.0, "F"), TimeMark(19.1, "=")]
-    assert "SCL" in axis_rows(picture(marks=marks), width=20)[0]
-    assert axis_rows(picture(marks=marks), width=20)[0][-1] == "F"
+def test_a_phase_that_began_before_the_graph_is_named_at_its_left():
+    shown = picture(marks=[mark(-20.0, "S"), mark(-10.0, "L"), mark(5.0, "=")])
+    axis = "".join(cell.char for cell in axis_rows(shown, width=40)[0])
+    assert axis.startswith("▏loading")
+    assert "start" not in axis
+    assert "▏steady" in axis
 
 
-def test_marks_older_than_the_graph_are_not_drawn():
-    assert mark_columns(picture(marks=[TimeMark(-20.0, "S"), TimeMark(5.0, "L")]), 20).keys() == {"L"}
+def test_what_is_beyond_the_budget_is_red_and_what_is_within_it_is_not():
+    rows = run_graph_rows(picture(steady(80 * GIB), layers=STACKED, high_bytes=60 * GIB), width=20, height=8)
+    assert [row[-1].colour for row in rows[:1]] == [BAD]
+    within = picture(steady(55 * GIB), layers=STACKED, high_bytes=60 * GIB)
+    assert BAD not in {cell.colour for row in run_graph_rows(within, width=20, height=8) for cell in row}
+    left = TimeMark(10.0, ("▲ over since 20:28:01", "▲ 20:28:01", "▲"), BAD)
+    axis = axis_rows(picture(marks=[left]), width=60)[0]
+    assert "▲ over since 20:28:01" in "".join(cell.char for cell in axis)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +128,6 @@ def test_axis_times_are_round_and_end_with_now(span, width, words):
 
 def test_the_axis_of_an_ended_run_ends_at_its_end():
     assert axis_rows(picture(), width=30, end="end")[1].endswith(" end")
-
-
-def test_the_key_names_each_layer_in_its_middle():
-    cells = key_cells(picture(layers=STACKED), 8)
-    assert [cell.char for cell in cells] == [" ", " ", "A", " ", "O", " ", "W", " "]
-    assert cells[-2].colour == "#0b1220"
-    assert cells[-2].ground == COMPONENTS["weights"].colour
 
 
 @pytest.mark.parametrize(
@@ -140,17 +152,16 @@ def test_the_graph_ends_at_the_gpu_size_unless_the_run_is_too_small_for_it(card,
     height=st.integers(0, 12),
     span=st.floats(1, 90_000),
     layers=st.none() | st.builds(Components, **{name: st.integers(0, GPU_TOTAL) for name in COMPONENTS}),
-    letters_only=st.booleans(),
+    without_colour=st.booleans(),
 )
-def test_every_drawing_has_the_requested_size(sizes, marks, width, height, span, layers, letters_only):
+def test_every_drawing_has_the_requested_size(sizes, marks, width, height, span, layers, without_colour):
     history = [(float(at), size) for at, size in enumerate(sizes)]
     lines = [LevelLine(40 * GIB, "-"), LevelLine(GPU_TOTAL, "=")]
-    named = [TimeMark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
+    named = [mark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
     shown = picture(history, now=float(len(sizes)), span_seconds=span, layers=layers, lines=lines, marks=named)
-    rows = run_graph_rows(shown, width=width, height=height, letters_only=letters_only)
+    rows = run_graph_rows(shown, width=width, height=height, patterns=without_colour)
     assert [len(row) for row in rows] == ([width] * height if width else [])
     assert [len(row) for row in axis_rows(shown, width=width)] == [width, width]
-    assert len(key_cells(shown, height)) == height
 
 
 class GraphApp(App[None]):
@@ -185,11 +196,11 @@ async def test_the_widget_redraws_when_the_terminal_is_resized():
         assert graph.render_line(5).text == " 0 ┤" + " " + "█" * 39
 
 
-async def test_the_widget_uses_letters_without_colour(monkeypatch):
+async def test_the_widget_uses_patterns_without_colour(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
         graph = app.query_one(RunGraph)
         graph.show(picture(steady(30 * GIB), layers=STACKED))
         await pilot.pause()
-        assert graph.render_line(7).text == " 0 ┤" + "W" * 20
+        assert graph.render_line(7).text == " 0 ┤ weights 20.0 " + "▒" * 6

@@ -1,12 +1,17 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
+from vramtop.monitor.board.display_filter import DisplayFilter, parse_devices
+from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
 from vramtop.tui.screens.base import FeedStatus
 from vramtop.tui.screens.dashboard.header_text import notices
+from vramtop.tui.screens.dashboard.processes.table_views import TableView
 
 
 def make_anomaly(gpu: int, held: int) -> Anomaly:
@@ -66,3 +71,21 @@ def test_the_reason_for_missing_figures_is_shown_in_full() -> None:
 
 def rows(gpus: list[GpuReading]) -> tuple[GpuRow, ...]:
     return tuple(GpuRow(reading=gpu, rows=()) for gpu in gpus)
+
+
+def test_what_the_command_line_hides_is_said_and_its_rows_and_gpus_are_gone(make_snapshot, make_gpu, make_process):
+    chosen = DisplayFilter(text="--user ana --gpu 0,9", users=frozenset({"ana"}), devices=parse_devices("0,9"))
+    watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"), display_filter=chosen)
+    gpus = [make_gpu(0, [make_process(1, 30), make_process(2, 8, user="bo")]), make_gpu(1), make_gpu(2)]
+    board = watchlist.update(make_snapshot(gpus))
+    (line,) = notices(board, FeedStatus(interval=1.0), 120)
+    assert line.plain == (
+        " ONLY  --user ana --gpu 0,9: 1 of 2 processes · hidden: 1 with 8.0 GiB · GPU 1, 2 hidden · no GPU 9 here"
+    )
+    for name in ("runs", "processes"):
+        view = TableView()
+        view.name = name
+        view.show_board(board)
+        rows = view.rows(words="", by="PID")
+        assert [row.rows[0].process.pid for row in rows if row.rows] == [1]
+        assert [row.gpu.index for row in rows if not row.rows] == [0]

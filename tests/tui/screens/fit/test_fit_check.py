@@ -6,7 +6,7 @@ import pytest
 from screen_host import ScreenHost, screen_lines
 from textual.events import Paste
 from textual.pilot import Pilot
-from textual.widgets import Input, Select
+from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.budget.budget import Budget
@@ -15,15 +15,19 @@ from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import load_job
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.job.copy_dialog import CopiedTextScreen
-from vramtop.tui.job.job_form import FieldRow
+from vramtop.tui.job.form.field_row import FieldRow
+from vramtop.tui.job.form.inputs import ModelInput
+from vramtop.tui.job.form.job_form import JobForm
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.job.save_dialog import SaveJobScreen
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.fit.suggestions import Suggestions
-from vramtop.tui.screens.fit.verdict import VerdictView
+from vramtop.tui.screens.fit.verdict_pane.suggestions import Suggestions
+from vramtop.tui.screens.fit.verdict_pane.verdict_view import VerdictView
 from vramtop.tui.screens.step.screen import StepScreen
 from vramtop.tui.screens.what_if.screen import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice
+from vramtop.tui.widgets.match_list import MatchList
+from vramtop.tui.widgets.search_choice import SearchChoice
 
 MODEL = "Llama-3.1-8B"
 START = Job(model=ModelSpec(id=MODEL))
@@ -66,6 +70,16 @@ def error_under(screen: FitCheckScreen, key: str) -> str:
     return " ".join(str(error.render()) for error in row(screen, key).query(".error"))
 
 
+async def unfold(pilot: Pilot[None], screen: FitCheckScreen, *keys: str) -> None:
+    for key in keys:
+        screen.query_one(JobForm).unfold(key)
+    await until_shown(pilot, lambda: all(shown(screen, key) and row(screen, key).query(".control") for key in keys))
+
+
+def shown(screen: FitCheckScreen, key: str) -> bool:
+    return bool(screen.query(f"#row-{key.replace('.', '-')}"))
+
+
 async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str) -> None:
     control = row(screen, key).query_one(Input)
     control.focus()
@@ -93,8 +107,8 @@ async def test_values_and_phases_are_complete_at_usual_widths(watchlist, estimat
         await until_shown(pilot, lambda: "total" in text_of(screen, "#answer"))
         await pilot.pause()
         lines = screen_lines(pilot.app)
-        (framework,) = (line for line in lines if "  framework" in line)
-        assert "transformers" in framework
+        (precision,) = (line for line in lines if "  precision" in line)
+        assert "bf16-mixed" in precision
         (heads,) = (line for line in lines if "GiB     " in line and "loading" in line)
         assert "optimizer" in heads
 
@@ -143,9 +157,8 @@ async def test_the_model_name_is_completed_while_typing(watchlist, estimate, boa
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.press(*"llama-3.1")
         await until_shown(pilot, lambda: screen.query_one("#row-model-id Input", Input)._suggestion != "")
-        await until_shown(
-            pilot, lambda: any(MODEL in str(remark.render()) for remark in screen.query("#row-model-id .remark"))
-        )
+        await until_shown(pilot, lambda: bool(screen.query(MatchList)))
+        assert screen.query_one(MatchList).highlighted == MODEL
         await pilot.press("right")
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         assert screen.job == START
@@ -161,10 +174,12 @@ async def test_p_types_inside_a_field_and_pins_outside(watchlist, estimate, boar
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
-        screen.query_one("#row-lora-targets Input", Input).focus()
+        row(screen, "training.micro_batch").query_one(Input).focus()
         await pilot.press("p")
         assert watchlist.pending() == ()
-        row(screen, "training.compile").query_one(Choice).focus()
+        await pilot.press("backspace", "1")
+        await until_shown(pilot, lambda: settled(screen))
+        row(screen, "training.precision").query_one(Choice).focus()
         await pilot.press("p")
         assert watchlist.pending() == (START,)
 
@@ -181,10 +196,11 @@ async def test_pinning_works_by_key_and_by_mouse(watchlist, estimate, board, way
 async def test_choices_and_texts_reach_the_job(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        assert not row(screen, "lora.rank").display
+        assert not screen.query("#group-adapters")
         row(screen, "lora").query_one(Choice).focus()
         await pilot.press("enter", "down", "down", "enter")
-        await until_shown(pilot, lambda: row(screen, "lora.quantization").display)
+        await until_shown(pilot, lambda: bool(screen.query("#group-adapters")))
+        await unfold(pilot, screen, "lora.targets", "training.compile")
         row(screen, "training.compile").query_one(Choice).focus()
         await pilot.press("space")
         await retype(pilot, screen, "lora.targets", "k_proj, v_proj")
@@ -256,11 +272,11 @@ async def test_without_gpus_a_gpu_of_the_catalogue_is_chosen(watchlist, estimate
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
-        screen.query_one("#gpu-model", Select).value = "t4"
+        screen.query_one("#gpu-model", SearchChoice).value = "T4"
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         assert "T4" in text_of(screen, "#answer")
         await pilot.press("f4", "tab", "3")
-        await until_shown(pilot, lambda: "1, 2 T4" in text_of(screen, "#answer"))
+        await until_shown(pilot, lambda: "2 x T4: " in text_of(screen, "#answer"))
         assert screen.job is not None
         assert screen.job.target.gpu == "t4"
 
@@ -319,7 +335,7 @@ async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(watchlist, es
                 case "enter":
                     await pilot.press("f6", "enter")
                 case "mouse":
-                    await pilot.click(Suggestions, offset=(8, 1))
+                    await pilot.click(Suggestions, offset=(8, 2))
             await until_shown(pilot, lambda job=first.budget.job: screen.job == job)
             await until_shown(pilot, lambda: text_of(screen, "#answer").lstrip().startswith("✓ FITS"))
             assert not suggested(screen)
@@ -336,7 +352,7 @@ async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_
         screen.show_board(board)
         await until_shown(pilot, lambda: suggested(screen))
         first = screen.query_one(Suggestions).suggestions[0]
-        row(screen, "lora.targets").query_one(Input).focus()
+        row(screen, "training.sequence_length").query_one(Input).focus()
         await pilot.press("inverted_exclamation_mark")
         await until_shown(pilot, lambda: screen.job == first.budget.job)
 
@@ -527,8 +543,8 @@ async def test_models_in_the_cache_are_suggested(watchlist, estimate, tmp_path, 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     screen = FitCheckScreen(watchlist, estimate=estimate)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
-        box = screen.query_one("#row-model-id Input", Input)
-        await until_shown(pilot, lambda: any("acme/rocket-9b" in name for name in row(screen, "model.id")._models))
+        box = screen.query_one(ModelInput)
+        await until_shown(pilot, lambda: any(model.name == "acme/rocket-9b" for model in box._models))
         await pilot.press(*"acme/")
         await until_shown(pilot, lambda: box._suggestion == "acme/rocket-9b")
 

@@ -14,11 +14,10 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.field_row import FieldRow
-from vramtop.tui.job.load_job import LoadedJob
-from vramtop.tui.screens.fit import session
+from vramtop.tui.job.form.field_row import FieldRow
+from vramtop.tui.job.load_job import LoadedJob, load_again
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.fit.verdict import VerdictView
+from vramtop.tui.screens.fit.verdict_pane.verdict_view import VerdictView
 
 OLD = "llama-3.1-8b"
 SCRIPT = f"""
@@ -109,14 +108,14 @@ async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(scr
 
 
 async def test_until_it_is_read_again_the_old_verdict_is_marked_and_later_edits_win(screen, monkeypatch):
-    free, started, load = threading.Event(), threading.Event(), session.load_again
+    free, started, load = threading.Event(), threading.Event(), load_again
 
     def slow(text: str, first: LoadedJob, edits: dict[str, object]) -> LoadedJob:
         started.set()
         free.wait(60)
         return load(text, first, edits)
 
-    monkeypatch.setattr(session, "load_again", slow)
+    monkeypatch.setattr("vramtop.tui.job.load_again", slow)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         await opened(pilot, screen, "python train.py")

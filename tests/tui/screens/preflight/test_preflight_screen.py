@@ -338,7 +338,7 @@ def test_the_mark_counts_failures_and_warnings_or_else_passed_checks():
         str(mark_line(progress_of(FixedCheck("a"), FixedCheck("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
     )
     assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
-    assert str(mark_line(None)) == "preflight: not run yet · F12"
+    assert str(mark_line(None)) == "preflight: not run · F12"
 
 
 async def test_the_mark_shows_results_for_other_settings_and_a_click_opens_the_screen():
@@ -354,7 +354,7 @@ async def test_the_mark_shows_results_for_other_settings_and_a_click_opens_the_s
     screen = WithMark()
     async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: not run yet · F12"
+        assert lines(pilot.app)[0] == "preflight: not run · F12"
         mark = screen.query_one(PreflightMark)
         mark.show_progress(progress_of(FixedCheck("a", "failure")), JOB)
         mark.show_job(Job(name="other"))

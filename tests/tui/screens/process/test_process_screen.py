@@ -1,6 +1,7 @@
 """The process screen over a real process, with pynvml's own calling code over the fake driver."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,15 +13,16 @@ from screen_host import screen_text
 from textual.widgets import Input
 from waiting import until_shown
 
+from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.inspect import host_figures
+from vramtop.monitor.host.inspect import host_figures, process_details
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.process_figures import ProcessFigures
-from vramtop.monitor.snapshot.snapshot import Fault, Source
+from vramtop.monitor.snapshot.snapshot import Fault, Source, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.screens.process import screen as process_screen
+from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.process.screen import ProcessInfoScreen
 
 GIB = 2**30
@@ -70,7 +72,7 @@ async def test_figures_and_details_are_read_while_the_screen_is_open_and_not_bef
 
         await pilot.press("i")
         await until_shown(pilot, lambda: "NCCL_DEBUG=INFO" in screen_text(app) and " 48 %" in screen_text(app))
-        await until_shown(pilot, lambda: "…" not in screen_text(app))
+        await until_shown(pilot, lambda: re.search(r"CPU +\d+ %", screen_text(app)))
         text = screen_text(app)
         assert f"Process {program.pid} · " in text
         assert "bandwidth    30 %" in text
@@ -104,7 +106,7 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("i")
         await until_shown(pilot, lambda: "n/a: the driver has no sample of this process" in screen_text(app))
-        assert "SM   n/a" in screen_text(app)
+        assert "SM    n/a" in screen_text(app)
         program.kill()
         program.wait()
         driver.gpus[0].processes = []
@@ -118,7 +120,7 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
 async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(
     make_snapshot, make_gpu, make_process, scripted_source, monkeypatch
 ):
-    monkeypatch.setattr(process_screen, "read_details", never)
+    monkeypatch.setattr(process_details, "read_details", never)
     fault = Fault(field="sm_percent", code="NOT_SUPPORTED", message="this GPU does not report it")
     figures = ProcessFigures(cpu_percent=1612.0, rss_bytes=12 * GIB, faults=(fault,))
     process = replace(make_process(os.getpid(), 60), figures=figures)
@@ -135,6 +137,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         assert "12.0 GiB" in text
         assert "n/a: this GPU does not report it" in text
         assert "n/a: the recording does not contain this figure" in text
+        assert f"python train.py --seed {os.getpid()}" in text
         await pilot.press("i")
         await until_shown(pilot, lambda: not isinstance(app.screen, ProcessInfoScreen))
 
@@ -146,3 +149,24 @@ async def test_without_a_process_under_the_cursor_there_is_a_sentence(make_snaps
         await pilot.press("i")
         await until_shown(pilot, lambda: [notice.message for notice in app._notifications])
         assert [notice.message for notice in app._notifications] == ["There is no process under the cursor."]
+
+
+async def test_the_attach_screen_leads_to_the_process_of_its_run(
+    make_snapshot, make_gpu, make_process, scripted_source, make_budget, monkeypatch
+):
+    watchlist = Watchlist(lambda job: make_budget(job, device=30.0))
+    watchlist.add_run(WatchedJob(job=Job(name="tune", model=ModelSpec(id="m")), pids=((2**22 - 5, 1_000.0),)))
+    snapshot = make_snapshot([make_gpu(0, [make_process(2**22 - 5, 60)])])
+    app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.05))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.press("a")
+        await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and "tune" in screen_text(app))
+        await until_shown(pilot, lambda: app.screen.shown_process == (2**22 - 5, 1_000.0))
+        app.screen.set_focus(None)
+        await pilot.press("i")
+        await until_shown(pilot, lambda: isinstance(app.screen, ProcessInfoScreen))
+        await until_shown(pilot, lambda: "tune" in screen_text(app) and "OVER" in screen_text(app))
+        await until_shown(pilot, lambda: f"There is no process {2**22 - 5} here" in screen_text(app))
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen))

@@ -1,13 +1,12 @@
 """The graph of a GPU's memory over time as lines of text: the phases of its job, and when it left its budget."""
 
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 
 from textual.content import Content
 
 from vramtop.estimator.common import format_gib
-from vramtop.monitor.board import GpuRow, ProcessRow
+from vramtop.monitor.board import GpuRow
 
 from ....draw import (
     BAD,
@@ -15,18 +14,17 @@ from ....draw import (
     MUTED,
     NEUTRAL,
     NO_JOB,
-    PHASES,
-    STATUSES,
     Cell,
     Readings,
     TimelineMark,
     bar_content,
-    column_of,
     graph_levels,
     held_colour,
     ink_on,
     level_rows,
+    run_moments,
     timeline_cells,
+    timeline_marks,
     worst_row,
 )
 from .panel_shape import PanelShape, panel_line
@@ -63,7 +61,7 @@ def graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -
         expected_bytes=None if gpu.expected_bytes is None else gpu.expected_bytes + beside,
         high_bytes=gpu.high_bytes + beside if judged and gpu.high_bytes is not None else None,
         seen_bytes=max((size for _, size in history if size is not None), default=None),
-        marks=_marks(row, span, now, shape.bar_width) if row else (),
+        marks=timeline_marks(run_moments(row), width=shape.bar_width, span_seconds=span, now=now) if row else (),
         timeline=timeline,
     )
     return list(_drawn(graph, shape))
@@ -134,24 +132,6 @@ def _drawn(graph: _Graph, shape: PanelShape) -> tuple[Content, ...]:
 def _crossed(cell: Cell) -> Cell:
     ground = cell.colour if cell.char == "█" else None
     return Cell(BUDGET_LINE, ground and ink_on(ground), ground)
-
-
-def _marks(row: ProcessRow, span_seconds: float, now: float, width: int) -> tuple[TimelineMark, ...]:
-    """Return the starts of its phases, and the moment at which it left its budget."""
-    columns = [column_of(start.time, width=width, span_seconds=span_seconds, now=now) for start in row.phase_starts]
-    older = columns.count(None)  # the last of them lasts into the graph
-    marks = [
-        TimelineMark(column or 0, (PHASES[start.phase][1], PHASES[start.phase][0]))
-        for column, start in list(zip(columns, row.phase_starts, strict=True))[max(0, older - 1) :]
-    ]
-    left = row.comparison.left_budget_at if row.comparison else None
-    column = None if left is None else column_of(left, width=width, span_seconds=span_seconds, now=now)
-    if row.comparison and left is not None and column is not None:
-        sign = STATUSES[row.comparison.status]
-        clock = time.strftime("%H:%M:%S", time.localtime(left))
-        words = (f"{sign.letter} {sign.word.lower()} since {clock}", f"{sign.letter} {clock}", sign.letter)
-        marks.append(TimelineMark(column, words, sign.colour))
-    return tuple(marks)
 
 
 def _beside_bytes(gpu: GpuRow) -> int:

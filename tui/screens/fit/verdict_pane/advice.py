@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from vramtop.estimator.advice import Suggestion, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CancelledError, VramtopError, current_token
 from vramtop.estimator.job import Job
 from vramtop.monitor.board.fit import count_devices
 
-from ..what_if import AXES, Axis, Sweep, sweep_setting
 from .capacity import Capacity
+
+if TYPE_CHECKING:
+    from vramtop.estimator.advice import Suggestion
+
+    from ...what_if import Axis, Sweep
 
 EstimateJob = Callable[[Job], Budget]
 QuickEstimatorFor = Callable[[Job], EstimateJob]
@@ -24,9 +28,9 @@ class Advice:
 
     budget: Budget
     """The budget of the job as it is."""
-    suggestions: tuple[Suggestion, ...] = ()
+    suggestions: "tuple[Suggestion, ...]" = ()
     """Changes that make the job fit, cheapest first, or that come closest to it; none if it fits as it is."""
-    sweeps: tuple[Sweep, ...] = ()
+    sweeps: "tuple[Sweep, ...]" = ()
     """One over the micro-batch and one over the sequence length."""
 
     @property
@@ -50,6 +54,10 @@ def find_advice(budget: Budget, capacity: Capacity, quick_estimator: QuickEstima
 
 
 def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> Advice:
+    from vramtop.estimator.advice import calibrated, suggest  # off the UI thread, with the first verdict
+
+    from ...what_if import AXES, sweep_setting
+
     token = current_token()
 
     def estimate(job: Job) -> Budget:
@@ -63,8 +71,14 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
             budget.job, budget, estimate, capacity.verdict, gpus=count_devices(capacity.devices), most=_MAX_SUGGESTIONS
         )
     limits, max_positions = capacity.limits(budget), getattr(quick_estimate, "max_positions", None)
+    scaled = calibrated(budget.job, budget, estimate)
 
-    def sweep_over(axis: Axis) -> Sweep:
-        return sweep_setting(budget.job, axis, estimate, capacity.verdict, limits, max_positions=max_positions)
+    def on_the_verdicts_scale(job: Job) -> Budget:
+        return budget if job == budget.job else scaled(job)
+
+    def sweep_over(axis: "Axis") -> "Sweep":
+        return sweep_setting(
+            budget.job, axis, on_the_verdicts_scale, capacity.verdict, limits, max_positions=max_positions
+        )
 
     return Advice(budget=budget, suggestions=found, sweeps=tuple(sweep_over(axis) for axis in AXES))

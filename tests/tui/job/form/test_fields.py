@@ -3,7 +3,7 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file import job_keys
-from vramtop.tui.job.form_fields import (
+from vramtop.tui.job.form.fields import (
     FULL,
     LORA,
     QLORA,
@@ -11,7 +11,6 @@ from vramtop.tui.job.form_fields import (
     build_job,
     field_value,
     job_fields,
-    model_names,
     parse_text,
     shown_fields,
     value_text,
@@ -112,8 +111,3 @@ def test_numbers_may_have_separators_and_suffixes(text, number):
 def test_names_are_a_list_except_for_a_single_keyword():
     assert parse_text(field("lora.targets"), "q_proj, v_proj") == ["q_proj", "v_proj"]
     assert parse_text(field("lora.targets"), "all-linear") == "all-linear"
-
-
-def test_suggested_names_are_unique():
-    assert "Llama-3.1-8B" in model_names()
-    assert len(set(model_names())) == len(model_names())

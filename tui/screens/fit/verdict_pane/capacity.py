@@ -1,9 +1,8 @@
 """The capacity a job is compared with: free memory of the chosen GPUs, and RAM of their host if it is known."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from vramtop.estimator.advice import Suggestion
 from vramtop.estimator.budget import Budget
 from vramtop.monitor.board.fit import (
     DeviceCapacity,
@@ -15,7 +14,12 @@ from vramtop.monitor.board.fit import (
 )
 from vramtop.monitor.host import HostRam
 
-from ..what_if import GpuLimits
+from ...what_if import GpuLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vramtop.estimator.advice import Suggestion
 
 _STEP_BITS = 27
 """Available memory counts in steps of 128 MiB: smaller changes leave advice as it is."""
@@ -51,7 +55,7 @@ class Capacity:
         return GpuLimits(available_bytes=tightest.device.available_bytes, gpu_bytes=tightest.device.total_bytes)
 
 
-def capacity_fingerprint(suggestions: Iterable[Suggestion], budget: Budget, capacity: Capacity) -> list[object]:
+def capacity_fingerprint(suggestions: "Iterable[Suggestion]", budget: Budget, capacity: Capacity) -> list[object]:
     """Return what advice depends on; if it is unchanged, so is the advice. Cheap enough for every second."""
     available = capacity.limits(budget).available_bytes
     steps = None if available is None else available >> _STEP_BITS

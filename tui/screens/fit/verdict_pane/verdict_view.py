@@ -12,8 +12,8 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board.fit import FitResult
 
-from ...draw import MUTED, WARNING
-from ...widgets import (
+from ....draw import MUTED, WARNING
+from ....widgets import (
     METHOD_LABELS,
     StaticLines,
     gpu_legend,
@@ -25,13 +25,14 @@ from ...widgets import (
     remark_lines,
     verdict_line,
 )
-from ..base import is_ascii_only
-from ..what_if import WhatIfPlot
+from ...base import is_ascii_only
 from .advice import Advice
 from .capacity import Capacity
+from .comparison import comparison_lines
+from .headline import headline
 from .suggestions import Suggestions
 
-_NO_GPUS = "There is no GPU here to compare it with: choose a GPU model below (F4)."
+_NO_GPUS = "There is no GPU here to compare it with: choose a GPU model (F4)."
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
@@ -47,10 +48,11 @@ class VerdictView(VerticalScroll):
     VerdictView Static { height: auto; text-wrap: wrap; }
     VerdictView #problem { display: none; color: $text-error; text-wrap: nowrap; text-overflow: ellipsis; }
     VerdictView.-invalid #problem { display: block; }
-    VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
+    VerdictView.-invalid #headline, VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
+    VerdictView #comparison { display: none; margin: 1 0 0 0; }
     VerdictView #details { margin: 1 0 0 0; }
-    VerdictView #plots { display: none; height: 14; }
-    VerdictView #over { display: none; margin: 1 0 0 0; }
+    VerdictView #plots { height: 14; }
+    VerdictView #over { margin: 1 0 0 0; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
@@ -66,6 +68,8 @@ class VerdictView(VerticalScroll):
         self._capacity = Capacity()
         self._refining = False
         self._notes: tuple[str, ...] = ()
+        self.kept: Budget | None = None
+        """Candidate A, with which the job is compared; None: there is none."""
 
     @property
     def is_invalid(self) -> bool:
@@ -75,11 +79,11 @@ class VerdictView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """The problem, the verdict, suggestions, figures, and a plot."""
         yield Static(id="problem", markup=False)
+        yield StaticLines(id="headline")
         yield StaticLines(id="answer")
+        yield StaticLines(id="comparison")
         yield Suggestions(id="suggestions")
         yield StaticLines(id="details")
-        yield StaticLines(id="over")
-        yield WhatIfPlot(id="plots", ascii_only=is_ascii_only(self))
 
     def set_budget(self, budget: Budget, *, refining: bool = False) -> None:
         """Take a new budget, unless a better one of the same job is known; ``set_capacity`` draws it.
@@ -106,6 +110,11 @@ class VerdictView(VerticalScroll):
         self.advice = advice
         self._draw()
 
+    def keep(self, budget: Budget | None) -> None:
+        """Compare the job with this candidate from now on; None: with none."""
+        self.kept = budget
+        self._draw()
+
     def set_notes(self, notes: Sequence[str]) -> None:
         """Show these warnings before the budget's own."""
         self._notes = tuple(notes)
@@ -115,7 +124,7 @@ class VerdictView(VerticalScroll):
         self.problem = sentence
         line = f"{mark} {sentence}"
         self.query_one("#problem", Static).update(f"{line}\n{_STALE}" if self.budget else line)
-        self.query_one(Suggestions).show_suggestions((), two_lines=False)
+        self.query_one(Suggestions).show_suggestions((), width=0)
         self.add_class("-invalid")
 
     def set_capacity(self, capacity: Capacity) -> None:
@@ -133,22 +142,32 @@ class VerdictView(VerticalScroll):
             return
         compact, width = self.size.height < _COMPACT_ROWS, self.scrollable_content_region.width
         fit = self._capacity.fit(budget) if self._capacity.devices else None
+        large = [] if fit is None else headline(fit, budget, width=width, ascii_only=is_ascii_only(self))
         head = verdict_lines(budget, fit, width=width, compact=compact)
         head.insert(min(2, len(head)), self._method_line(budget))
+        self.query_one("#headline", StaticLines).show(Content("\n").join(large), layout=True)
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
-        self._draw_suggestions(budget, fit, compact=compact)
+        self._draw_suggestions(budget, fit)
+        self._draw_comparison(budget, width=width)
         notes = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in self._notes]
         details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
         self.query_one("#details", StaticLines).show(Content("\n").join(details), layout=True)
         self._draw_plot()
 
-    def _draw_suggestions(self, budget: Budget, fit: FitResult | None, *, compact: bool) -> None:
+    def _draw_suggestions(self, budget: Budget, fit: FitResult | None) -> None:
         """Show the suggestions; those for earlier settings stay until there are new ones, to avoid flicker."""
         is_needed = fit is not None and fit.verdict in ("tight", "does_not_fit") and not self.is_invalid
         advice = self.advice if self.advice is not None and self.advice.budget.job == budget.job else None
         if advice is not None or not is_needed:
             suggestions = advice.suggestions if advice is not None and is_needed else ()
-            self.query_one(Suggestions).show_suggestions(suggestions, two_lines=not compact)
+            self.query_one(Suggestions).show_suggestions(suggestions, width=self.scrollable_content_region.width)
+
+    def _draw_comparison(self, budget: Budget, *, width: int) -> None:
+        table = self.query_one("#comparison", StaticLines)
+        table.display = self.kept is not None
+        if self.kept is not None:
+            lines = comparison_lines(self.kept, budget, self._capacity, width=width)
+            table.show(Content("\n").join(lines), layout=True)
 
     def _method_line(self, budget: Budget) -> Content:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
@@ -164,15 +183,21 @@ class VerdictView(VerticalScroll):
         return Content.styled(sentence, "bold $success")
 
     def _draw_plot(self) -> None:
-        plot = self.query_one("#plots", WhatIfPlot)
-        plot.display = self.size.height >= _PLOT_ROWS and bool(self.advice and self.advice.sweeps)
-        over = self.query_one("#over", StaticLines)
-        over.display = plot.display
-        if plot.display and self.advice is not None:
-            over.show(
-                Content.assemble(("need over the micro-batch", "bold"), (" · F7: other values, and lengths", "dim"))
-            )
-            plot.show(self.advice.sweeps[0])
+        """Draw the plot where there is room for it; its widgets are made when they are needed first."""
+        sweeps = self.advice.sweeps if self.advice is not None and self.size.height >= _PLOT_ROWS else ()
+        if not sweeps and not self.query("#plots"):
+            return
+        from ...what_if import WhatIfPlot
+
+        found = self.query(WhatIfPlot)
+        if not found:
+            self.mount(StaticLines(id="over"), WhatIfPlot(id="plots", ascii_only=is_ascii_only(self)))
+        over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
+        over.display = plot.display = bool(sweeps)
+        if sweeps:
+            hint = (" · F7 what-if: other values, and lengths", MUTED)
+            over.show(Content.assemble(("need over the micro-batch", "bold"), hint))
+            plot.show(sweeps[0])
 
 
 def verdict_lines(budget: Budget, fit: FitResult | None, *, width: int, compact: bool) -> list[Content]:

@@ -1,6 +1,5 @@
 """The settings of a job as fields of a form, derived from the fields of ``Job``: a new setting needs no change here."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -19,7 +18,6 @@ from vramtop.estimator.job import (
     with_changes,
     with_old_model_removed,
 )
-from vramtop.estimator.model import built_in_models, hub_cache
 
 FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
 """``share`` is a number above 0, at most 1; ``words`` is a list of words."""
@@ -47,7 +45,12 @@ _KEYS_WITHOUT_FIELD = (
     *("training.trainable_parameters", "training.optimizer_options"),
 )
 _SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
-_LABELS = {"model.id": "model", "training.micro_batch": "micro-batch", TUNING: "fine-tuning"}
+_LABELS = {
+    "model.id": "model",
+    "training.micro_batch": "micro-batch",
+    "training.activation_checkpointing": "checkpointing",
+    TUNING: "fine-tuning",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,26 +169,6 @@ def shown_fields(values: Mapping[str, Any], fields: Sequence[JobField]) -> set[s
     elif values[ENGINE] == "transformers":
         hidden.update(set(_SERVING_KEYS) - {ENGINE})
     return {field.key for field in fields} - hidden
-
-
-def model_names() -> tuple[str, ...]:
-    """Return names of built-in models to suggest; short ones first, since they are quicker to type."""
-    models = built_in_models()
-    short = (model.id.rpartition("/")[2] for model in models)
-    return tuple(dict.fromkeys([*short, *(name for model in models for name in (*model.aliases, model.id))]))
-
-
-def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the ids of the models in the Hugging Face cache, sorted; empty if the cache cannot be read."""
-    try:
-        names = sorted(
-            entry.name
-            for entry in hub_cache(os.environ if environ is None else environ).iterdir()
-            if entry.name.startswith("models--")
-        )
-    except OSError:
-        return ()
-    return tuple(name.removeprefix("models--").replace("--", "/", 1) for name in names)
 
 
 def _field(key: str, kind: Any) -> JobField:

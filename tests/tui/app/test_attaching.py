@@ -1,0 +1,91 @@
+"""The dashboard attaches by itself: the real app, a real training process, the real worker."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from screen_host import screen_text
+from textual.widgets import Input
+from waiting import until_shown
+
+from vramtop.estimator.estimation import estimate
+from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.screens.attach.screen import AttachScreen
+
+FLAGS = ("--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., psutil.Process]]:
+    children: list[Any] = []
+    (tmp_path / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(120)\n")
+
+    def run(*flags: str) -> psutil.Process:
+        command = [sys.executable, "train.py", *FLAGS, *flags]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
+        children.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()
+        return psutil.Process(child.pid)
+
+    yield run
+    for child in children:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+@pytest.fixture
+def open_app(make_snapshot: Any, make_gpu: Any, make_process: Any, scripted_source: Any) -> Callable[..., VramtopApp]:
+    def make(*processes: psutil.Process, enabled: bool = True) -> VramtopApp:
+        held = [
+            make_process(pid=each.pid, used=30, start_time=each.create_time(), command=" ".join(each.cmdline()))
+            for each in processes
+        ]
+        watchlist = Watchlist(estimate)
+        attach = AutomaticAttach(watchlist, enabled=enabled)
+        source = scripted_source([make_snapshot([make_gpu(0, held)])])
+        return VramtopApp(source, watchlist, AppOptions(interval=0.05, attach=attach))
+
+    return make
+
+
+async def test_a_training_process_gets_its_budget_and_l_leaves_it_alone(start, open_app) -> None:
+    app = open_app(start("--max_length", "512"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "Llama-3.1-8B" in screen_text(app))
+        assert "warming up" in screen_text(app)
+        await pilot.press("l")
+        await until_shown(pilot, lambda: "left alone" in screen_text(app) and not app.board.runs)
+        await pilot.press("l")
+        await until_shown(pilot, lambda: bool(app.board.runs))
+
+
+@pytest.mark.slow  # two screens, and two estimates
+async def test_enter_asks_an_incomplete_run_for_what_is_missing(start, open_app) -> None:
+    process = start()
+    app = open_app(process)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "? incomplete" in screen_text(app))
+        assert "its sequence length is not known" in screen_text(app)
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and isinstance(app.focused, Input))
+        await pilot.press(*"1024")
+        await until_shown(pilot, lambda: app.watchlist.runs()[0].missing == ())
+        assert app.watchlist.runs()[0].job.training.sequence_length == 1024
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: "? incomplete" not in screen_text(app))
+
+
+async def test_without_automatic_attaching_the_summary_says_how_to_attach(start, open_app) -> None:
+    app = open_app(start(), enabled=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "not attached" in screen_text(app))
+        assert "a attaches to a running job" in screen_text(app)

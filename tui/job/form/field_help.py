@@ -1,0 +1,26 @@
+"""The line of help for the field that has the focus: what it sets, its choices, its default."""
+
+from vramtop.estimator.job.field_help import field_help
+
+from .fields import TUNING
+from .sharding import HELP as SHARDING_HELP
+
+_HELP = {
+    TUNING: "full: every weight trains; LoRA: small adapters train beside frozen weights; QLoRA: the same on 4-bit "
+    "weights.",
+    **SHARDING_HELP,
+}
+_MAX_CHOICES = 6
+
+
+def help_line(key: str) -> str:
+    """Return the help of a field in one line; the most important first, since the line may be cut."""
+    if key in _HELP:
+        return _HELP[key]
+    found = field_help(key)
+    parts = [found.sentence]
+    if 0 < len(found.choices) <= _MAX_CHOICES:
+        parts.append(f"One of {', '.join(found.choices)}.")
+    if found.default_text is not None:
+        parts.append(f"Default: {found.default_text}.")
+    return " ".join(filter(None, parts))

@@ -1,0 +1,143 @@
+"""Suggestions that make a job fit, as a table: a digit, Enter or a click applies one."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
+from textwrap import wrap
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Blur, Click, Focus
+from textual.message import Message
+
+from vramtop.estimator.advice import Suggestion, Verdict
+from vramtop.estimator.common import format_gib
+
+from ....draw import MUTED, VERDICTS
+from ....widgets import StaticLines
+from .setting_words import settings_words
+
+HEADINGS: dict[Verdict, str] = {
+    "fits": "What makes it fit, least costly first",
+    "tight": "Nothing makes it fit; what makes it tight",
+    "does_not_fit": "Nothing makes it fit; what comes closest",
+    "unknown": "What makes it smaller",
+}
+_KEYS_HINT = "a digit applies (Alt+digit in a field), F10 undoes"
+_MARK_CELLS, _NEED_CELLS = 4, 6
+
+
+class Suggestions(StaticLines, can_focus=True):
+    """A table of suggestions, hidden while it is empty.
+
+    It is drawn as one text: it changes with every key press in the form, and a list of widgets is slow to lay out.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("enter", "apply", "Apply"),
+    ]
+    DEFAULT_CSS = """
+    Suggestions { margin: 1 0 0 0; display: none; }
+    """
+
+    @dataclass
+    class Applied(Message):
+        """The user applies this suggestion."""
+
+        suggestion: Suggestion
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id)
+        self.suggestions: tuple[Suggestion, ...] = ()
+        """The suggestions that are shown."""
+        self._width = 0
+        self._cursor = 0
+        self._contents: list[Content] = []
+        """The heading, and one text per suggestion, of one or more lines."""
+
+    def show_suggestions(self, suggestions: Sequence[Suggestion], *, width: int) -> None:
+        """Show these suggestions as a table.
+
+        Args:
+            suggestions: in display order.
+            width: of a line, in cells.
+        """
+        self.suggestions, self._width = tuple(suggestions), width
+        self._cursor = min(self._cursor, max(0, len(suggestions) - 1))
+        if self.display != bool(suggestions):
+            self.display = bool(suggestions)
+        self._draw()
+
+    def apply(self, number: int) -> None:
+        """Apply the suggestion with this number, counted from 1."""
+        if 1 <= number <= len(self.suggestions):
+            self.post_message(self.Applied(self.suggestions[number - 1]))
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor."""
+        if self.suggestions:
+            self._cursor = (self._cursor + by) % len(self.suggestions)
+            self._draw()
+
+    def action_apply(self) -> None:
+        """Apply the suggestion under the cursor."""
+        self.apply(self._cursor + 1)
+
+    def on_click(self, event: Click) -> None:
+        """Apply the clicked suggestion."""
+        ends = list(accumulate(content.plain.count("\n") + 1 for content in self._contents))
+        self.apply(bisect_right(ends, event.y))  # the first is the heading
+
+    def on_focus(self, _: Focus) -> None:
+        """Show the cursor."""
+        self._draw(focused=True)
+
+    def on_blur(self, _: Blur) -> None:
+        """Hide the cursor."""
+        self._draw(focused=False)
+
+    def _draw(self, *, focused: bool | None = None) -> None:
+        if not self.suggestions:
+            return
+        cursor = self._cursor if (self.has_focus if focused is None else focused) else None
+        heading, hint = HEADINGS[self.suggestions[0].verdict], f" · {_KEYS_HINT}"
+        if len(heading) + len(hint) > self._width:
+            hint = ""
+        title = Content.assemble((heading, "bold"), (hint, MUTED))
+        self._contents = [Content("\n").join([title, table_head(self._width)])]
+        for at, suggestion in enumerate(self.suggestions):
+            content = suggestion_content(at + 1, suggestion, width=self._width)
+            self._contents.append(content.stylize("reverse") if at == cursor else content)
+        self.show(Content("\n").join(self._contents), layout=True)
+
+
+def table_head(width: int) -> Content:
+    """Return the names of the columns."""
+    change, _ = _text_widths(width)
+    return Content.styled(f"{'':<{_MARK_CELLS}}{'need':>{_NEED_CELLS}}  {'change':<{change}}  cost", MUTED)
+
+
+def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Content:
+    """Return a suggestion as a row of the table, of one line or more: number, need, change, cost."""
+    mark = VERDICTS[suggestion.verdict]
+    change_width, cost_width = _text_widths(width)
+    change = wrap(settings_words(suggestion.changes), change_width)
+    cost = wrap(suggestion.why, cost_width)
+    need = f"{format_gib(suggestion.budget.peak.device_bytes):>{_NEED_CELLS}}"
+    head = Content.assemble((f"{number} ", "bold"), (f"{mark.letter} ", f"bold {mark.colour}"), (need, "bold"))
+    margin = Content(" " * (_MARK_CELLS + _NEED_CELLS))
+    lines = [
+        Content.assemble(head if at == 0 else margin, f"  {left:<{change_width}}  ", (right, MUTED))
+        for at, (left, right) in enumerate(zip_longest(change, cost, fillvalue=""))
+    ]
+    return Content("\n").join(lines)
+
+
+def _text_widths(width: int) -> tuple[int, int]:
+    """Return the widths of change and cost."""
+    room = max(24, width - _MARK_CELLS - _NEED_CELLS - 4)
+    return room - room * 9 // 20, room * 9 // 20
