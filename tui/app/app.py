@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from .fit_events import FitEvents, desktop_sequence
 from .help import HelpScreen
 from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
-from .themes import DEFAULT_THEME, THEMES
+from .themes import ThemedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +41,7 @@ _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
 
 
-class VramtopApp(BoardApp):
+class VramtopApp(ThemedApp, BoardApp):
     """The dashboard and the screens that open from it.
 
     Args:
@@ -75,8 +74,7 @@ class VramtopApp(BoardApp):
         self.fit_draft = None
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
-        wanted = self.get_theme(options.theme or os.environ.get("TEXTUAL_THEME") or DEFAULT_THEME)
-        self.theme = DEFAULT_THEME if wanted is None else wanted.name
+        self.choose_theme(options.theme)
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""
@@ -89,11 +87,6 @@ class VramtopApp(BoardApp):
             if isinstance(source, EarlySampler)
             else Sampler(source, options.interval, self._build_board, self._report_failure)
         )
-
-    @property
-    def available_themes(self) -> dict[str, Theme]:
-        """The themes by name: vramtop's, then Textual's. Read before ``__init__`` could register any."""
-        return {**{theme.name: theme for theme in THEMES}, **super().available_themes}
 
     @property
     def feed(self) -> FeedStatus:

@@ -1,8 +1,10 @@
 """Three themes beside Textual's own: dark, light, and high contrast."""
 
+import os
+
 from textual.theme import Theme
 
-from ..tty import TEXT_CONTRAST_VARIABLE
+from ..tty import TEXT_CONTRAST_VARIABLE, TerminalApp
 
 DEFAULT_THEME = "vramtop-dark"
 THEMES = (
@@ -53,3 +55,17 @@ THEMES = (
 )
 """Their grounds are those on which ``tui/draw/palette.py`` stands out. In high contrast all text has a contrast of 7
 (WCAG 2.1, level AAA) where the ground allows it."""
+
+
+class ThemedApp(TerminalApp):
+    """An app with these themes."""
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """The themes by name: vramtop's, then Textual's. Read before ``__init__`` could register any."""
+        return {**{theme.name: theme for theme in THEMES}, **super().available_themes}
+
+    def choose_theme(self, name: str | None) -> None:
+        """Use the theme of this name; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
+        wanted = self.get_theme(name or os.environ.get("TEXTUAL_THEME") or DEFAULT_THEME)
+        self.theme = DEFAULT_THEME if wanted is None else wanted.name
