@@ -163,6 +163,11 @@ async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
         await pilot.press("escape")
         await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
         assert len(saved) == 1
+        await pilot.press("i")
+        await until_shown(pilot, lambda: demand.value.process_figures > {"sm_percent"})
+        app.action_pause()  # no further board
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: demand.value.process_figures == {"sm_percent"})
 
 
 async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_gpu, make_process):
