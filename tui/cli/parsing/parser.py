@@ -91,6 +91,6 @@ class CommandParser(Parser):
             if self.get_default("flags") is not None and not any(word.startswith("-") for word in unknown):
                 from .first_word import not_one_job
 
-                self.fail(not_one_job([options.job, *unknown]))
+                self.fail(not_one_job([options.job, *unknown], self._option_string_actions))
             self.reject(unknown)
         return options, unknown

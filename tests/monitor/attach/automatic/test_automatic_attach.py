@@ -12,7 +12,7 @@ from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach
 from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
@@ -198,3 +198,18 @@ def test_a_traced_budget_follows_while_the_machine_is_idle(
     assert here.read(pid).runs[0].budget.method == "formula"
     until(lambda: here.show(pid).runs[0].budget.method == "traced")
     here.attach.close()
+
+
+@pytest.mark.slow  # a process has to end
+def test_an_ended_run_that_nobody_asked_for_is_dismissed_after_a_while(machine, start, script, flags) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    here = machine()
+    here.read(pid)
+    psutil.Process(pid).kill()
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert here.show().runs[0].ended_at is not None
+    here.time += ENDED_RUN_SECONDS - 10
+    assert here.show().runs
+    here.time += 20
+    here.show()
+    assert here.show().runs == ()
