@@ -60,7 +60,7 @@ class FigureHistory:
                     self._samples[self._place(row, figure), figure].append(value)
 
     def graph(self, row: ProcessRow, figure: ProcessFigure, width: int, top: float, *, ascii_only: bool) -> str:
-        """Return the latest readings, one column each, the latest at the right; a dot (in ASCII a blank) where there is none.
+        """Return the latest readings, the last at the right; a dot (in ASCII a blank) is a missing one.
 
         Args:
             row: the process on one GPU.
