@@ -47,8 +47,13 @@ class Candidate:
     """The same for all ranks of a run that a launcher started."""
     kin: Hashable
     """The same for processes whose commands differ in numbers only: what one is not, none is."""
-    row: ProcessRow
-    """Its largest row when it was seen last while it waited."""
+    used_bytes: int
+    """Memory that it held on one GPU when it was seen last while it waited."""
+    gpu_name: str | None
+    """Name of that GPU."""
+    gpu_bytes: int | None
+    """Its memory."""
+    is_server: bool
     reason: NoBudgetReason | None
     """Why it has no budget; None: it has one."""
     due: float | None = None
@@ -63,6 +68,11 @@ class Candidate:
     def waits(self) -> bool:
         """True until it has been read for the first time."""
         return self.due is not None and not self.readings
+
+    def see(self, row: ProcessRow) -> None:
+        """Take the figures of a row."""
+        self.used_bytes, self.is_server = row.process.used_bytes or 0, row.kind == "server"
+        self.gpu_name, self.gpu_bytes = row.gpu.name, row.gpu.total_bytes
 
 
 def reason_by_kind(process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
@@ -129,8 +139,8 @@ class Candidates:
             if candidate.command != row.process.command:
                 self._execute(candidate, row, now)
                 changed = True
-            elif candidate.waits and _held(row) > _held(candidate.row):
-                candidate.row = row
+            elif candidate.waits and (row.process.used_bytes or 0) > candidate.used_bytes:
+                candidate.see(row)
         if len(self._by_key) > 2 * len(rows) + _SPARE_CANDIDATES:
             self._forget_all_but({row.process.key for row in rows})
             changed = True
@@ -143,7 +153,7 @@ class Candidates:
         if not self._queue and self.is_due(now):
             waiting = [each for each in self._by_key.values() if each.due is not None]
             self._queue = [each for each in waiting if each.due is not None and each.due <= now]
-            self._queue.sort(key=lambda each: (-each.readings, _held(each.row)))
+            self._queue.sort(key=lambda each: (-each.readings, each.used_bytes))
             later = (each.due for each in waiting if each.due is not None and each.due > now)
             self._first_due = min(later, default=None)
         while self._queue:
@@ -163,7 +173,7 @@ class Candidates:
         """
         candidate.readings += 1
         candidate.due = self._again(candidate, answer, now, time=time)
-        reason: NoBudgetReason | None = "server" if answer.reason and candidate.row.kind == "server" else answer.reason
+        reason: NoBudgetReason | None = "server" if answer.reason and candidate.is_server else answer.reason
         if candidate.run is None:
             candidate.reason = reason
         if (answer.attachment is None and answer.reason != "ended") or answer.reason == "no model":
@@ -229,9 +239,13 @@ class Candidates:
             command=process.command,
             group=_group(process, _LOCAL_RANK),
             kin=_group(process, _NUMBER),
-            row=row,
+            used_bytes=0,
+            gpu_name=None,
+            gpu_bytes=None,
+            is_server=False,
             reason=None,
         )
+        candidate.see(row)
         self._file(candidate)
         if row.job is not None:  # somebody attached to it before
             return
@@ -246,7 +260,8 @@ class Candidates:
 
     def _execute(self, candidate: Candidate, row: ProcessRow, now: float) -> None:
         """Decide again about a process that executes another program now, or has given itself a title."""
-        candidate.command, candidate.row = row.process.command, row
+        candidate.command = row.process.command
+        candidate.see(row)
         if candidate.reason == "left alone" or candidate.readings >= MAX_READINGS:
             return
         if row.job is not None:
@@ -288,10 +303,6 @@ class Candidates:
         self._counts = None
         if due is not None:
             self._first_due = due if self._first_due is None else min(due, self._first_due)
-
-
-def _held(row: ProcessRow) -> int:
-    return row.process.used_bytes or 0
 
 
 def _group(process: GpuProcess, left_out: re.Pattern[str]) -> Hashable:

@@ -73,7 +73,7 @@ def board(watchlist: Watchlist, make_snapshot: Any, make_gpu: Any, make_process:
 def test_what_diverges_is_traced_first_and_one_at_a_time(traced, watchlist, board, make_gpu, clock) -> None:
     tracing = IdleTracing(watchlist, is_idle=lambda: True, clock=clock)
     for name, pid in (("small", 1), ("over", 2)):
-        tracing.add(run_of(watchlist, name, pid), Attached(), make_gpu())  # type: ignore[arg-type]
+        tracing.add(run_of(watchlist, name, pid), Attached(), "NVIDIA H100 80GB HBM3", 80 * 2**30)  # type: ignore[arg-type]
     tracing.observe(board())
     tracing.observe(board())
     until(lambda: board().runs[1].budget.method == "traced")
@@ -87,10 +87,10 @@ def test_what_diverges_is_traced_first_and_one_at_a_time(traced, watchlist, boar
 
 def test_nothing_is_traced_on_a_busy_machine_or_for_a_run_that_is_gone(traced, watchlist, board, make_gpu) -> None:
     busy = IdleTracing(watchlist, is_idle=lambda: False)
-    busy.add(run_of(watchlist, "run", 1), Attached(), make_gpu())  # type: ignore[arg-type]
+    busy.add(run_of(watchlist, "run", 1), Attached(), "NVIDIA H100 80GB HBM3", 80 * 2**30)  # type: ignore[arg-type]
     busy.observe(board())
     gone = IdleTracing(watchlist, is_idle=lambda: True)
-    gone.add(run_of(watchlist, "run", 1), Attached(), make_gpu())  # type: ignore[arg-type]
+    gone.add(run_of(watchlist, "run", 1), Attached(), "NVIDIA H100 80GB HBM3", 80 * 2**30)  # type: ignore[arg-type]
     watchlist.dismiss_runs([(1, 1_000.0)])
     gone.observe(board())
     assert not any((busy._running, gone._running))
@@ -100,7 +100,7 @@ def test_nothing_is_traced_on_a_busy_machine_or_for_a_run_that_is_gone(traced, w
 @pytest.mark.parametrize(("python", "model"), [(None, {}), (SAFE, {"trust_remote_code": True})])
 def test_no_code_of_others_is_run(traced, watchlist, board, make_gpu, python: str | None, model: Any) -> None:
     tracing = IdleTracing(watchlist, is_idle=lambda: True)
-    tracing.add(run_of(watchlist, "run", 1, **model), Attached(python), make_gpu())  # type: ignore[arg-type]
+    tracing.add(run_of(watchlist, "run", 1, **model), Attached(python), "NVIDIA H100 80GB HBM3", 80 * 2**30)  # type: ignore[arg-type]
     tracing.observe(board())
     assert not tracing._running
     assert not traced

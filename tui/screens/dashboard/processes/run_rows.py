@@ -84,9 +84,8 @@ def _with_children(
 
 
 def _children(group: ProcessGroup) -> list[TableRow]:
-    ranks = {} if group.run is None else {key: f"rank {at}: " for at, key in enumerate(group.run.pids)}
-    if group.ranks_elsewhere:
-        ranks = {}  # which of all ranks these are is not known here
+    pids = () if group.run is None or group.ranks_elsewhere else group.run.pids  # elsewhere: which these are is unknown
+    ranks = {key: f"rank {at}: " for at, key in enumerate(pids)} if len(pids) > 1 else {}
     return [_child(group, row, ranks.get(row.process.key, "")) for row in group.rows]
 
 

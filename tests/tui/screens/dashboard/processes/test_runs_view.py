@@ -362,3 +362,25 @@ def test_a_group_without_a_budget_says_why_most_of_it_has_none(make_board, make_
     board = make_board([make_gpu(0, [make_process(at, 1, **launched) for at in range(70, 70 + len(reasons))])])
     rows = tuple(replace(row, no_budget_reason=why) for row, why in zip(board.processes, reasons, strict=True))
     assert group_status(ProcessGroup(key=("a",), rows=rows)).text == words
+
+
+async def test_a_process_on_several_gpus_is_one_row_with_its_pid(make_board, make_gpu, make_process):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        gpus = [make_gpu(at, [make_process(31, size)]) for at, size in enumerate((30, 20))]
+        table.show_board(make_board(gpus, world=1), width=120)
+        (row,) = [row for row in table.rows if row.rows]
+        assert [row.cells[name].text for name in ("PID", "GPU", "VRAM GiB", "MAX")] == ["31", "0,1", "50.0", "30.0"]
+        table.action_unfold()
+        assert "├ python train.py" in table.render_line(2).text
+
+
+async def test_a_spread_that_matters_stands_out(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("0.4", "muted")
+        table.show_board(make_board(gpus(used=(20, 20, 24, 20))), width=120)
+        assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("4.0", "plain")
