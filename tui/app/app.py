@@ -23,6 +23,7 @@ from .fit_events import FitEvents, desktop_sequence
 from .help import HelpScreen
 from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
+from .themes import ThemedApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +41,7 @@ _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
 
 
-class VramtopApp(BoardApp):
+class VramtopApp(ThemedApp, BoardApp):
     """The dashboard and the screens that open from it.
 
     Args:
@@ -73,8 +74,7 @@ class VramtopApp(BoardApp):
         self.fit_draft = None
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
-        if options.theme in self.available_themes:
-            self.theme = options.theme
+        self.choose_theme(options.theme)
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""

@@ -51,7 +51,7 @@ class AppOptions:
     preload_after: float | None = None
     """Seconds after which screens are imported that no key has asked for; None: never."""
     theme: str | None = None
-    """Name of the initial theme; Textual's default if it is None or unknown."""
+    """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
     settings: dict[str, str] = field(default_factory=dict)
     """What the user has chosen on screens in earlier runs, such as the view of the process table."""
     save_setting: Callable[[str, str], None] = lambda _, __: None

@@ -57,7 +57,7 @@ class RunReader:
     def read(
         self, pid: int, start_time: float | None, *, on_gpu: Collection[int] | None = None, recall: bool = True
     ) -> None:
-        """Read a process, unless it was read before and all settings were found.
+        """Read a process, unless it was read before.
 
         Args:
             pid: of the process.
@@ -66,7 +66,7 @@ class RunReader:
             recall: apply the settings that the user filled in for this command line before.
         """
         known = self._known.get((pid, start_time)) if recall else None
-        if known is not None and not known.reading.missing:
+        if known is not None:
             self._task.submit(lambda: known)
             return
 

@@ -26,11 +26,11 @@ def add_display_arguments(parser: argparse.ArgumentParser) -> None:
         "what is displayed", "Figures of a GPU stay those of the whole GPU, and a line says what is hidden."
     )
     group.add_argument(
-        "--user", dest="display_users", type=_checked(_names), metavar="NAME[,NAME]",
+        "--user", dest="display_user", type=_checked(_names), metavar="NAME[,NAME]",
         help="display only processes of these users",
     )  # fmt: skip
     group.add_argument(
-        "--gpu", dest="display_gpus", type=_checked(_devices), metavar="GPU[,GPU]",
+        "--gpu", dest="display_gpu", type=_checked(_devices), metavar="GPU[,GPU]",
         help="display only these GPUs: indices, ranges, MIG devices, uuids or their beginnings: 0,2-3,0:3,GPU-5a3f",
     )  # fmt: skip
     group.add_argument(
@@ -40,11 +40,7 @@ def add_display_arguments(parser: argparse.ArgumentParser) -> None:
 
 def display_filter(options: argparse.Namespace) -> DisplayFilter | None:
     """Return the filter that the options ask for; None: everything is displayed."""
-    typed = {
-        name: value
-        for name in ("user", "gpu", "only")
-        if (value := getattr(options, f"display_{name}s" if name != "only" else "display_only", None)) is not None
-    }
+    typed = _typed(options)
     if not typed:
         return None
     from vramtop.monitor.board import ONLY_WORDS, DisplayFilter, parse_devices
@@ -59,6 +55,23 @@ def display_filter(options: argparse.Namespace) -> DisplayFilter | None:
         devices=parse_devices(typed["gpu"]) if "gpu" in typed else None,
         only=frozenset(word for word in ONLY_WORDS if word in words),
     )
+
+
+def require_none_typed(options: argparse.Namespace) -> None:
+    """Refuse the options before a command, where they would have no effect.
+
+    Raises:
+        InputError: one of them was typed.
+    """
+    for name, value in _typed(options).items():
+        where = f"; put it behind {options.command}" if hasattr(options, name) else ""
+        raise InputError(f"--{name} {value} chooses what the dashboard and --once display{where}")
+
+
+def _typed(options: argparse.Namespace) -> dict[str, str]:
+    """Return the options with their texts."""
+    values = {name: getattr(options, f"display_{name}", None) for name in ("user", "gpu", "only")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _checked(check: Callable[[str], object]) -> Callable[[str], str]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, show_secrets
 
 from ..draw import printable
-from .display_options import add_display_arguments
+from .display_options import add_display_arguments, require_none_typed
 from .parsing import CommandParser, Parser, add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 
@@ -90,6 +90,7 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if recordings and (options.command or options.once):
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
+        require_none_typed(options)
         return int(_command_module(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from .gpu_figures import (
         gpu_figure_parts as gpu_figure_parts,
+        hardware_cell as hardware_cell,
         power_words as power_words,
         reason_badge as reason_badge,
     )
@@ -137,7 +138,7 @@ else:
                 "bar_content beyond_budget_bytes budget_cells BUDGET_LINE held_cells held_cells_with_budget_mark "
                 "held_colour"
             ),
-            "gpu_figures": "gpu_figure_parts power_words reason_badge",
+            "gpu_figures": "gpu_figure_parts hardware_cell power_words reason_badge",
             "labels": (
                 "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
                 "join_to_width left_and_right MUTED process_name run_moments SEPARATOR severity_rank shorten "

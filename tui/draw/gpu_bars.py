@@ -7,6 +7,7 @@ A new kind of memory is a row of ``palette.OTHER_MEMORY``, from which legends ar
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -80,7 +81,7 @@ def beyond_budget_bytes(row: ProcessRow) -> int:
     return beyond if beyond >= UNSEEN_BYTES else 0
 
 
-def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
+def budget_cells(gpu: GpuRow, width: int) -> Sequence[Cell] | None:
     """Draw the budget of the known jobs by component, with its range; None if no job is known.
 
     It is hatched if settings of a job are guessed.
@@ -89,12 +90,15 @@ def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
     if components is None or expected is None:
         return None
     slack = memory_segment("slack", expected - components.total_bytes)
-    return draw_bar(
-        [*component_segments(components, budget=_wording_budget(gpu), uncertain=is_uncertain(gpu)), slack],
-        scale_bytes=gpu.reading.total_bytes or 1,
-        width=width,
-        marked=BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected),
-    )
+    segments = (*component_segments(components, budget=_wording_budget(gpu), uncertain=is_uncertain(gpu)), slack)
+    span = BarRange(low_bytes=gpu.low_bytes or expected, high_bytes=gpu.high_bytes or expected)
+    return _drawn_budget(segments, gpu.reading.total_bytes or 1, width, span)
+
+
+@lru_cache(maxsize=64)
+def _drawn_budget(segments: tuple[BarSegment, ...], scale_bytes: int, width: int, span: BarRange) -> tuple[Cell, ...]:
+    """Return the cells; cached, as a budget rarely changes."""
+    return tuple(draw_bar(segments, scale_bytes=scale_bytes, width=width, marked=span))
 
 
 def _wording_budget(gpu: GpuRow) -> Budget | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from vramtop.monitor.snapshot import MigDevice
-from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 
 from .labels import ALARM, MUTED
 
@@ -33,6 +32,21 @@ def gpu_figure_parts(reading: GpuReading) -> list[Content]:
     return parts
 
 
+def hardware_cell(reading: GpuReading, width: int) -> Content:
+    """Return power of its limit and temperature in a cell of this width; in the place of the power, what slows it."""
+    if isinstance(reading, MigDevice):  # they are of the whole GPU
+        return Content(" " * width)
+    temperature = "n/a" if reading.temperature_c is None else f"{reading.temperature_c} °C"
+    reason = slowing_reason(reading)
+    if reason is not None and reason.kind == "slowed":
+        words = Content.assemble(reason_badge(reason), f"  {temperature:>6}")
+    else:
+        limit = "" if reading.power_limit_w is None else f"/{reading.power_limit_w:.0f}"
+        power = "n/a" if reading.power_w is None else f"{reading.power_w:.0f}{limit} W"
+        words = Content(f"{power}  {temperature:>6}")
+    return Content.assemble(" " * (width - words.cell_length), words).truncate(width)
+
+
 def with_unit(figure: int | None, unit: str) -> str:
     """Return ``63 °C``, or ``°C n/a``."""
     return f"{unit} n/a" if figure is None else f"{figure} {unit}"
@@ -48,7 +62,11 @@ def power_words(reading: GpuReading) -> str:
 def slowing_reason(reading: GpuReading) -> ClockReason | None:
     """Return the main reason why the GPU runs slower than it could; None: it does not, or nobody asked."""
     bits = reading.details.clock_reasons if reading.details else None
-    return next((reason for reason in clock_reasons(bits or 0) if reason.kind in ("slowed", "limit")), None)
+    if not bits:
+        return None
+    from vramtop.monitor.snapshot.clock_reasons import clock_reasons  # not at start-up
+
+    return next((reason for reason in clock_reasons(bits) if reason.kind in ("slowed", "limit")), None)
 
 
 def reason_badge(reason: ClockReason) -> Content:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .terminal_app import TerminalApp as TerminalApp
+    from .terminal_app import TEXT_CONTRAST_VARIABLE as TEXT_CONTRAST_VARIABLE, TerminalApp as TerminalApp
     from .terminal_facts import TerminalFacts as TerminalFacts, terminal_issues as terminal_issues
     from .textual_private import write_to_terminal as write_to_terminal
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "terminal_app": "TerminalApp",
+            "terminal_app": "TerminalApp TEXT_CONTRAST_VARIABLE",
             "terminal_facts": "terminal_issues TerminalFacts",
             "textual_private": "write_to_terminal",
         },

@@ -61,28 +61,33 @@ class ReadableFilter(LineFilter):
         self._fitted = lru_cache(maxsize=8192)(self._fit)
         self.dark = True
         """True if the ground is taken for dark where the theme leaves it to the terminal."""
+        self.text_contrast = MIN_TEXT_CONTRAST
+        """The contrast that text gets, where its ground allows it."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments with readable colours."""
-        ground, dark = background.rich_color, self.dark
+        ground, dark, contrast_of_text = background.rich_color, self.dark, self.text_contrast
         return [
             segment
             if segment.style is None or segment.control
-            else Segment(segment.text, self._fitted(segment.style, ground, dark, is_text(segment.text)))
+            else Segment(
+                segment.text,
+                self._fitted(segment.style, ground, dark, contrast_of_text if is_text(segment.text) else None),
+            )
             for segment in segments
         ]
 
-    def _fit(self, style: Style, around: RichColor, dark: bool, text: bool) -> Style:
+    def _fit(self, style: Style, around: RichColor, dark: bool, text_contrast: float | None) -> Style:
+        least = text_contrast or MIN_DRAWING_CONTRAST
         plain = BLACK if dark else WHITE
         behind = around if style.bgcolor is None else style.bgcolor
         ground = plain if behind.is_default else self._shown(behind)
         if self._colours == "16":
-            return self._of_16(style, around, ground, plain, MIN_TEXT_CONTRAST if text else MIN_DRAWING_CONTRAST)
+            return self._of_16(style, around, ground, plain, least)
         if style.color is None or _is_named(style.color):
             return style
-        if not text and style.bgcolor is not None and style.bgcolor != around:
+        if text_contrast is None and style.bgcolor is not None and style.bgcolor != around:
             return style  # parts of a bar are told apart by letters
-        least = MIN_TEXT_CONTRAST if text else MIN_DRAWING_CONTRAST
         if self._colours == "256":
             ground = ground if _is_named(behind) else rgb_of_256(nearest_of_256(ground))
             return style + Style.from_color(RichColor.from_ansi(readable_of_256(_rgb(style.color), ground, least)))
@@ -113,6 +118,7 @@ class ColourlessFilter(LineFilter):
     """Removes all colours, for NO_COLOR and terminals without them; text on a visible ground is reversed."""
 
     dark = True
+    text_contrast = MIN_TEXT_CONTRAST
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments without colours."""

@@ -14,7 +14,7 @@ from ..draw import ASCII_SIGNS, ColourDepth
 from .colour_filters import ColourlessFilter, ReadableFilter
 
 _LINES = {
-    **dict.fromkeys("─┄┈╌", "-"),
+    **dict.fromkeys("─┈╌", "-"),
     **dict.fromkeys("│┃║┆┊▏▎▍▌▐▕▊▋▉", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛", "+"),
 }
@@ -27,7 +27,7 @@ _BLOCKS = {
     "░": ".",
 }
 _ARROWS = {"▶": ">", "►": ">", "◀": "<", "→": ">", "←": "<", "↓": "v", "↑": "^"}
-_OTHER = {"━": "=", "═": "=", "°": " ", "–": "-", "—": "-", "•": "*"}
+_OTHER = {"┄": "~", "━": "=", "═": "=", "°": " ", "–": "-", "—": "-", "•": "*"}
 _TABLE = {ord(char): ascii_char for char, ascii_char in (_LINES | _BLOCKS | _ARROWS | _OTHER).items()} | ASCII_SIGNS
 
 

@@ -12,7 +12,7 @@ from textual.geometry import Size
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
-from ..draw import ColourDepth
+from ..draw import MIN_TEXT_CONTRAST, ColourDepth
 from .changed_cells_app import ChangedCellsApp
 from .driver import TerminalDriver
 from .line_filters import OutputFilters
@@ -22,6 +22,8 @@ from .too_small import MIN_SIZE, TooSmallScreen
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+TEXT_CONTRAST_VARIABLE = "text-contrast"
+"""Variable of a theme: the contrast that its text gets at least, if not 4.5."""
 _RESIZE_SETTLED_SECONDS = (0.25, 1.0, 5.0)
 """Times without a resize after which the last size is repeated: on a busy machine an older one may arrive late."""
 
@@ -56,7 +58,7 @@ class TerminalApp(ChangedCellsApp):
 
     def on_mount(self) -> None:
         """Follow the theme: where it leaves the ground to the terminal, that is taken for light or dark."""
-        self.output_filters.colour_filter.dark = self.current_theme.dark
+        self._follow_theme(self.current_theme)
         self.theme_changed_signal.subscribe(self, self._follow_theme)
 
     def action_toggle_ascii(self) -> None:
@@ -109,7 +111,9 @@ class TerminalApp(ChangedCellsApp):
                 self.call_after_refresh(self.refresh_bindings)  # otherwise the keys of TooSmallScreen stay
 
     def _follow_theme(self, theme: Theme) -> None:
-        self.output_filters.colour_filter.dark = theme.dark
+        colour_filter = self.output_filters.colour_filter
+        colour_filter.dark = theme.dark
+        colour_filter.text_contrast = float(theme.variables.get(TEXT_CONTRAST_VARIABLE, MIN_TEXT_CONTRAST))
 
 
 def _driver_class() -> type[Driver] | None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ENDED_RUN_SECONDS = 600.0
 """An ended run that was attached by itself stays on the board for this time, unless it ran out of memory."""
+MAX_ENDED_RUNS = 16
+"""Of those, also of such that ran out of memory; the latest stay."""
 _NOTIFY_SECONDS = 0.25
 """Boards are not rebuilt more often than this while runs are read."""
 _RETRY_START_SECONDS = 30.0
@@ -77,7 +79,8 @@ class AutomaticAttach:
         self._running = False
         self._closing = threading.Event()
         self._client: WorkerClient | None = None
-        self._runs = 0
+        self._own: dict[tuple[ProcessKey, ...], WatchedJob] = {}
+        """The runs that were added here, by their processes; the user may have replaced or dismissed some."""
         self._on_gpu: frozenset[int] = frozenset()
         self._time = 0.0
         self._live = False
@@ -162,6 +165,8 @@ class AutomaticAttach:
             return f"Process {row.process.pid} is attached again." if self.enabled else _DISABLED
         self.left_alone.add(keys)
         self._watchlist.dismiss_runs(keys)
+        if run is not None:
+            self._own.pop(run.pids, None)
         with self._lock:
             self._candidates.leave_alone(keys)
         count = len(keys)
@@ -203,7 +208,7 @@ class AutomaticAttach:
         """Return the next process to read; None: the thread ends, as there is none."""
         with self._lock:
             candidate = None if self._closing.is_set() else self._candidates.next_due(self._clock())
-            while candidate is not None and self._runs >= MAX_RUNS and candidate.run is None:
+            while candidate is not None and len(self._own) >= MAX_RUNS and candidate.run is None:
                 candidate.reason, candidate.due = "too many", None
                 candidate = self._candidates.next_due(self._clock())
             if candidate is None:
@@ -214,13 +219,13 @@ class AutomaticAttach:
     def _request(self, candidate: Candidate) -> ReadRequest:
         from .run_answer import ReadRequest
 
-        gpu, (pid, start_time) = candidate.row.gpu, candidate.key
+        pid, start_time = candidate.key
         return ReadRequest(
             pid=pid,
             start_time=start_time,
             on_gpu=self._on_gpu,
-            gpu_name=gpu.name,
-            gpu_bytes=gpu.total_bytes,
+            gpu_name=candidate.gpu_name,
+            gpu_bytes=candidate.gpu_bytes,
             folder=str(Path.cwd()),
         )
 
@@ -247,9 +252,14 @@ class AutomaticAttach:
         if not others and run != before:
             self.known.update(dict.fromkeys(keys, answer.attachment))
             self._watchlist.add_run(run, answer.budget or answer.sentence)
-            self._runs += before is None
+            if before is not None:
+                self._own.pop(before.pids, None)
+            self._own[run.pids] = run
+            if len(self._own) >= MAX_RUNS:  # some may have been dismissed
+                followed = {id(each) for each in self._watchlist.runs()}
+                self._own = {pids: each for pids, each in self._own.items() if id(each) in followed}
             if self._tracing is not None and answer.budget is not None and not answer.missing:
-                self._tracing.add(run, answer.attachment, candidate.row.gpu)
+                self._tracing.add(run, answer.attachment, candidate.gpu_name, candidate.gpu_bytes)
         with self._lock:
             added = before if run == before else None if others else run
             self._candidates.attach(candidate, keys, added, None if others else answer.reason)
@@ -258,14 +268,20 @@ class AutomaticAttach:
 
     def _drop_ended(self, board: Board) -> None:
         """Dismiss runs that were attached by themselves a while after their end: nobody asked for them."""
-        for run in board.runs:
-            if run.ended_at is None or board.snapshot.time - run.ended_at < ENDED_RUN_SECONDS:
-                continue
+        ended = [run for run in board.runs if run.ended_at is not None]
+        if not ended:
+            return
+        followed = {run.pids: run for run in self._watchlist.runs()}
+        own = [run for run in ended if run.pids in self._own and followed.get(run.pids) is self._own[run.pids]]
+        own.sort(key=lambda run: -(run.ended_at or 0.0))
+        for at, run in enumerate(own):
             failed = any(row.comparison and row.comparison.status == "out_of_memory" for row in run.rows)
-            own = self._candidates.get(run.pids[0]) if run.pids else None
-            if own is not None and own.run is not None and not failed:
+            is_old = board.snapshot.time - (run.ended_at or 0.0) >= ENDED_RUN_SECONDS
+            if at >= MAX_ENDED_RUNS or (is_old and not failed):
                 self._watchlist.dismiss_runs(run.pids)
-                self._runs -= 1
+                self._own.pop(run.pids, None)
+                for key in run.pids:
+                    self.known.pop(key, None)
 
 
 _DISABLED = "vramtop was started with --no-attach; a attaches to a process."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...host.kinds import program_of
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from ...snapshot import GpuProcess, ProcessKey, WatchedJob
     from .run_answer import NoBudgetReason, RunAnswer
 
-RETRY_SECONDS = (3.0, 15.0, 60.0, 300.0)
+RETRY_SECONDS = (10.0, 60.0, 300.0)
 """Time from one reading to the next of a process that was read too early: Python was still starting, the settings that
 it logs were not written yet."""
+STARTING_SECONDS = 600.0
+"""An older process has started: what could not be read of it then cannot be read later either."""
 YOUNG_SECONDS = 30.0
 SETTLED_SECONDS = 60.0
 """A process younger than the first is read once more after the second: by then it has logged its settings."""
@@ -27,6 +29,7 @@ MAX_READINGS = 2 * (len(RETRY_SECONDS) + 1)
 MAX_RUNS = 256
 """Runs that are attached by themselves, largest first."""
 _SPARE_CANDIDATES = 1000
+_NUMBER = re.compile(r"\d+")
 _LOCAL_RANK = re.compile(r"\s--local[_-]rank[= ]\d+")
 _KIND_REASONS: dict[str, NoBudgetReason] = {
     "server": "server", "notebook": "notebook", "desktop": "desktop", "helper": "helper", "other": "not training",
@@ -42,8 +45,15 @@ class Candidate:
     """Command line that was decided about: another one means that the process executes another program now."""
     group: Hashable
     """The same for all ranks of a run that a launcher started."""
-    row: ProcessRow
-    """Its largest row when it was seen last while it waited."""
+    kin: Hashable
+    """The same for processes whose commands differ in numbers only: what one is not, none is."""
+    used_bytes: int
+    """Memory that it held on one GPU when it was seen last while it waited."""
+    gpu_name: str | None
+    """Name of that GPU."""
+    gpu_bytes: int | None
+    """Its memory."""
+    is_server: bool
     reason: NoBudgetReason | None
     """Why it has no budget; None: it has one."""
     due: float | None = None
@@ -58,6 +68,11 @@ class Candidate:
     def waits(self) -> bool:
         """True until it has been read for the first time."""
         return self.due is not None and not self.readings
+
+    def see(self, row: ProcessRow) -> None:
+        """Take the figures of a row."""
+        self.used_bytes, self.is_server = row.process.used_bytes or 0, row.kind == "server"
+        self.gpu_name, self.gpu_bytes = row.gpu.name, row.gpu.total_bytes
 
 
 def reason_by_kind(process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
@@ -78,6 +93,7 @@ class Candidates:
         self._left_alone = left_alone
         self._by_key: dict[ProcessKey, Candidate] = {}
         self._groups: dict[Hashable, list[Candidate]] = {}
+        self._kin: dict[Hashable, list[Candidate]] = {}
         self._queue: list[Candidate] = []
         """What is to be read now, the most pressing last; some of it may have been decided since."""
         self._first_due: float | None = None
@@ -123,8 +139,8 @@ class Candidates:
             if candidate.command != row.process.command:
                 self._execute(candidate, row, now)
                 changed = True
-            elif candidate.waits and _held(row) > _held(candidate.row):
-                candidate.row = row
+            elif candidate.waits and (row.process.used_bytes or 0) > candidate.used_bytes:
+                candidate.see(row)
         if len(self._by_key) > 2 * len(rows) + _SPARE_CANDIDATES:
             self._forget_all_but({row.process.key for row in rows})
             changed = True
@@ -137,7 +153,7 @@ class Candidates:
         if not self._queue and self.is_due(now):
             waiting = [each for each in self._by_key.values() if each.due is not None]
             self._queue = [each for each in waiting if each.due is not None and each.due <= now]
-            self._queue.sort(key=lambda each: (-each.readings, _held(each.row)))
+            self._queue.sort(key=lambda each: (-each.readings, each.used_bytes))
             later = (each.due for each in waiting if each.due is not None and each.due > now)
             self._first_due = min(later, default=None)
         while self._queue:
@@ -157,11 +173,11 @@ class Candidates:
         """
         candidate.readings += 1
         candidate.due = self._again(candidate, answer, now, time=time)
-        reason: NoBudgetReason | None = "server" if answer.reason and candidate.row.kind == "server" else answer.reason
+        reason: NoBudgetReason | None = "server" if answer.reason and candidate.is_server else answer.reason
         if candidate.run is None:
             candidate.reason = reason
         if (answer.attachment is None and answer.reason != "ended") or answer.reason == "no model":
-            for each in self._groups[candidate.group]:
+            for each in self._kin[candidate.kin]:
                 if each.waits:
                     each.due, each.reason = None, reason
         self._expect(candidate.due)
@@ -219,9 +235,18 @@ class Candidates:
     def _add(self, row: ProcessRow, now: float) -> None:
         process = row.process
         candidate = self._by_key[process.key] = Candidate(
-            key=process.key, command=process.command, group=_group(row), row=row, reason=None
+            key=process.key,
+            command=process.command,
+            group=_group(process, _LOCAL_RANK),
+            kin=_group(process, _NUMBER),
+            used_bytes=0,
+            gpu_name=None,
+            gpu_bytes=None,
+            is_server=False,
+            reason=None,
         )
-        self._groups.setdefault(candidate.group, []).append(candidate)
+        candidate.see(row)
+        self._file(candidate)
         if row.job is not None:  # somebody attached to it before
             return
         if process.key in self._left_alone:
@@ -235,7 +260,8 @@ class Candidates:
 
     def _execute(self, candidate: Candidate, row: ProcessRow, now: float) -> None:
         """Decide again about a process that executes another program now, or has given itself a title."""
-        candidate.command, candidate.row = row.process.command, row
+        candidate.command = row.process.command
+        candidate.see(row)
         if candidate.reason == "left alone" or candidate.readings >= MAX_READINGS:
             return
         if row.job is not None:
@@ -250,18 +276,23 @@ class Candidates:
 
     def _forget_all_but(self, present: Container[ProcessKey]) -> None:
         self._by_key = {key: each for key, each in self._by_key.items() if key in present}
-        self._groups = {}
+        self._groups, self._kin = {}, {}
         for each in self._by_key.values():
-            self._groups.setdefault(each.group, []).append(each)
+            self._file(each)
+
+    def _file(self, candidate: Candidate) -> None:
+        self._groups.setdefault(candidate.group, []).append(candidate)
+        self._kin.setdefault(candidate.kin, []).append(candidate)
 
     def _again(self, candidate: Candidate, answer: RunAnswer, now: float, *, time: float) -> float | None:
         if candidate.readings >= MAX_READINGS:
             return None
-        if answer.too_early:
-            return now + RETRY_SECONDS[candidate.readings - 1] if candidate.readings <= len(RETRY_SECONDS) else None
-        start = candidate.key[1]
-        is_young = start is not None and time - start < YOUNG_SECONDS
-        return now + SETTLED_SECONDS if is_young and candidate.readings == 1 and answer.attachment else None
+        age = time - (candidate.key[1] or 0.0)
+        if answer.too_early and age < STARTING_SECONDS and candidate.readings <= len(RETRY_SECONDS):
+            return now + RETRY_SECONDS[candidate.readings - 1]
+        if answer.too_early or answer.attachment is None or candidate.readings > 1 or age >= YOUNG_SECONDS:
+            return None
+        return now + SETTLED_SECONDS
 
     def _look_again(self) -> None:
         """Collect anew what is to be read: something was added, or has changed."""
@@ -274,12 +305,8 @@ class Candidates:
             self._first_due = due if self._first_due is None else min(due, self._first_due)
 
 
-def _held(row: ProcessRow) -> int:
-    return row.process.used_bytes or 0
-
-
-def _group(row: ProcessRow) -> Any:
-    process = row.process
+def _group(process: GpuProcess, left_out: re.Pattern[str]) -> Hashable:
+    """Return a key of all processes that the same parent started by the same command, but for a part of it."""
     if process.parent is None or process.parent <= 1:
         return process.key
-    return process.parent, process.user, _LOCAL_RANK.sub("", process.command or "")
+    return process.parent, process.user, left_out.sub("", process.command or "")

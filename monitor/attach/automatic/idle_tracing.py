@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from ...board import Board, Watchlist
-    from ...snapshot import GpuReading, ProcessKey, WatchedJob
+    from ...snapshot import ProcessKey, WatchedJob
     from ..attachment import Attachment
 
 CHECK_SECONDS = 10.0
@@ -32,7 +32,8 @@ class _Work:
 
     run: WatchedJob
     environ: Mapping[str, str]
-    gpu: GpuReading
+    gpu_name: str | None
+    gpu_bytes: int | None
     python: str
 
 
@@ -67,11 +68,11 @@ class IdleTracing:
         self._running = False
         self._close: Callable[[], None] = lambda: None
 
-    def add(self, run: WatchedJob, attachment: Attachment, gpu: GpuReading) -> None:
+    def add(self, run: WatchedJob, attachment: Attachment, gpu_name: str | None, gpu_bytes: int | None) -> None:
         """Trace the job of this run later, unless that would run code that is not safe to run."""
         python = self._python or attachment.worker_python
         if python is not None and not run.job.model.trust_remote_code and len(self._waiting) < MAX_WAITING:
-            self._waiting[run.pids] = _Work(run, dict(attachment.estimate_environ), gpu, python)
+            self._waiting[run.pids] = _Work(run, dict(attachment.estimate_environ), gpu_name, gpu_bytes, python)
 
     def observe(self, board: Board) -> None:
         """Start to trace a job if one waits and the machine is idle."""
@@ -101,10 +102,10 @@ class IdleTracing:
         from .run_answer import TraceRequest
         from .worker_client import WorkerClient
 
-        client, job, gpu = WorkerClient(), work.run.job, work.gpu
+        client, job, name = WorkerClient(), work.run.job, work.gpu_name
         self._close = client.close
         try:
-            gpu_type = match_nvml_name(gpu.name, gpu.total_bytes) if gpu.name and not job.target.gpu else None
+            gpu_type = match_nvml_name(name, work.gpu_bytes) if name and not job.target.gpu else None
             answer = client.read(
                 TraceRequest(job=job, gpu=gpu_type, environ=work.environ, python=work.python, folder=str(Path.cwd()))
             )

@@ -69,6 +69,8 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
     [
         (["llama3", "8b"], "there is no command or model 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
         (["fit", "llama3", "8b"], "no job 'llama3 8b'; did you mean llama-3-8b or llama-3.1-8b?"),
+        (["fit", "gpt2", "batch_size=4"], "batch_size=4: write --batch-size 4"),
+        (["fit", "gpt2", "training.loss=full"], "training.loss=full: write --set training.loss=full"),
         (["fit", "llama3"], "did you mean llama-3-8b, llama-3.1-8b"),
         (["estimte", "gpt2"], "there is no command 'estimte'; did you mean vramtop estimate?"),
         (["2147483646"], "there is no process 2147483646 on this machine"),
@@ -79,6 +81,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["fit", "gpt2", "--bf16", "--fp16"], "--bf16 and --fp16 contradict each other"),
         (["fit", "gpt2", "--zero", "3"], "--zero: over how many GPUs? give --gpus N"),
         (["fit", "gpt2", "--model", "phi-2"], "both gpt2 and --model phi-2 name a model; give one"),
+        (["fit", "gpt2", "--zero"], "vramtop fit: --zero: expected one argument; see vramtop fit --help"),
         (["record", "a.jsonl", "b.jsonl"], "unexpected: b.jsonl"),
     ],
 )

@@ -11,7 +11,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.cli.commands.once import _lines, board_json
 from vramtop.tui.cli.display_options import display_filter
-from vramtop.tui.cli.main import build_parser
+from vramtop.tui.cli.main import build_parser, main
 from vramtop.tui.draw.text_output import TextOutput
 
 
@@ -91,6 +91,13 @@ def test_a_mistyped_choice_is_one_sentence(arguments, sentence, capsys) -> None:
         build_parser().parse_args(["--once", *arguments])
     assert end.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_before_a_command_they_are_refused(capsys) -> None:
+    assert main(["--gpu", "0", "fit", "llama-3.1-8b"]) == 2
+    assert "--gpu 0 chooses what the dashboard and --once display; put it behind fit" in capsys.readouterr().err
+    assert main(["--only", "mine", "doctor"]) == 2
+    assert capsys.readouterr().err.endswith("--only mine chooses what the dashboard and --once display\n")
 
 
 def test_mine_is_the_user_who_asks() -> None:

@@ -79,7 +79,7 @@ def test_absurd_launch_lines_are_one_sentence(
 )
 def test_absurd_numbers_of_gpus_are_one_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "gpt2", "--gpu-type", "h100-80gb", "--gpus", text]) == 2
-    assert capsys.readouterr().err.startswith("vramtop fit: argument --gpus:")
+    assert capsys.readouterr().err.startswith("vramtop fit: --gpus:")
 
 
 def test_attach_names_a_senseless_setting(

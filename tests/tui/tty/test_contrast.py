@@ -16,13 +16,16 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_256, rgb_of_256
+from vramtop.tui.app.themes import DEFAULT_THEME, THEMES
+from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_256, parse_hex, rgb_of_256
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, STATUSES, VERDICTS
 from vramtop.tui.draw.terminal_capabilities import ColourDepth
 from vramtop.tui.tty.colour_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
-QUICK_THEMES = ["textual-dark", "textual-light"]
+THEMES_BY_NAME = {**BUILTIN_THEMES, **{theme.name: theme for theme in THEMES}}
+QUICK_THEMES = ["vramtop-dark", "vramtop-light"]
+HIGH_CONTRAST = "vramtop-high-contrast"
 RGB = tuple[int, int, int]
 
 
@@ -106,8 +109,9 @@ def displayed_colours(style: Style, background: Color, colours: ColourDepth, *, 
 
 def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[float, str, str]]:
     """Return the texts that are not legible after vramtop's filter."""
-    ours, dark = ReadableFilter(colours), BUILTIN_THEMES[theme].dark
+    ours, dark = ReadableFilter(colours), THEMES_BY_NAME[theme].dark
     ours.dark = dark
+    ours.text_contrast = 7.0 if theme == HIGH_CONTRAST else 4.5
     found = []
     for (style, background, text), words in heard.drawn.items():
         own_ground = style.bgcolor is not None and style.bgcolor != background.rich_color
@@ -115,13 +119,14 @@ def illegible_texts(heard: Listener, theme: str, colours: ColourDepth) -> list[t
             continue
         (segment,) = ours.apply([Segment(words, style)], background)
         pair = displayed_colours(segment.style, background, colours, dark=dark)
-        if pair and contrast(*pair) < (4.5 if text else 3.0):
+        best = max(contrast((0, 0, 0), pair[1]), contrast((255, 255, 255), pair[1])) if pair else 0
+        if pair and contrast(*pair) < min(best, ours.text_contrast if text else 3.0) - 1e-9:
             found.append((round(contrast(*pair), 2), words, str(segment.style)))
     return found
 
 
 @pytest.mark.parametrize(
-    "themes", [QUICK_THEMES, pytest.param(sorted(set(BUILTIN_THEMES) - set(QUICK_THEMES)), marks=pytest.mark.slow)]
+    "themes", [QUICK_THEMES, pytest.param(sorted(set(THEMES_BY_NAME) - set(QUICK_THEMES)), marks=pytest.mark.slow)]
 )
 async def test_all_text_is_legible_in_every_theme_and_colour_depth(open_app, themes) -> None:
     app = open_app()
@@ -158,6 +163,41 @@ async def test_without_colour_none_is_sent_and_the_selection_stands_out(open_app
     badges = [line for line in lines if line.text in (" ▲ OVER ", " ▼ UNDER ", " ✗ DOES NOT FIT ")]
     assert badges
     assert all(badge.style.reverse for badge in badges)
+
+
+async def test_text_of_the_high_contrast_theme_has_a_contrast_of_seven(open_app) -> None:
+    app = open_app(colours="true", theme=HIGH_CONTRAST)
+    async with app.run_test() as pilot:
+        ours = app.output_filters.colour_filter
+        (segment,) = ours.apply([Segment("words", Style.parse("#777777 on #000000"))], Color.parse("#000000"))
+        assert contrast(tuple(segment.style.color.get_truecolor()), (0, 0, 0)) >= 7
+        app.theme = DEFAULT_THEME
+        await pilot.pause()
+        (segment,) = ours.apply([Segment("words", Style.parse("#777777 on #000000"))], Color.parse("#000000"))
+        assert contrast(tuple(segment.style.color.get_truecolor()), (0, 0, 0)) < 7
+
+
+@pytest.mark.parametrize(
+    ("saved", "variable", "theme"),
+    [
+        (None, None, DEFAULT_THEME),
+        ("nord", None, "nord"),
+        ("no-such-theme", None, DEFAULT_THEME),
+        (None, "vramtop-light", "vramtop-light"),
+        (None, "nord", "nord"),
+    ],
+)
+async def test_the_theme_is_the_saved_one_or_that_of_the_environment(open_app, monkeypatch, saved, variable, theme):
+    if variable:
+        monkeypatch.setenv("TEXTUAL_THEME", variable)
+    assert open_app(theme=saved).theme == theme
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_components_and_statuses_stand_out_from_the_grounds_of_the_themes(theme) -> None:
+    for mark in (*COMPONENTS.values(), *STATUSES.values(), *VERDICTS.values()):
+        for ground in (theme.background, theme.surface):
+            assert contrast(parse_hex(mark.colour), parse_hex(ground)) >= 3
 
 
 @pytest.mark.parametrize("colours", [XTERM, VGA])

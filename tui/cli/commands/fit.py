@@ -5,20 +5,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import Gpu, Job
-from vramtop.monitor.attach import (
-    Attachment,
-    GpuEnvironment,
-    find_starting_processes,
-    nvml_mig_parent,
-    remaining_bytes_by_device,
-    visible_gpus,
-    visible_mig_devices,
-)
 from vramtop.monitor.board.fit import (
     DeviceCapacity,
     FitResult,
@@ -51,6 +43,9 @@ from ..fitting import (
 from ..json_text import json_text
 from ..option_values import described_devices, described_gpu, described_host, estimate_method, gpu_indices
 from ..progress import Progress
+
+if TYPE_CHECKING:
+    from vramtop.monitor.attach import Attachment
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 DeviceSelection = Sequence[int | str] | None
@@ -225,6 +220,8 @@ def _read_gpus(source: NvmlSource) -> Snapshot:
 
 def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dict[DeviceIndex, int], tuple[str, ...]]:
     """Return free memory that is reserved, or that jobs which have just started will take; and notes about these."""
+    from vramtop.monitor.attach import find_starting_processes, remaining_bytes_by_device  # a third of the start-up
+
     reservations = Reservations()
     committed = reservations.committed(snapshot)
     reserved_pids = reservations.reserved_pids(snapshot)
@@ -238,7 +235,7 @@ def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[di
     return committed, (*(each.sentence for each in growing), *unread)
 
 
-def _estimate_attached(attachment: Attachment) -> Budget:
+def _estimate_attached(attachment: "Attachment") -> Budget:
     return estimate(attachment.reading.job(), environ=attachment.estimate_environ)
 
 
@@ -248,6 +245,8 @@ def _select_devices(text: str | None, snapshot: Snapshot) -> tuple[DeviceSelecti
 
 
 def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
+    from vramtop.monitor.attach import GpuEnvironment, nvml_mig_parent, visible_gpus, visible_mig_devices
+
     choice = GpuEnvironment.from_environ(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
     if choice.cuda_visible_devices is None:
         return None, ()

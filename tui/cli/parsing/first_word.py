@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from vramtop.estimator.common import InputError
 
@@ -39,8 +39,18 @@ def with_command(words: Sequence[str], commands: Sequence[str], values: Mapping[
     raise InputError(_mistake([word, *[each for each in after if not each.startswith("-")]], commands))
 
 
-def not_one_job(words: Sequence[str]) -> str:
-    """Return the sentence on several words where a command takes one job."""
+def not_one_job(words: Sequence[str], flags: Container[str]) -> str:
+    """Return the sentence on several words where a command takes one job.
+
+    Args:
+        words: all of them.
+        flags: names of the command's flags.
+    """
+    setting = next((word for word in words[1:] if "=" in word), None)
+    if setting is not None:
+        name, _, value = setting.partition("=")
+        flag = f"--{name.replace('_', '-')}"
+        return f"{setting}: write {flag} {value}" if flag in flags else f"{setting}: write --set {setting}"
     text = " ".join(words)
     return f"no job {text!r}{_models_like(text)}" if _models_like(text) else f"one job is expected, not {text!r}"
 

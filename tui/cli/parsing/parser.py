@@ -1,11 +1,14 @@
 """The parsers of vramtop and of its commands: help in groups, errors in one sentence, arguments added on first use."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from vramtop.estimator.common import mask_line
+
+_ARGUMENT = re.compile(r"^argument (-[-\w]+)(/-[-\w]+)*")
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +32,8 @@ class Parser(argparse.ArgumentParser):
         return {name: action.nargs != 0 for name, action in self._option_string_actions.items()}
 
     def error(self, message: str) -> NoReturn:
-        """Print the sentence and exit."""
+        """Print the sentence and exit; of a flag with several names it has the first."""
+        message = _ARGUMENT.sub(r"\1", message)
         self.fail(f"{message}; see {self.prog} --help")
 
     def fail(self, sentence: str) -> NoReturn:
@@ -87,6 +91,6 @@ class CommandParser(Parser):
             if self.get_default("flags") is not None and not any(word.startswith("-") for word in unknown):
                 from .first_word import not_one_job
 
-                self.fail(not_one_job([options.job, *unknown]))
+                self.fail(not_one_job([options.job, *unknown], self._option_string_actions))
             self.reject(unknown)
         return options, unknown

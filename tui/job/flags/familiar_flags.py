@@ -37,6 +37,10 @@ def _same(key: str, names: str, flag: str, placeholder: str = "N") -> FamiliarFl
     )
 
 
+def _number(names: str, meaning: str, key: str) -> FamiliarFlag:
+    return FamiliarFlag(names=tuple(names.split()), meaning=meaning, settings=read.number(key), placeholder="N")
+
+
 def _switch(names: str, meaning: str, on: dict[str, Any], off: dict[str, Any] | None = None) -> FamiliarFlag:
     return FamiliarFlag(
         names=tuple(names.split()),
@@ -131,6 +135,13 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         "--load-in-8bit --8bit --use-8bit",
         "Frozen weights in 8 bits, trained through LoRA.",
         {TUNING: "lora", BITS: "8", f"{SOFT}lora.quantization": "int8"},
+    ),
+    FamiliarFlag(
+        names=("--bits", "--quantization-bit"),
+        meaning="Bits of the frozen weights: 4 (nf4) or 8, trained through LoRA; 16 quantizes nothing.",
+        settings=read.bits,
+        placeholder="N",
+        choices=("4", "8", "16"),
     ),
     _switch(
         "--double-quant --use-bnb-nested-quant --bnb-4bit-use-double-quant",
@@ -252,6 +263,13 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         value_optional=True,
     ),
     FamiliarFlag(
+        names=("--fsdp-sharding-strategy",),
+        meaning="FSDP1 over --gpus, as accelerate has it: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, or its number.",
+        settings=read.sharding_strategy,
+        placeholder="NAME",
+        choices=("full_shard", "shard_grad_op", "hybrid_shard", "no_shard"),
+    ),
+    FamiliarFlag(
         names=("--ddp",),
         meaning="A whole copy of the model on each of N GPUs (default: --gpus).",
         settings=read.ddp,
@@ -272,18 +290,12 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="STAGE",
         choices=("1", "2", "3"),
     ),
-    FamiliarFlag(
-        names=("--num-processes", "--nproc-per-node", "--nproc", "--num-gpus", "--world-size"),
-        meaning="Processes, one per GPU, as torchrun and accelerate start them: DDP unless another strategy is given.",
-        settings=read.number(PROCESSES),
-        placeholder="N",
+    _number(
+        "--num-processes --nproc-per-node --nproc --num-gpus --world-size",
+        "Processes, one per GPU, as torchrun and accelerate start them: DDP unless another strategy is given.",
+        PROCESSES,
     ),
-    FamiliarFlag(
-        names=("--nnodes", "--num-nodes", "--num-machines"),
-        meaning="Machines with --nproc-per-node processes each.",
-        settings=read.number(NODES),
-        placeholder="N",
-    ),
+    _number("--nnodes --num-nodes --num-machines", "Machines with --nproc-per-node processes each.", NODES),
     _same("parallel.tensor", "--tp --tensor-parallel --tensor-parallel-size --tensor-model-parallel-size", "--tensor"),
     _same(
         "parallel.pipeline",
@@ -320,12 +332,18 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         "inference.gpu_memory_utilization", "--gpu-memory-utilization", "--inference-gpu-memory-utilization", "SHARE"
     ),
     _same("run.output_dir", "--output-dir", "--set run.output_dir=FOLDER", "FOLDER"),
+    _same("run.logging_dir", "--logging-dir", "--set run.logging_dir=FOLDER", "FOLDER"),
+    _same("run.save_total_limit", "--save-total-limit", "--set run.save_total_limit=N"),
 )
 
+IGNORED_SWITCHES = (
+    *("--tf32", "--packing", "--group-by-length", "--do-train", "--do-eval", "--overwrite-output-dir", "--push-to-hub"),
+)
 IGNORED_FLAGS = (
     *("--learning-rate", "--lr", "--num-train-epochs", "--epochs", "--num-epochs", "--max-steps", "--warmup-steps"),
     *("--warmup-ratio", "--weight-decay", "--lr-scheduler-type", "--seed", "--logging-steps", "--save-steps"),
-    *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--dataset", "--dataset-name", "--run-name"),
-    *("--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
+    *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--lora-dropout", "--quant-type", "--dataset"),
+    *("--dataset-name", "--run-name", "--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
+    *IGNORED_SWITCHES,
 )
-"""Flags with a value that people copy along, on which the memory of a GPU does not depend."""
+"""Flags that people copy along, on which the memory of a GPU does not depend; all but the switches have a value."""

@@ -31,12 +31,20 @@ _DTYPES = {
     **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
     **dict.fromkeys(("fp32", "float32", "float", "no"), "fp32"),
 }
+_PRECISIONS = {
+    **dict.fromkeys(("bfloat16", "bf16-true"), "bf16"),
+    **dict.fromkeys(("float16", "half", "16-true"), "fp16"),
+    **dict.fromkeys(("float32", "32", "32-true"), "fp32"),
+    "16-mixed": "fp16-mixed",
+}
+"""Names that torch and Lightning have for precisions."""
 _FSDP_SHARDING = {
     "full_shard": ("fsdp1", "full"),
     "shard_grad_op": ("fsdp1", "grad_op"),
     "hybrid_shard": ("fsdp1", "hybrid"),
     "no_shard": ("ddp", "full"),
 }
+_FSDP_SHARDING_BY_NUMBER = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
 _FLASH = {
     **dict.fromkeys(("", "true", "2", "fa2", "auto"), "flash_attention_2"),
     **dict.fromkeys(("3", "fa3"), "flash_attention_3"),
@@ -127,6 +135,21 @@ def dtype(text: str) -> Settings:
     return {WEIGHTS: found}
 
 
+def precision(text: str) -> Settings:
+    """Read a precision by its own name here, or by that of torch or Lightning."""
+    return {"training.precision": _PRECISIONS.get(text.lower(), text)}
+
+
+def bits(text: str) -> Settings:
+    """Read a number of bits of the frozen weights, as qlora.py and LLaMA-Factory have it; 16 quantizes nothing."""
+    kinds = {"4": "nf4", "8": "int8"}
+    if text in ("16", "32"):
+        return {BITS: "none"}
+    if text not in kinds:
+        raise InputError(f"{text!r} is no number of bits; give 4, 8 or 16")
+    return {TUNING: "lora", BITS: text, f"{SOFT}lora.quantization": kinds[text]}
+
+
 def optimizer(text: str) -> Settings:
     """Read an optimizer by its own name here, or by that of transformers' ``--optim``."""
     from vramtop.estimator.job.rules import OPTIMIZERS, optimizer_by_trainer_name
@@ -183,6 +206,12 @@ def fsdp(text: str) -> Settings:
     ((strategy, sharding),) = chosen
     offload = {"parallel.cpu_offload": "all"} if "offload" in words else {}
     return {"parallel.strategy": strategy, "parallel.sharding": sharding, SPREAD: True, **offload}
+
+
+def sharding_strategy(text: str) -> Settings:
+    """Read accelerate's ``--fsdp_sharding_strategy``: a word, or its number."""
+    numbered = dict(zip("1234", _FSDP_SHARDING_BY_NUMBER, strict=True))
+    return fsdp(numbered.get(text, text))
 
 
 def ddp(text: str) -> Settings:

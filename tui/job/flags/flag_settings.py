@@ -19,12 +19,16 @@ from .familiar_values import (
     SPREAD,
     TUNING,
     WEIGHTS,
+    attention,
     optimizer,
+    precision,
 )
 from .job_flags import job_flags, value_alone
 
 _MADE_OF_SEVERAL = (AMP, BITS, GLOBAL_BATCH, NODES, PROCESSES, SPREAD, TUNING, WEIGHTS)
-_PRECISION, _OPTIMIZER = "training.precision", "training.optimizer"
+_PRECISION = "training.precision"
+_OTHER_NAMES = {"training.optimizer": optimizer, _PRECISION: precision, "model.attention": attention}
+"""Keys whose flag takes other tools' words for the values too."""
 _SHARD, _REPLICATE, _STRATEGY = "parallel.data_shard", "parallel.data_replicate", "parallel.strategy"
 _MICRO_BATCH, _ACCUMULATION = "training.micro_batch", "training.gradient_accumulation"
 
@@ -150,7 +154,8 @@ def _read(flag: str, text: str) -> Mapping[str, Any]:
             raise InputError(f"{flag}: {error.message}") from None
     if not text and (alone := value_alone(key)) is not None:
         text = alone
-    return optimizer(text) if key == _OPTIMIZER else dict([parse_assignment(f"{key}={text}")])
+    other_names = _OTHER_NAMES.get(key)
+    return other_names(text) if other_names else dict([parse_assignment(f"{key}={text}")])
 
 
 def _familiar(flag: str) -> FamiliarFlag:

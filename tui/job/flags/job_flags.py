@@ -7,7 +7,7 @@ from typing import Any
 
 from vramtop.estimator.job import is_switch, job_keys
 
-from .familiar_flags import FAMILIAR_FLAGS, IGNORED_FLAGS, FamiliarFlag
+from .familiar_flags import FAMILIAR_FLAGS, IGNORED_FLAGS, IGNORED_SWITCHES, FamiliarFlag
 
 TRUST_KEY = "model.trust_remote_code"
 """The key whose flag is that of transformers' own scripts."""
@@ -106,7 +106,13 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     others = [flag for flag in FAMILIAR_FLAGS if flag not in usual]
     _add_familiar_flags(parser.add_argument_group(_FAMILIAR_HEADING), others)
     for name in IGNORED_FLAGS:
-        parser.add_argument(name, action=FlagAction, dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        parser.add_argument(
+            name,
+            action=FlagAction,
+            nargs="?" if name in IGNORED_SWITCHES else None,
+            dest=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
 
 
 def _add_familiar_flags(group: Any, flags: Sequence[FamiliarFlag]) -> None:

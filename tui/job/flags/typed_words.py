@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from .familiar_flags import FAMILIAR_FLAGS
+from .familiar_flags import FAMILIAR_FLAGS, IGNORED_SWITCHES
 from .job_flags import job_flags, value_alone
 
 _SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")
@@ -52,6 +52,7 @@ def _optional_values() -> Iterator[tuple[str, frozenset[str]]]:
             switch = () if flag.placeholder in ("RANK", "N") else _SWITCH_WORDS
             values = frozenset((*flag.choices, *switch, *_FURTHER_WORDS.get(flag.names[0], ())))
             yield from ((name, values) for name in flag.names)
+    yield from ((name, frozenset(_SWITCH_WORDS)) for name in IGNORED_SWITCHES)
     for name, key in job_flags().items():
         if value_alone(key) is not None:
             yield name, frozenset((*_SWITCH_WORDS, *_FURTHER_WORDS.get(name, ())))

@@ -43,7 +43,7 @@ def plan_layout(
     table = min(max(_MIN_TABLE_HEIGHT, processes + 1), max(8, height * 35 // 100))
     waiting = min(pending, max(1, height // 8))
     legend = budgets and height >= 30
-    places = place_panels(gpus, width=width, room=height - table - waiting - legend)
+    places = place_panels(tuple(gpus), width=width, room=height - table - waiting - legend)
     if places is None:
         return _rows(height, len(gpus), table, waiting, legend=legend)
     return DashboardLayout(

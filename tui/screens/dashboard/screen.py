@@ -134,12 +134,12 @@ class DashboardScreen(ProcessScreen):
         self._drawn = board, self._area
         width, feed = self._area.width, self.app.feed
         with self.app.batch_update():
+            self.table.show_board(board, width=width)
             layout = self._plan(board, self._area.height - self._show_head(board, feed))
             self._gpu_area.show(board, layout, width=width, feed=feed, history=self.app.watchlist.history)
             self.query_one(PendingList).show_pending(
                 board.pending, width=width - 2, height=layout.pending_height, now=board.snapshot.time
             )
-            self.table.show_board(board, width=width)
             self.show_table_note()
             legend = self.query_one(Legend)
             legend.display = layout.legend
@@ -157,6 +157,10 @@ class DashboardScreen(ProcessScreen):
         if (feed.age_seconds is None and self._show_head(board, feed) == height) or board is None:
             return
         self.show_board(board)
+
+    @on(ProcessTable.Folded)
+    def _draw_again(self) -> None:
+        self._draw()
 
     @on(Resize)
     @on(ScreenResume)
@@ -278,7 +282,7 @@ class DashboardScreen(ProcessScreen):
             width=self._area.width,
             height=height,
             gpus=[panel_need(gpu) for gpu in board.displayed_gpus],
-            processes=len(board.processes) + len(board.displayed_gpus),
+            processes=self.table.needed_rows,
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vramtop.monitor.host.inspect import CgroupFacts, Limit, OpenFile, ProcessDetails
+    from vramtop.monitor.snapshot import GpuProcess
 
 MAX_LINES = 1000
 """Of one part: a process may have a million files open."""
@@ -51,6 +52,14 @@ def detail_parts(details: ProcessDetails) -> tuple[Part, ...]:
         Part(*_files(details)),
         Part("Limits", tuple(_limit_lines(details.limits))),
     )
+
+
+def listed_part(process: GpuProcess) -> Part:
+    """Return what a snapshot knows of a process: its command, its parent, and what is unusual about it."""
+    lines = [*_command_lines(printable(process.command or process.name or "").split())]
+    lines += [_named("parent", str(process.parent))] if process.parent else []
+    lines += [_named("note", process.note)] if process.note else []
+    return Part("Command", tuple(lines))
 
 
 def matching_parts(parts: Iterable[Part], words: str) -> tuple[Part, ...]:

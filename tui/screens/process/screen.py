@@ -13,14 +13,13 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input
 
-from vramtop.monitor.host.inspect import read_details
 from vramtop.monitor.snapshot import Demand
 
 from ...background import LatestOnlyTask
 from ...draw import MUTED, format_duration, left_and_right, printable, process_name
 from ...widgets import KeysLine, StaticLines
 from ..base import is_ascii_only
-from .details_text import Part, detail_parts, matching_parts
+from .details_text import Part, detail_parts, listed_part, matching_parts
 from .figures_text import FIGURES, FigureHistory, figure_lines
 from .keys import PROCESS_KEYS
 
@@ -39,6 +38,12 @@ if TYPE_CHECKING:
 
 _MAX_PARTS = 8
 """Six, and two lines that say why they cannot be read again."""
+
+
+def _read_details(pid: int, start_time: float | None) -> ProcessDetails:
+    from vramtop.monitor.host.inspect import read_details  # on the thread that reads: it brings the readers of jobs
+
+    return read_details(pid, start_time)
 
 
 class ProcessInfoScreen(Screen[None]):
@@ -63,7 +68,7 @@ class ProcessInfoScreen(Screen[None]):
     ProcessInfoScreen .part { text-wrap: wrap; padding: 0 0 1 0; }
     """
 
-    def __init__(self, key: ProcessKey, *, read: Callable[[int, float | None], ProcessDetails] = read_details) -> None:
+    def __init__(self, key: ProcessKey, *, read: Callable[[int, float | None], ProcessDetails] = _read_details) -> None:
         super().__init__()
         self._key = key
         self._read = read
@@ -103,6 +108,7 @@ class ProcessInfoScreen(Screen[None]):
         self.query_one("#parts").focus()
         if self.app.board:
             self.show_board(self.app.board)
+        self._draw_parts()
         self.action_read()
 
     def on_unmount(self) -> None:
@@ -190,6 +196,11 @@ class ProcessInfoScreen(Screen[None]):
         board = self.app.board
         return board is None or board.snapshot.source.kind == "nvml"
 
+    @property
+    def _listed_part(self) -> tuple[Part, ...]:
+        """What the snapshot says of the process, where it cannot be read itself."""
+        return tuple(listed_part(row.process) for row in self._rows[:1])
+
     def _show_details(self, details: ProcessDetails) -> None:
         self._details, self._problem = details, None
         self._parts = detail_parts(details)
@@ -230,9 +241,9 @@ class ProcessInfoScreen(Screen[None]):
     def _draw_parts(self) -> None:
         box = self.query_one("#filter", Input)
         words = box.value if box.display else ""
-        parts = matching_parts(self._parts, words)
+        parts = matching_parts(self._parts or self._listed_part, words)
         if self._problem is not None:
-            old = [Part("Below: as it was read before", ())] if parts else []
+            old = [Part("Below: as it was read before", ())] if self._parts and parts else []
             parts = (Part("", (Content.styled(self._problem, "$text-warning"),)), *old, *parts)[:_MAX_PARTS]
         elif words.split() and not parts:
             parts = (Part("", (Content.styled(f"no line has {words!r}; Esc shows all", MUTED),)),)

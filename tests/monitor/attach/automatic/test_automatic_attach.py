@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.monitor.attach.automatic.automatic_attach import AutomaticAttach
+from vramtop.estimator.estimation import estimate
+from vramtop.monitor.attach.automatic.automatic_attach import ENDED_RUN_SECONDS, AutomaticAttach
+from vramtop.monitor.attach.automatic.idle_tracing import IdleTracing
 from vramtop.monitor.attach.automatic.left_alone import LeftAlone
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import AttachProgress, Board
@@ -33,11 +36,13 @@ ranks = [
 class Machine:
     """A watchlist that attaches by itself to real processes, which a made snapshot shows on a GPU."""
 
-    def __init__(self, make_snapshot: Any, make_gpu: Any, make_process: Any, **options: Any) -> None:
+    def __init__(
+        self, make_snapshot: Any, make_gpu: Any, make_process: Any, watchlist: Watchlist | None = None, **options: Any
+    ) -> None:
         def estimated_here(job: Any) -> Any:
             raise CannotTellError("the worker estimates")
 
-        self.watchlist = Watchlist(estimate=estimated_here)
+        self.watchlist = watchlist or Watchlist(estimate=estimated_here)
         self.attach = AutomaticAttach(self.watchlist, **options)
         self.attach.start()
         self._snapshot, self._gpu, self._process = make_snapshot, make_gpu, make_process
@@ -179,3 +184,32 @@ def test_a_run_that_is_dismissed_stays_dismissed(machine, start, script, flags) 
     here.read(pid)
     board = here.read(pid)
     assert (board.runs, board.processes[0].no_budget_reason) == ((), "left alone")
+
+
+@pytest.mark.slow  # a real step is traced
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
+def test_a_traced_budget_follows_while_the_machine_is_idle(
+    make_snapshot, make_gpu, make_process, start, script, flags
+) -> None:
+    watchlist = Watchlist(estimate=estimate)
+    tracing = IdleTracing(watchlist, is_idle=lambda: True)
+    here = Machine(make_snapshot, make_gpu, make_process, watchlist=watchlist, tracing=tracing)
+    pid = start([sys.executable, script(SLEEPS), *flags(model_name_or_path="gpt2", max_length=64)])
+    assert here.read(pid).runs[0].budget.method == "formula"
+    until(lambda: here.show(pid).runs[0].budget.method == "traced")
+    here.attach.close()
+
+
+@pytest.mark.slow  # a process has to end
+def test_an_ended_run_that_nobody_asked_for_is_dismissed_after_a_while(machine, start, script, flags) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    here = machine()
+    here.read(pid)
+    psutil.Process(pid).kill()
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert here.show().runs[0].ended_at is not None
+    here.time += ENDED_RUN_SECONDS - 10
+    assert here.show().runs
+    here.time += 20
+    here.show()
+    assert here.show().runs == ()

@@ -28,7 +28,7 @@ def reason(candidates: Candidates, row: Any) -> str | None:
     return candidates.reason(row.process, program_of(row.process))
 
 
-def read(candidates: Candidates, now: float, answer: RunAnswer, *, time: float = 2_000.0) -> int | None:
+def read(candidates: Candidates, now: float, answer: RunAnswer, *, time: float = 1_100.0) -> int | None:
     candidate = candidates.next_due(now)
     if candidate is None:
         return None
@@ -83,6 +83,23 @@ def test_a_process_that_is_read_too_early_is_read_again_a_few_times(rows) -> Non
         now += seconds
         assert read(candidates, now, EARLY) == 1
     assert not candidates.is_due(1e9)
+
+
+def test_an_old_process_is_not_read_too_early(rows) -> None:
+    candidates = Candidates(())
+    candidates.update(rows({"pid": 1}), 0.0)
+    assert read(candidates, 0.0, EARLY, time=9_000.0) == 1
+    assert not candidates.is_due(1e9)
+
+
+def test_processes_whose_commands_differ_in_numbers_only_share_a_refusal(rows) -> None:
+    candidates = Candidates(())
+    alike = rows(*({"pid": pid, "command": f"python train.py --seed {pid}", "parent": 77} for pid in range(1, 9)))
+    candidates.update(alike, 0.0)
+    assert candidates.count_groups() == (0, 8)
+    read(candidates, 0.0, REFUSED)
+    assert candidates.count_groups() == (1, 1)
+    assert {reason(candidates, row) for row in alike} == {"no access"}
 
 
 def test_a_young_complete_run_is_read_once_more(rows) -> None:

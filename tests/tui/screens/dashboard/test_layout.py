@@ -15,7 +15,7 @@ def graphs(needs: list[PanelNeed], *, width: int = 120, room: int) -> list[int]:
 
 
 def placed(needs: list[PanelNeed], *, width: int = 120, room: int) -> tuple[PanelPlace, ...]:
-    places = place_panels(needs, width=width, room=room)
+    places = place_panels(tuple(needs), width=width, room=room)
     assert places is not None
     return places
 
@@ -83,10 +83,19 @@ def test_the_room_goes_to_what_diverges() -> None:
     assert graphs(["diverging", "diverging"], room=13) == [3, 2]
 
 
+def test_what_diverges_has_the_tallest_graphs_in_all_columns() -> None:
+    needs: list[PanelNeed] = ["calm", "diverging", "diverging", "diverging", "calm", "calm", "jobless", "jobless"]
+    places = placed(needs, width=160, room=30)
+    heights = [place.graph_height for place in places]
+    assert min(heights[1:4]) >= max(heights[:1] + heights[4:6])
+    assert min(heights[1:4]) >= 5
+    assert [place.x for place in places] == [0] * 3 + [80] * 5
+
+
 def test_panels_do_not_become_rows_when_jobs_start_or_diverge() -> None:
     kinds: list[PanelNeed] = ["jobless", "calm", "diverging"]
     for room in range(60):
-        assert len({place_panels([kind] * 5, width=120, room=room) is None for kind in kinds}) == 1
+        assert len({place_panels((kind,) * 5, width=120, room=room) is None for kind in kinds}) == 1
 
 
 def test_rows_that_do_not_fit_scroll_rather_than_hide_the_table() -> None:

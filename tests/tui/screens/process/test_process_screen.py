@@ -15,7 +15,7 @@ from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.inspect import host_figures
+from vramtop.monitor.host.inspect import host_figures, process_details
 from vramtop.monitor.snapshot.demand import CurrentDemand
 from vramtop.monitor.snapshot.process_figures import ProcessFigures
 from vramtop.monitor.snapshot.snapshot import Fault, Source, WatchedJob
@@ -23,7 +23,6 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.attach.screen import AttachScreen
-from vramtop.tui.screens.process import screen as process_screen
 from vramtop.tui.screens.process.screen import ProcessInfoScreen
 
 GIB = 2**30
@@ -121,7 +120,7 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
 async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(
     make_snapshot, make_gpu, make_process, scripted_source, monkeypatch
 ):
-    monkeypatch.setattr(process_screen, "read_details", never)
+    monkeypatch.setattr(process_details, "read_details", never)
     fault = Fault(field="sm_percent", code="NOT_SUPPORTED", message="this GPU does not report it")
     figures = ProcessFigures(cpu_percent=1612.0, rss_bytes=12 * GIB, faults=(fault,))
     process = replace(make_process(os.getpid(), 60), figures=figures)
@@ -138,6 +137,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         assert "12.0 GiB" in text
         assert "n/a: this GPU does not report it" in text
         assert "n/a: the recording does not contain this figure" in text
+        assert f"python train.py --seed {os.getpid()}" in text
         await pilot.press("i")
         await until_shown(pilot, lambda: not isinstance(app.screen, ProcessInfoScreen))
 

@@ -10,7 +10,7 @@ from ....draw import severity_rank
 from ....widgets import ContentLines, StaticLines
 from ..header_text import STALE_INTERVALS
 from .gpu_panel_text import panel_lines
-from .gpu_row_text import gpu_name_width, gpu_row_titles
+from .gpu_row_text import MIN_HARDWARE_WIDTH, gpu_name_width, gpu_row_titles
 from .gpu_rows import GpuRows
 from .panel_shape import PanelShape
 
@@ -92,11 +92,14 @@ class GpuArea:
         rows.styles.height = layout.gpu_height
         titles.show(gpu_row_titles(row_width, names=name_width))
         rows.show_gpus(board.displayed_gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
+        if row_width >= MIN_HARDWARE_WIDTH:
+            self._demand_details(board.displayed_gpus, row_width)
         if layout.open_panel:
             shape = PanelShape(width=width, graph_height=layout.graph_height)
             gpu, age = board.displayed_gpus[selected], stale[selected]
             opened.styles.height = shape.height
-            self._demand_details([gpu], shape.width)
+            if not self.detailed:
+                self._demand_details([gpu], shape.width)
             _show_panel(opened, gpu, board, shape, stale_seconds=age, history=history)
 
     def _demand_details(self, gpus: Sequence[GpuRow], panel_width: int) -> None:

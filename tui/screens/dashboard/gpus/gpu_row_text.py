@@ -16,6 +16,7 @@ from ....draw import (
     bar_content,
     format_duration,
     gpu_status,
+    hardware_cell,
     held_cells_with_budget_mark,
     printable,
     process_name,
@@ -25,6 +26,9 @@ from ....draw import (
 
 _STATUS_WIDTH = 20
 _UTIL_WIDTH = 6
+MIN_HARDWARE_WIDTH = 140
+"""Width of lines with power, temperature, and what slows the GPU down."""
+_HARDWARE_WIDTH = 20
 _JOB_WIDTH = 22
 _INDEX_WIDTH = 2
 _PROFILE_WIDTH = 12
@@ -60,6 +64,8 @@ def gpu_row_line(
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
         right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
         right.append(_job(gpu))
+    if width >= MIN_HARDWARE_WIDTH:
+        right.insert(3, hardware_cell(reading, _HARDWARE_WIDTH))
     words = Content("  ").join(right)
     room = max(4, width - index.cell_length - words.cell_length - 2)
     drawn = _drawn(gpu, room)
@@ -93,6 +99,8 @@ def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
     if width >= 100:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
         right.append(f"{'job':{_JOB_WIDTH}}")
+    if width >= MIN_HARDWARE_WIDTH:
+        right.insert(3, f"{'power    temp':>{_HARDWARE_WIDTH}}")
     words = "  ".join(right)
     room = max(4, width - names - 2 - len(words) - 2)
     held = shorten("held GiB, ┃ where its budget ends", room + 1)

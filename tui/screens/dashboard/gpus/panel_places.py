@@ -1,7 +1,9 @@
 """Where each GPU's panel stands and how high it is: the room goes to the jobs that diverge."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations, pairwise
 from math import ceil
 from typing import Literal
 
@@ -20,6 +22,13 @@ _MIN_GRAPH, _CALM_GRAPH, _MAX_GRAPH = 2, 4, 9
 """Heights of graphs: the lowest, the highest of a calm job above or below one that diverges, and the highest of all."""
 _MAX_GRAPH_SHARE = 0.35
 """Share of a tall terminal that one graph may take."""
+_LEAST: Mapping[PanelNeed, int] = {"jobless": JOBLESS_LINES, "calm": FRAME_LINES, "diverging": FRAME_LINES}
+_WANTED: Mapping[PanelNeed, int] = {
+    "jobless": JOBLESS_LINES,
+    "calm": FRAME_LINES + _CALM_GRAPH,
+    "diverging": FRAME_LINES + _MAX_GRAPH,
+}
+"""Lines without graphs, and with graphs of good size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +61,8 @@ def panel_need(gpu: GpuRow) -> PanelNeed:
     return "diverging" if row and row.comparison and row.comparison.diverges else "calm"
 
 
-def place_panels(needs: Sequence[PanelNeed], *, width: int, room: int) -> tuple[PanelPlace, ...] | None:
+@lru_cache(maxsize=4)
+def place_panels(needs: tuple[PanelNeed, ...], *, width: int, room: int) -> tuple[PanelPlace, ...] | None:
     """Place all panels in columns, one below the other; None: they do not fit.
 
     Whether they fit depends on their number alone, so that rows do not become panels when a job starts or ends.
@@ -66,43 +76,59 @@ def place_panels(needs: Sequence[PanelNeed], *, width: int, room: int) -> tuple[
     fewest = min(2 if width >= _MIN_WIDTH_OF_TWO else 1, most)
     for graph in (_MIN_GRAPH, 0):
         for columns in range(fewest, most + 1):
-            split = _columns(needs, columns)
-            if all(len(column) * (FRAME_LINES + graph) <= room for column in split):
-                return _placed(split, width=width, room=room)
+            if ceil(len(needs) / columns) * (FRAME_LINES + graph) <= room:
+                return _placed(_columns(needs, columns, room), width=width, room=room)
     return None
 
 
-def _columns(needs: Sequence[PanelNeed], count: int) -> list[Sequence[PanelNeed]]:
-    """Return the panels of each column, from the top; the same number in each, as far as possible."""
+def _columns(needs: tuple[PanelNeed, ...], count: int, room: int) -> list[tuple[PanelNeed, ...]]:
+    """Return the panels of each column, from the top, so that the highest column is as low as possible."""
     each = max(1, ceil(len(needs) / count))
-    return [needs[start : start + each] for start in range(0, len(needs), each)]
+    even = [needs[start : start + each] for start in range(0, len(needs), each)]
+    ends = combinations(range(1, len(needs)), count - 1)
+    splits = ([needs[start:end] for start, end in pairwise((0, *cuts, len(needs)))] for cuts in ends)
+    fitting = [split for split in splits if all(_sum(_LEAST, column) <= room for column in split)]
+    return min([even, *fitting], key=lambda split: max((_sum(_WANTED, column) for column in split), default=0))
+
+
+def _sum(heights: Mapping[PanelNeed, int], column: Sequence[PanelNeed]) -> int:
+    return sum(heights[need] for need in column)
 
 
 def _placed(columns: Sequence[Sequence[PanelNeed]], *, width: int, room: int) -> tuple[PanelPlace, ...]:
+    most = max(_MAX_GRAPH, int(room * _MAX_GRAPH_SHARE))
+    tall = [_diverging_graphs(column, room, most) for column in columns]
+    calm_most = min((height for graphs in tall for height in graphs.values()), default=most)
     places, x = [], 0
-    for at, column in enumerate(columns):
+    for at, (column, graphs) in enumerate(zip(columns, tall, strict=True)):
+        left = room - _sum(_LEAST, column) - sum(graphs.values())
+        calm = _calm_graph(column, left, min(calm_most, _CALM_GRAPH) if graphs else calm_most)
         y, after = 0, width * (at + 1) // len(columns)
-        for need, graph in zip(column, _graph_heights(column, room), strict=True):
-            place = PanelPlace(x=x, y=y, width=after - x, graph_height=graph, framed=need != "jobless")
+        for number, need in enumerate(column):
+            height = 0 if need == "jobless" else graphs.get(number, calm)
+            place = PanelPlace(x=x, y=y, width=after - x, graph_height=height, framed=need != "jobless")
             places.append(place)
             y += place.height
         x = after
     return tuple(places)
 
 
-def _graph_heights(column: Sequence[PanelNeed], room: int) -> list[int]:
-    """Return the height of each graph of a column: first those that diverge, then the others, which stay equal."""
-    left = room - sum(JOBLESS_LINES if need == "jobless" else FRAME_LINES for need in column)
-    graphs, most = [0] * len(column), max(_MAX_GRAPH, int(room * _MAX_GRAPH_SHARE))
-    diverging, calm = ([at for at, need in enumerate(column) if need == wanted] for wanted in ("diverging", "calm"))
-    for at in diverging:
+def _diverging_graphs(column: Sequence[PanelNeed], room: int, most: int) -> dict[int, int]:
+    """Return the heights of the graphs of what diverges, by its place in the column."""
+    left = room - _sum(_LEAST, column)
+    graphs = {at: 0 for at, need in enumerate(column) if need == "diverging"}
+    for at in graphs:
         if left >= _MIN_GRAPH:
             graphs[at], left = _MIN_GRAPH, left - _MIN_GRAPH
     for _ in range(_MIN_GRAPH, most):
-        for at in diverging:
-            if left and graphs[at]:
+        for at, height in graphs.items():
+            if left and height:
                 graphs[at], left = graphs[at] + 1, left - 1
-    each = min(_CALM_GRAPH if diverging else most, left // len(calm)) if calm else 0
-    for at in calm:
-        graphs[at] = each if each >= _MIN_GRAPH else 0
     return graphs
+
+
+def _calm_graph(column: Sequence[PanelNeed], left: int, most: int) -> int:
+    """Return the height of the graphs of what is calm, which are equal."""
+    count = sum(need == "calm" for need in column)
+    height = min(most, left // count) if count else 0
+    return height if height >= _MIN_GRAPH else 0

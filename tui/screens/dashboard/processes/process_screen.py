@@ -8,6 +8,7 @@ from textual import on
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.content import Content
+from textual.events import ScreenResume
 from textual.screen import Screen
 
 from ....draw import MUTED
@@ -110,6 +111,7 @@ class ProcessScreen(Screen[None]):
             self.app.save_setting(COLUMNS_SETTING, columns_text(choice))
 
     @on(ProcessTable.DemandChanged)
+    @on(ScreenResume)
     def _update_demand(self) -> None:
         self.app.update_demand()
 

@@ -1,7 +1,7 @@
 """Table of the runs and processes on all GPUs; it redraws only changed lines, and its cursor follows a row."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
@@ -11,7 +11,6 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from vramtop.monitor.board import Board, ProcessRow
-from vramtop.monitor.host.inspect import Ancestor, AncestryReader
 from vramtop.monitor.snapshot import Demand
 
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
@@ -19,9 +18,7 @@ from .marks import Marks
 from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
 from .row_painter import MARGIN, LineStyles, RowPainter
 from .table_views import VIEWS, TableView, ViewName
-
-if TYPE_CHECKING:
-    from ....background import LatestOnlyTask
+from .tree_reader import TreeReader
 
 _HEADER_LINES = 1
 _NARROW = 100
@@ -68,6 +65,9 @@ class ProcessTable(ScrollView, can_focus=True):
             super().__init__()
             self.row = row
 
+    class Folded(Message):
+        """The user has folded or unfolded a row, or changed the view: the table has more or fewer rows."""
+
     class Marked(Message):
         """The marked processes have changed."""
 
@@ -87,9 +87,7 @@ class ProcessTable(ScrollView, can_focus=True):
         self._painted: dict[int, Strip] = {}
         """The lines that were drawn last, by position."""
         self._painter = RowPainter(self._line_styles)
-        self._ancestry = AncestryReader()
-        self._ancestry_task: LatestOnlyTask[Mapping[int, Ancestor]] | None = None
-        """None: the tree has not been shown yet."""
+        self._tree_reader = TreeReader(self._view, self.call_later, self._refresh_rows)
         self._board_width = 0
         """Width for which the columns were chosen."""
         self._wanted: Sequence[ColumnName] | None = None
@@ -99,6 +97,11 @@ class ProcessTable(ScrollView, can_focus=True):
     def row_count(self) -> int:
         """Number of rows that match the filter."""
         return len(self._rows)
+
+    @property
+    def needed_rows(self) -> int:
+        """Number of rows without a filter."""
+        return self._view.row_count
 
     @property
     def rows(self) -> Sequence[TableRow]:
@@ -140,13 +143,14 @@ class ProcessTable(ScrollView, can_focus=True):
         if self.marks.show_board(board):
             self.post_message(self.Marked())
         self._refresh_rows()
-        self._read_ancestors()
+        self._tree_reader.read()
 
     def show_view(self, name: ViewName) -> None:
         """Show runs, the tree or all processes."""
         self._view.name = name
         self._refresh_rows()
-        self._read_ancestors()
+        self._tree_reader.read()
+        self.post_message(self.Folded())
 
     def show_next_view(self) -> ViewName:
         """Show the next one of these views, and return it."""
@@ -233,6 +237,7 @@ class ProcessTable(ScrollView, can_focus=True):
         if (row := self.selected) and row.fold == "folded":
             self._view.unfold(row)
             self._refresh_rows()
+            self.post_message(self.Folded())
 
     def action_fold(self) -> None:
         """Hide the processes of the run under the cursor; from one of them, go to its run."""
@@ -241,6 +246,7 @@ class ProcessTable(ScrollView, can_focus=True):
         if row.fold == "unfolded":
             self._view.fold(row)
             self._refresh_rows()
+            self.post_message(self.Folded())
         elif row.group is not None and row.row is not None:
             above = (at for at in range(self.cursor_row, -1, -1) if self._rows[at].key == row.group.key)
             self.move_cursor(row=next(above, self.cursor_row))
@@ -289,19 +295,6 @@ class ProcessTable(ScrollView, can_focus=True):
         self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
         self._measure()
         self._repaint()
-
-    def _read_ancestors(self) -> None:
-        """Read who has started the processes, if the tree is shown: off the UI thread."""
-        if pids := self._view.ancestors_to_read():
-            if self._ancestry_task is None:
-                from ....background import LatestOnlyTask
-
-                self._ancestry_task = LatestOnlyTask("process tree", self.call_later, self._show_ancestors)
-            self._ancestry_task.submit(lambda: self._ancestry.read(*pids))
-
-    def _show_ancestors(self, ancestors: Mapping[int, Ancestor]) -> None:
-        if self._view.show_ancestors(ancestors):
-            self._refresh_rows()
 
     def _measure(self) -> None:
         self.virtual_size = Size(self._painter.full_width, len(self._rows) + _HEADER_LINES)

@@ -35,6 +35,13 @@ def run_rows(
     return [row for top in tops for row in _with_children(top, wanted, by, unfolded)]
 
 
+def run_row_count(groups: Sequence[ProcessGroup], rest: Sequence[TableRow], unfolded: Collection[GroupKey]) -> int:
+    """Return how many rows ``run_rows`` has without a filter."""
+    tops = (*(_top(group) for group in groups if group.key in unfolded), *_together(rest))
+    shown = sum(len(top.group.rows if top.group else top.parts) for top in tops if top.fold and top.key in unfolded)
+    return len(groups) + len(_together(rest)) + shown
+
+
 def _together(rest: Sequence[TableRow]) -> list[TableRow]:
     """Return memory that no process accounts for, what little each GPU has of it as one row."""
     small = [row for row in rest if row.rest_bytes is not None and row.rest_bytes < _SMALL_BYTES]
@@ -77,9 +84,8 @@ def _with_children(
 
 
 def _children(group: ProcessGroup) -> list[TableRow]:
-    ranks = {} if group.run is None else {key: f"rank {at}: " for at, key in enumerate(group.run.pids)}
-    if group.ranks_elsewhere:
-        ranks = {}  # which of all ranks these are is not known here
+    pids = () if group.run is None or group.ranks_elsewhere else group.run.pids  # elsewhere: which these are is unknown
+    ranks = {key: f"rank {at}: " for at, key in enumerate(pids)} if len(pids) > 1 else {}
     return [_child(group, row, ranks.get(row.process.key, "")) for row in group.rows]
 
 

@@ -9,7 +9,7 @@ from vramtop.monitor.host.inspect import Ancestor
 
 from .columns import ColumnName, group_count, group_gpus, short_gpu_list
 from .process_rows import SortKey, TableRow, in_order, matching, table_rows, unattributed_rows
-from .run_rows import run_rows
+from .run_rows import run_row_count, run_rows
 from .tree_rows import tree_rows
 
 ViewName = Literal["runs", "tree", "processes"]
@@ -41,6 +41,15 @@ class TableView:
     def has_groups(self) -> bool:
         """True if it shows a group of several rows."""
         return self.name == "runs" and any(len(group.rows) > 1 for group in self._all_groups())
+
+    @property
+    def row_count(self) -> int:
+        """Number of its rows without a filter; estimated where counting them costs as much as making them."""
+        if self._board is None:
+            return 0
+        if self.name == "runs":
+            return run_row_count(self._all_groups(), unattributed_rows(self._board), self._unfolded)
+        return len(self._board.processes) + len(self._board.displayed_gpus)
 
     def widths(self, rows: Sequence[TableRow]) -> Mapping[ColumnName, int]:
         """Return the least widths of columns whose texts depend on the machine.

@@ -1,6 +1,7 @@
 """The table of runs: one row per job, unfolded on a key, with marks; keys and what they leave on the screen."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from waiting import until_shown
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, Parallel
 from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.process_groups import ProcessGroup
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
+from vramtop.tui.screens.dashboard.processes.columns.cell_texts import group_status
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 
@@ -314,3 +317,60 @@ async def test_the_process_of_a_folded_run_that_other_screens_use_is_the_one_tha
         assert table.selected.process_row.process.pid == 13
         table.move_cursor(row=table.row_count - 1)
         assert table.selected.process_row is None
+
+
+async def test_the_table_needs_as_many_lines_as_it_has_rows_whatever_the_filter(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        for last in (False, True):
+            assert table.needed_rows == table.row_count
+            table.action_move_to(-1 if last else 0)
+            table.action_unfold()
+        assert table.needed_rows == table.row_count == 4 + 4 + 4  # four rows, ranks, unattributed memory
+        table.filter_by("nothing")
+        assert (table.needed_rows, table.row_count) == (12, 0)
+
+
+async def test_unfolding_a_run_makes_room_for_its_ranks(make_snapshot, gpus, make_budget, scripted_source):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=tuple((pid, 1_000.0) for pid in RANKS)))
+    app = VramtopApp(scripted_source([make_snapshot(gpus())]), watchlist, AppOptions(interval=0.1))
+    async with app.run_test(size=(120, 50)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None and app.screen.query_one(ProcessTable).row_count)
+        table = app.screen.query_one(ProcessTable)
+        await pilot.pause()
+        before = table.size.height
+        await pilot.press("right")
+        await until_shown(pilot, lambda: table.size.height > before)
+        await pilot.press("left")
+        await until_shown(pilot, lambda: table.size.height == before)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        (("server", "server", "server"), "server"),
+        (("no model", "no model", "server"), "no model …"),
+        (("no model", "reading…", "reading…"), "no model …"),
+        (("reading…", "reading…"), "reading…"),
+    ],
+)
+def test_a_group_without_a_budget_says_why_most_of_it_has_none(make_board, make_gpu, make_process, reasons, words):
+    launched = SERVER | {"command": "python x.py"}
+    board = make_board([make_gpu(0, [make_process(at, 1, **launched) for at in range(70, 70 + len(reasons))])])
+    rows = tuple(replace(row, no_budget_reason=why) for row, why in zip(board.processes, reasons, strict=True))
+    assert group_status(ProcessGroup(key=("a",), rows=rows)).text == words
+
+
+async def test_a_process_on_several_gpus_is_one_row_with_its_pid(make_board, make_gpu, make_process):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        gpus = [make_gpu(at, [make_process(31, size)]) for at, size in enumerate((30, 20))]
+        table.show_board(make_board(gpus, world=1), width=120)
+        (row,) = [row for row in table.rows if row.rows]
+        assert [row.cells[name].text for name in ("PID", "GPU", "VRAM GiB", "MAX")] == ["31", "0,1", "50.0", "30.0"]
+        table.action_unfold()
+        assert "├ python train.py" in table.render_line(2).text

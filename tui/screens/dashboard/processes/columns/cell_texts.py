@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from vramtop.monitor.snapshot import gpu_list
 from .....draw import STATUSES, CellText, Tone, gpu_labels, printable, severity_rank, shorten, status_tone, worst_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import ProcessGroup, ProcessRow
@@ -102,8 +103,7 @@ def group_status(group: ProcessGroup) -> CellText:
         return CellText("! old figure", "over")
     worst = worst_row(group.rows)
     if worst is None:
-        words = {process_status(row) for row in group.rows}
-        return words.pop() if len(words) == 1 else CellText("-", "muted")
+        return _common_reason([process_status(row) for row in group.rows])
     rank = severity_rank(worst)
     compared = [row for row in group.rows if row.comparison]
     count = sum(severity_rank(row) == rank for row in compared)
@@ -111,6 +111,15 @@ def group_status(group: ProcessGroup) -> CellText:
     counted = f"{status} {count}/{len(compared)}"
     fits = count < len(compared) and len(counted) <= STATUS_WIDTH
     return CellText(counted if fits else status, status_tone(worst))
+
+
+def _common_reason(cells: Sequence[CellText]) -> CellText:
+    """Return why the most of a group have no budget; ``…`` says that others have another reason, or are being read."""
+    counts = Counter(cell.text for cell in cells if not cell.text.endswith("…"))
+    if not counts:
+        return cells[0]
+    words, count = counts.most_common(1)[0]
+    return CellText(shorten(words if count == len(cells) else f"{words} …", STATUS_WIDTH), "muted")
 
 
 def group_command(group: ProcessGroup) -> str:

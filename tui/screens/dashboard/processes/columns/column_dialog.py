@@ -53,6 +53,8 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         self._chosen = set(choice)
         self._show = show
         self._selected = self._order[0]
+        self._with_room: Collection[ColumnName] = ()
+        """The columns that the table shows."""
 
     @property
     def choice(self) -> tuple[ColumnName, ...]:
@@ -71,7 +73,7 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         self.query_one(ContentLines).styles.height = len(COLUMNS)
         keys = "Space on/off · ← → importance · d default · Enter keeps · Esc cancels"
         self.query_one("#keys", StaticLines).show(Content.styled(keys, MUTED))
-        self._draw()
+        self._show_choice()
 
     def action_cursor(self, by: int) -> None:
         """Go to the next column, or to the previous one."""
@@ -83,17 +85,17 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         """Show the column, or do not; one column stays."""
         self._chosen ^= {self._selected}
         self._chosen = self._chosen or {self._selected}
-        self._draw()
+        self._show_choice()
 
     def action_shift(self, by: int) -> None:
         """Make the column more or less important."""
         self._order = moved(self._order, self._selected, by)
-        self._draw()
+        self._show_choice()
 
     def action_default(self) -> None:
         """Choose what is chosen without a setting."""
         self._order, self._chosen = all_columns(default_columns()), set(default_columns())
-        self._draw()
+        self._show_choice()
 
     def action_keep(self) -> None:
         """Keep the choice."""
@@ -104,17 +106,20 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         self._show(self._before)
         self.dismiss(None)
 
-    def _draw(self) -> None:
-        """Show the choice in the table, and the columns with their places."""
-        with_room = self._show(self.choice)
-        columns = {column.name: column for column in COLUMNS}
-        lines = [self._line(columns[name], with_room) for name in self._order]
-        self.query_one(ContentLines).show_lines(lines)
+    def _show_choice(self) -> None:
+        """Show the choice in the table, and here."""
+        self._with_room = self._show(self.choice)
+        self._draw()
 
-    def _line(self, column: Column, with_room: Collection[ColumnName]) -> Content:
+    def _draw(self) -> None:
+        """Draw the columns with their places."""
+        columns = {column.name: column for column in COLUMNS}
+        self.query_one(ContentLines).show_lines([self._line(columns[name]) for name in self._order])
+
+    def _line(self, column: Column) -> Content:
         is_chosen, at_cursor = column.name in self._chosen, column.name == self._selected
         place = f"{self.choice.index(column.name) + 1:>2}" if is_chosen else "  "
-        note = "" if not is_chosen or column.name in with_room or column.of_groups else "(no room now) "
+        note = "" if not is_chosen or column.name in self._with_room or column.of_groups else "(no room now) "
         line = Content.assemble(
             f"{'▸' if at_cursor else ' '} {place} [{'x' if is_chosen else ' '}] ",
             (f"{column.name:<{_NAME_WIDTH}}", "bold" if is_chosen else ""),

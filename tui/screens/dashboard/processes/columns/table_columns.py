@@ -44,7 +44,7 @@ def columns_for(
     groups: bool = False,
     wanted: Sequence[ColumnName] | None = None,
 ) -> list[Column]:
-    """Return the columns that fit, in order; the least important are left out, and the last fills the width.
+    """Return the columns that fit, in order; the least important are left out, and the last text fills the width.
 
     Args:
         width: cells of the table.
@@ -68,7 +68,8 @@ def columns_for(
         chosen.add(column.name)
         left -= column.width + gap
     shown = [column for column in every if column.name in chosen]
-    return [*shown[:-1], replace(shown[-1], width=max(1, shown[-1].width + left))]
+    widest = next((column for column in reversed(shown) if not column.right), shown[-1])
+    return [replace(each, width=max(1, each.width + left)) if each is widest else each for each in shown]
 
 
 def _used(row: ProcessRow) -> CellText:

@@ -1,0 +1,36 @@
+"""The summary says what is being read, and why nothing has a budget."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from vramtop.monitor.board.board import AttachProgress
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.screens.dashboard.header_text import summary_line
+
+
+@pytest.mark.parametrize(
+    ("progress", "reasons", "words"),
+    [
+        (None, (), "no budgets yet: a attaches to a running job, f checks whether a job fits"),
+        (AttachProgress(2, 16), ("reading…",), "reading 3 of 16 runs"),
+        (AttachProgress(0, 1), ("reading…",), "reading a run"),
+        (AttachProgress(0, 0), ("reading…",), "reading the runs"),
+        (AttachProgress(0, 0), (), "no process on these GPUs: f checks whether a job fits"),
+        (
+            AttachProgress(1, 1),
+            ("server", "server", "no access"),
+            "no running job has a budget (2 server, 1 no access)",
+        ),
+    ],
+)
+def test_the_summary_before_there_is_a_budget(
+    progress: Any, reasons: Any, words: str, make_budget, make_snapshot, make_gpu, make_process
+) -> None:
+    processes = [make_process(pid) for pid in range(1, len(reasons) + 1)]
+    board = Watchlist(estimate=make_budget).update(make_snapshot([make_gpu(0, processes)]))
+    gpu = board.gpus[0]
+    rows = tuple(replace(row, no_budget_reason=reason) for row, reason in zip(gpu.rows, reasons, strict=True))
+    shown = replace(board, gpus=(replace(gpu, rows=rows),), attach_progress=progress)
+    assert summary_line(shown, 140).plain.startswith(words)
