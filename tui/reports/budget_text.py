@@ -148,7 +148,7 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
         scale_bytes=device.total_bytes,
         width=output.width - 2,
         empty=".",
-        marked=BarRange(low_bytes=low, high_bytes=high) if low < device.total_bytes else None,
+        marked=BarRange(low_bytes=low, high_bytes=high),
         outlined=output.colour_depth == "none",
         ascii_only=output.ascii_only,
     )

@@ -28,6 +28,8 @@ from .figure_columns import FIGURE_COLUMNS
 
 _NOTHING = CellText("")
 _UNKNOWN = CellText("-", "muted")
+_EVEN_SHARE = 0.02
+"""Ranks that differ by no more than this share of the highest hold the same."""
 
 
 def default_columns() -> tuple[ColumnName, ...]:
@@ -95,8 +97,11 @@ def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGrou
 
 
 def _spread(group: ProcessGroup) -> CellText:
-    size = group.spread_bytes
-    return _UNKNOWN if size is None else CellText(format_gib(size), "muted")
+    size, highest = group.spread_bytes, group.highest
+    if size is None or highest is None:
+        return _UNKNOWN
+    is_even = size <= _EVEN_SHARE * (highest.process.used_bytes or 0)
+    return CellText(format_gib(size), "muted" if is_even else "plain")
 
 
 COLUMNS = (
