@@ -12,6 +12,8 @@ from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Target, Training
+from vramtop.monitor.snapshot.gpu_details import EccErrors, GpuDetails, NvLinks, PcieLink, RemappedRows
+from vramtop.monitor.snapshot.host_load import HostLoad
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import RecordingWriter
@@ -82,6 +84,22 @@ def snapshot(second: int, noise: random.Random) -> Snapshot:
         ),
         watched=tuple(watched),
         pending=(PENDING,) if second >= 10 else (),
+        host=host(second, busy=(second > 30) + (second > 60)),
+    )
+
+
+def host(second: int, *, busy: int) -> HostLoad:
+    """The host while this number of jobs train, each with 8 data loader workers."""
+    noise = random.Random(second // 2)  # noqa: S311 - read every two seconds
+    average = tuple(round(max(0.4, busy * 9 * share + noise.random() * 0.3), 2) for share in (1.0, 0.8, 0.5))
+    return HostLoad(
+        cpu_percent=round(1.5 + 14.5 * busy + 3 * noise.random(), 1),
+        cpus=64,
+        ram_used_bytes=round((31 + 46 * busy + noise.random()) * GIB),
+        ram_total_bytes=round(503.5 * GIB),
+        swap_used_bytes=0,
+        swap_total_bytes=8 * GIB,
+        load=(average[0], average[1], average[2]),
     )
 
 
@@ -134,11 +152,65 @@ def gpu(index: int, processes: list[GpuProcess], second: int, noise: random.Rand
         used_bytes=used,
         free_bytes=GPU.total_bytes - reserved - used,
         utilisation_percent=load,
+        memory_utilisation_percent=load * (61 if index else 44) // 100,
         temperature_c=34 + load * 30 // 100 + index,
         power_w=round(75 + 5.6 * load + noise.random() * 4, 1),
         power_limit_w=700.0,
         processes=tuple(sorted(processes, key=lambda each: -(each.used_bytes or 0))),
         read_at=START + second,
+        compute_mode="default",
+        details=details(index, second, load),
+    )
+
+
+def details(index: int, second: int, load: int) -> GpuDetails:
+    """What the GPU screen shows of an H100 with this utilisation; the busier one reaches its power limit at times."""
+    noise = random.Random(second * 2 + index)  # noqa: S311
+    return GpuDetails(
+        level="full",
+        clock_reasons=0x1 if load == 0 else 0x4 if index and load >= 98 else 0x0,
+        fan_percents=(),
+        sm_mhz=345 if load == 0 else 1980 - load // 2 - noise.randrange(30),
+        sm_max_mhz=1980,
+        memory_mhz=2619,
+        memory_max_mhz=2619,
+        performance_state=0,
+        memory_temperature_c=44 + load * 30 // 100 + index,
+        slowdown_c=87,
+        shutdown_c=92,
+        encoder_percent=0,
+        decoder_percent=0,
+        power_default_w=700.0,
+        power_max_w=700.0,
+        ecc_enabled=True,
+        ecc=EccErrors(recent_corrected=0, recent_uncorrected=0, lifetime_corrected=0, lifetime_uncorrected=0),
+        remapped_rows=RemappedRows(after_corrected=0, after_uncorrected=0, pending=False, failed=False),
+        persistence=True,
+        bar1_total_bytes=128 * GIB,
+        bar1_used_bytes=2 * MIB,
+        pcie=PcieLink(
+            generation=5,
+            max_generation=5,
+            width=16,
+            max_width=16,
+            sent_per_second=load * noise.randrange(1_000_000, 3_000_000),
+            received_per_second=load * noise.randrange(6_000_000, 9_000_000),
+            replays=0,
+        ),
+        nvlink=NvLinks(
+            count=18,
+            active=18,
+            version=4,
+            link_bytes_per_second=26_562_000_000,
+            peers=("switch",),
+            sent_per_second=0,
+            received_per_second=0,
+        ),
+        vbios="96.00.74.00.01",
+        compute_capability="9.0",
+        pci_address=f"0000:{0x1A + 0x0B * index:02x}:00.0",
+        numa_node=0,
+        near_cpus="0-31",
     )
 
 

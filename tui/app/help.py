@@ -137,7 +137,8 @@ def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
 
 def _section(screen: ScreenSpec) -> list[Content]:
     rows = [_entry(keys, text) for keys, text in key_rows(screen.bindings())]
-    return [_heading(f"Keys of the {screen.title.lower()} screen"), *rows]
+    title = screen.title if screen.title.isupper() else screen.title.lower()
+    return [_heading(f"Keys of the {title} screen"), *rows]
 
 
 def _heading(words: str) -> Content:

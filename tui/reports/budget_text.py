@@ -53,11 +53,11 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
             yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
-        yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
+        yield output.text(f"CPU RAM of a process: {loading} GiB while loading, {steady} GiB after that")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()
-        yield from output.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}")
+        yield from output.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}", further="  ")
     yield ""
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = output.width - 12
@@ -148,7 +148,7 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
         scale_bytes=device.total_bytes,
         width=output.width - 2,
         empty=".",
-        marked=BarRange(low_bytes=low, high_bytes=high) if low < device.total_bytes else None,
+        marked=BarRange(low_bytes=low, high_bytes=high),
         outlined=output.colour_depth == "none",
         ascii_only=output.ascii_only,
     )

@@ -27,6 +27,15 @@ def test_the_demo_has_a_job_on_budget_one_over_it_and_one_that_no_longer_fits() 
     assert 0.9 < fullest < 1
 
 
+def test_the_demo_has_what_the_gpu_screen_and_the_host_line_show() -> None:
+    for snapshot in read_recording(demo_path()):
+        assert snapshot.host is not None
+        for gpu in snapshot.gpus:
+            assert gpu.details is not None
+            assert gpu.details.level == "full"
+            assert gpu.memory_utilisation_percent is not None
+
+
 def test_figures_of_the_demo_add_up() -> None:
     for snapshot in read_recording(demo_path()):
         for gpu in snapshot.gpus:

@@ -136,3 +136,8 @@ def test_a_bar_is_written_in_the_colours_of_the_output() -> None:
     assert bars["none"] == text(cells).replace("▏", "|")
     assert bars["16"].startswith("\x1b[97;44m W")
     assert "48;2;62;134;241m W" in bars["true"]
+
+
+def test_a_bar_that_does_not_fit_its_scale_ends_in_an_arrow() -> None:
+    beyond = BarRange(low_bytes=90 * GIB, high_bytes=100 * GIB)
+    assert budget_bar(width=40, scale=50 * GIB, marked=beyond, outlined=True, ascii_only=True).endswith(" >")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from vramtop.estimator.common import format_gib
+from vramtop.monitor.snapshot import MigDevice
 
 from ...draw import (
     MUTED,
@@ -15,7 +16,7 @@ from ...draw import (
     held_cells_with_budget_mark,
     power_words,
 )
-from .bar_line import LineShape, bar_line, history_line, line_shape, share_bar
+from .bar_line import LineShape, bar_line, history_line, labelled, line_shape, share_bar
 
 if TYPE_CHECKING:
     from vramtop.monitor.board import GpuRow
@@ -57,8 +58,11 @@ def activity_lines(gpu: GpuRow, whole: GpuReading, histories: Histories, width: 
         width: cells of a line.
     """
     lines = _Lines(whole, histories, line_shape(width))
+    part = isinstance(gpu.reading, MigDevice)
+    remark = Content.styled(f"what follows is of the whole GPU {whole.label}", MUTED)
     return [
         lines.memory(gpu),
+        *([labelled("", remark)] if part else []),
         lines.percent("compute", "utilisation_percent", COMPUTE_COLOUR),
         lines.percent("bandwidth", "memory_utilisation_percent", BANDWIDTH_COLOUR),
         lines.power(),

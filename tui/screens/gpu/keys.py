@@ -9,4 +9,8 @@ GPU_KEYS: list[BindingType] = [
         tooltip="the previous GPU, the next GPU; MIG devices come after their GPU",
     ),
     Binding("right", "step(1)", show=False, priority=True),
+    Binding(
+        "tab", "app.focus_next", show=False, key_display="Tab",
+        tooltip="to the figures, which ↑ ↓ scroll where there is no room for all, and back to the processes",
+    ),
 ]  # fmt: skip

@@ -109,6 +109,8 @@ class GpuScreen(ProcessScreen):
 
     def on_mount(self) -> None:
         """Draw the latest board, and look every second whether it is old."""
+        if not self.query(ProcessTable):  # the app is being closed
+            return
         self.table.show_view("processes")
         self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
         if self.app.board:
@@ -225,7 +227,7 @@ def _state(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Conten
             known = gpu.memory_utilisation_percent is not None
             words = f"{'' if known else 'bandwidth, '}clocks, links and health of this GPU were not recorded"
         elif paused:
-            words = "paused: space resumes the readings, with clocks, links and health"
+            words = "paused: Z resumes the readings, with clocks, links and health"
         else:
             words = "… reading clocks, links and health"
         return Content.styled(words, MUTED).truncate(width, ellipsis=True)

@@ -60,7 +60,7 @@ class FigureHistory:
                     self._samples[self._place(row, figure), figure].append(value)
 
     def graph(self, row: ProcessRow, figure: ProcessFigure, width: int, top: float, *, ascii_only: bool) -> str:
-        """Return the latest readings, one column each, the latest at the right; a dot where there is none.
+        """Return the latest readings, the last at the right; a dot (in ASCII a blank) is a missing one.
 
         Args:
             row: the process on one GPU.
@@ -69,15 +69,15 @@ class FigureHistory:
             top: value of a full column, unless there was a higher one.
             ascii_only: draw with ASCII characters only.
         """
-        levels = _ASCII_LEVELS if ascii_only else EIGHTHS
+        levels, none = (_ASCII_LEVELS, " ") if ascii_only else (EIGHTHS, NO_SAMPLE)
         samples = list(self._samples[self._place(row, figure), figure])[-width:] if width > 0 else []
         top = max([top, *(value for value in samples if value is not None)])
         steps = len(levels) - 1
         columns = (
-            NO_SAMPLE if value is None else levels[max(1, min(steps, round(value / top * steps)))] if value > 0 else "_"
+            none if value is None else levels[max(1, min(steps, round(value / top * steps)))] if value > 0 else "_"
             for value in samples
         )
-        return "".join(columns).rjust(width, NO_SAMPLE)
+        return "".join(columns).rjust(width, none)
 
     def _place(self, row: ProcessRow, figure: ProcessFigure) -> str:
         return row.gpu.label if figure in ("sm_percent", "bandwidth_percent") else ""

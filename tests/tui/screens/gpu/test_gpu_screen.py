@@ -223,4 +223,19 @@ async def test_a_mig_device_shows_its_memory_and_the_activity_of_its_gpu(
         assert screen_lines(app)[0].startswith(" GPU 0:9 ")
         assert "1.0 of 20.0 GiB" in screen_text(app)
         assert "412 of 700 W" in screen_text(app)
+        assert "what follows is of the whole GPU 0" in screen_text(app)
         assert demand.value.gpus == {"GPU-00000000": "full"}
+
+
+async def test_where_there_is_no_room_for_all_figures_tab_goes_to_them_and_arrows_scroll(open_app, two_gpus) -> None:
+    app, _ = open_app([two_gpus])
+    async with app.run_test(size=(60, 20)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.press("g")
+        screen = await shown(pilot)
+        assert "VBIOS" not in screen_text(app)
+        assert "4711" in screen_text(app)
+        await pilot.press("tab", "end")
+        await until_shown(pilot, lambda: "VBIOS" in screen_text(app))
+        await pilot.press("tab")
+        assert screen.focused is screen.table

@@ -105,10 +105,10 @@ def _drawn(graph: _Graph, shape: PanelShape) -> tuple[Content, ...]:
         for row in rows[:bound]:
             row[:] = [Cell(cell.char, BAD) if cell.colour else cell for cell in row]
         rows[bound] = [Cell(_UPPER_BOUND, NEUTRAL) if cell.char == " " else cell for cell in rows[bound]]
-    for mark in graph.marks:
+    for mark in (mark for mark in graph.marks if mark.colour):
         for row in rows:
-            if mark.column and row[mark.column].char == " ":
-                row[mark.column] = Cell(_MOMENT, mark.colour or NEUTRAL)
+            if row[mark.column].char == " ":
+                row[mark.column] = Cell(_MOMENT, mark.colour)
     if graph.expected_bytes is not None:
         row = rows[graph.row_of(graph.expected_bytes)]
         row[:] = [_crossed(cell) if cell.char in " █┄┊" or at % 2 else cell for at, cell in enumerate(row)]

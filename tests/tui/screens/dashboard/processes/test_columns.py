@@ -104,6 +104,8 @@ def test_a_choice_is_kept_as_text_and_unknown_names_are_left_out():
         "COMMAND",
     ]
     assert [column.name for column in columns_for(12, wanted=("CPU %", "PID"))] == ["CPU %"]
+    texts = {column.name: column.width for column in columns_for(60, wanted=("PID", "STATUS", "CPU %"))}
+    assert texts == {"PID": 7, "STATUS": 60 - 6 - 7 - 6, "CPU %": 6}  # text takes what is left, not a number
 
 
 def test_columns_that_are_not_chosen_stand_behind_what_is_more_important():

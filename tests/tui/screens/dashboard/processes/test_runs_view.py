@@ -374,3 +374,13 @@ async def test_a_process_on_several_gpus_is_one_row_with_its_pid(make_board, mak
         assert [row.cells[name].text for name in ("PID", "GPU", "VRAM GiB", "MAX")] == ["31", "0,1", "50.0", "30.0"]
         table.action_unfold()
         assert "├ python train.py" in table.render_line(2).text
+
+
+async def test_a_spread_that_matters_stands_out(make_board, gpus):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board(gpus()), width=120)
+        assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("0.4", "muted")
+        table.show_board(make_board(gpus(used=(20, 20, 24, 20))), width=120)
+        assert (table.rows[0].cells["SPREAD"].text, table.rows[0].cells["SPREAD"].tone) == ("4.0", "plain")

@@ -23,7 +23,7 @@ class Column:
     about: str
     """What it shows, in a few words."""
     width: int
-    """Cells; the last column takes the rest of the line."""
+    """Cells; the last column of text takes the rest of the line."""
     right: bool = False
     """Right-aligned, for numbers."""
     importance: int

@@ -28,6 +28,8 @@ from .figure_columns import FIGURE_COLUMNS
 
 _NOTHING = CellText("")
 _UNKNOWN = CellText("-", "muted")
+_EVEN_SHARE = 0.02
+"""Ranks that differ by no more than this share of the highest hold the same."""
 
 
 def default_columns() -> tuple[ColumnName, ...]:
@@ -44,7 +46,7 @@ def columns_for(
     groups: bool = False,
     wanted: Sequence[ColumnName] | None = None,
 ) -> list[Column]:
-    """Return the columns that fit, in order; the least important are left out, and the last fills the width.
+    """Return the columns that fit, in order; the least important are left out, and the last text fills the width.
 
     Args:
         width: cells of the table.
@@ -68,7 +70,8 @@ def columns_for(
         chosen.add(column.name)
         left -= column.width + gap
     shown = [column for column in every if column.name in chosen]
-    return [*shown[:-1], replace(shown[-1], width=max(1, shown[-1].width + left))]
+    widest = next((column for column in reversed(shown) if not column.right), shown[-1])
+    return [replace(each, width=max(1, each.width + left)) if each is widest else each for each in shown]
 
 
 def _used(row: ProcessRow) -> CellText:
@@ -94,8 +97,11 @@ def _of_highest(cell: Callable[[ProcessRow], CellText]) -> Callable[[ProcessGrou
 
 
 def _spread(group: ProcessGroup) -> CellText:
-    size = group.spread_bytes
-    return _UNKNOWN if size is None else CellText(format_gib(size), "muted")
+    size, highest = group.spread_bytes, group.highest
+    if size is None or highest is None:
+        return _UNKNOWN
+    is_even = size <= _EVEN_SHARE * (highest.process.used_bytes or 0)
+    return CellText(format_gib(size), "muted" if is_even else "plain")
 
 
 COLUMNS = (
