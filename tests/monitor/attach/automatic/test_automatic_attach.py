@@ -126,6 +126,14 @@ def test_what_the_user_filled_in_before_completes_a_run(machine, start, script, 
     assert (run.missing, run.job.training.sequence_length) == ((), 4096)
 
 
+def test_a_program_that_does_not_say_what_it_trains_is_no_run(machine, start, script) -> None:
+    generates = (
+        "from transformers import AutoModelForCausalLM\nAutoModelForCausalLM.from_pretrained('gpt2').generate()\n"
+    )
+    board = machine().read(start([sys.executable, script(f"{SLEEPS}{generates}")]))
+    assert (board.runs, board.processes[0].no_budget_reason) == ((), "no job")
+
+
 def test_one_bad_process_does_not_stop_the_others(machine, start, script, flags) -> None:
     good = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
     no_file = start([sys.executable, "-c", SLEEPS])
