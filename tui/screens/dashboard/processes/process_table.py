@@ -284,12 +284,13 @@ class ProcessTable(ScrollView, can_focus=True):
         followed, view = self.selected, self._view
         gap = 1 if self._board_width < _NARROW else 2
         width = self._board_width - self.scrollbar_size_vertical - MARGIN
+        self._rows = view.rows(words=self.filter_words, by=self.sort_key)
         columns = columns_for(width, gap, widths=view.widths(self._rows), groups=view.has_groups, wanted=self._wanted)
         if self._painter.lay_out(columns, gap):
             self._painted.clear()
         if is_figure(SORTED_BY[self.sort_key]) and SORTED_BY[self.sort_key] not in self.columns:
             self.sort_key = "STATUS"
-        self._rows = view.rows(words=self.filter_words, by=self.sort_key)
+            self._rows = view.rows(words=self.filter_words, by=self.sort_key)
         if followed is not None:
             self.cursor_row = position_of(followed, self._rows, self.cursor_row)
         self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
