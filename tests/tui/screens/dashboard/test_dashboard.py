@@ -22,8 +22,7 @@ from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snaps
 from vramtop.monitor.sources.early_sampler import EarlySampler
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.help import HelpScreen
-from vramtop.tui.app.messages import SourceFailed
-from vramtop.tui.app.messages import BoardUpdated
+from vramtop.tui.app.messages import BoardUpdated, SourceFailed
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpus.gpu_area import GpuPanel
 from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
