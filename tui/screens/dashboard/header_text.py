@@ -229,7 +229,7 @@ def _named(status: Status, jobs: Sequence[_Running]) -> Content:
     """Return the jobs of a status, by name if they are few and need attention."""
     mark, those = STATUSES[status], [job for job in jobs if job.status == status]
     if status == "on_budget" and len(those) == len(jobs):
-        words = f"all {len(jobs)} jobs" if len(jobs) > 1 else "the running job"
+        words = f"all {len(jobs)} jobs are" if len(jobs) > 1 else "the running job is"
         return Content.styled(f"{mark.letter} {words} {mark.word}", "$text-success")
     if status in ("on_budget", *_CALM) or len(those) > _MAX_NAMED_JOBS:
         return _count(status, jobs)

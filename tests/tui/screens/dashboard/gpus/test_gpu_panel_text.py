@@ -248,4 +248,4 @@ def test_the_summary_says_that_all_jobs_are_on_budget(make_budget, make_snapshot
     for pid in (1, 2):
         watchlist.add_run(WatchedJob(job=Job(name=f"job-{pid}"), pids=((pid, 1_000.0),)))
     gpus = [make_gpu(0, [make_process(1, 20)]), make_gpu(1, [make_process(2, 20)])]
-    assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs on budget"
+    assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs are on budget"
