@@ -161,7 +161,7 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
     span = f"{format_gib(low)} to {format_gib(high)} GiB"
     match status:
         case "over" if observed is not None and observed < high + UNSEEN_BYTES:
-            return f"has held more than the budget's upper bound ({span}), and is barely below it now"
+            return f"exceeded the budget's upper bound ({span}) and is just below it now"
         case "over":
             excess = format_gib((observed or 0) - high)
             return f"holds {excess} GiB more than the budget's upper bound ({span})"
@@ -169,30 +169,32 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
             lack = format_gib(low - (observed or 0))
             return f"holds {lack} GiB less than the budget's lower bound ({span}) and does not grow"
         case "loading":
-            return "has not yet loaded all of its weights"
+            return "still loading weights"
         case "warming_up":
-            return "has loaded its weights and not yet reached its first full step"
+            return "weights loaded; has not finished a full step yet"
         case "on_budget" if observed is not None and observed < low:
             peak = tracker.peak_bytes or 0
-            held = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "what the budget predicts"
-            return f"has held {held} ({span}), and holds less at the moment"
+            reached = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "its budget"
+            return f"reached {reached} ({span}) and holds less now"
         case "on_budget":
-            return f"holds what the budget predicts ({span})"
+            return f"within budget ({span})"
         case "growing":
-            return "grows although it should be steady"
+            return "is growing although it should be steady"
         case "ended":
             return "has ended"
         case "out_of_memory":
             return "has run out of memory"
         case "incomplete":
-            return "cannot be judged: settings of its job are not known"
+            return "cannot be judged: settings of its job are missing"
         case "unknown":
             return "its memory cannot be read"
 
 
 def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int | None) -> str:
     per_minute = format_gib(round(trend.bytes_per_second * 60))
-    growth = f"holds {format_gib(observed)} GiB and grows by {per_minute} GiB a minute although it should be steady"
+    growth = (
+        f"holds {format_gib(observed)} GiB and is growing by {per_minute} GiB per minute although it should be steady"
+    )
     if left_bytes is None:
         return f"{growth} ({trend.confidence})"
     minutes = trend.seconds_until(left_bytes) / 60
