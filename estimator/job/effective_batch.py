@@ -40,10 +40,15 @@ class EffectiveBatch:
         return steps if steps and not rest else None
 
     def describe(self) -> str:
-        """Return the product written out, for people."""
-        each = f"{self.micro_batch} × {self.gradient_accumulation} × {_count(self.data_ranks, 'data-parallel rank')}"
+        """Return the product and its factors, for people."""
         word = "sequence" if self.sequences_per_example == 1 else f"example of {self.sequences_per_example} sequences"
-        return f"{each} = {_count(self.sequences, word)}, {self.tokens:,} tokens a step"
+        step = f"{_count(self.sequences, word)} and {self.tokens:,} tokens a step"
+        if self.sequences == 1:
+            return step
+        factors = {"micro-batch": self.micro_batch, "accumulation": self.gradient_accumulation}
+        parts = [f"{name} {size:,}" for name, size in factors.items() if size > 1]
+        ranks = [_count(self.data_ranks, "data-parallel rank")] if self.data_ranks > 1 else []
+        return f"{step}: {' × '.join([*parts, *ranks])}"
 
     def advice(self) -> str | None:
         """Return in words which settings keep one GPU's batch on all ranks; None if there is only one rank."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..host.kinds import program_path
@@ -44,9 +45,9 @@ _STARTS_ANYTHING_BEGINNINGS = (
 _MAX_ANCESTORS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
-    """The rows of one run, of one program's processes, or of a single process."""
+    """The rows of one run, of one program's processes, or of a single process; figures are worked out once."""
 
     key: GroupKey
     rows: tuple[ProcessRow, ...]
@@ -54,15 +55,21 @@ class ProcessGroup:
     run: RunRow | None = None
     """The run, if its job is known."""
 
-    @property
+    @cached_property
     def process_keys(self) -> tuple[ProcessKey, ...]:
         """Its processes, each once, in order."""
         return tuple(dict.fromkeys(row.process.key for row in self.rows))
 
-    @property
+    @cached_property
     def present(self) -> tuple[ProcessRow, ...]:
         """The rows of processes that are on their GPU now."""
         return tuple(row for row in self.rows if row.ended_at is None)
+
+    @cached_property
+    def is_stale(self) -> bool:
+        """True if the figures of a present process are from an earlier reading."""
+        readings = {id(row.gpu): row.gpu for row in self.present}
+        return any(reading.is_stale for reading in readings.values())
 
     @property
     def ranks(self) -> tuple[ProcessRow, ...]:
@@ -77,7 +84,7 @@ class ProcessGroup:
         """Ranks of the run that are not on this machine, by the world size of its job."""
         return max(0, self.run.job.parallel.world_size - len(self.run.pids)) if self.run else 0
 
-    @property
+    @cached_property
     def used_bytes(self) -> int | None:
         """Memory of all its present processes; those of unknown size are left out. None: no size is known."""
         sizes = [row.process.used_bytes for row in self.present if row.process.used_bytes is not None]
@@ -88,7 +95,7 @@ class ProcessGroup:
         """True if a present process is of unknown size: the sum is a lower bound."""
         return any(row.process.used_bytes is None for row in self.present)
 
-    @property
+    @cached_property
     def highest(self) -> ProcessRow | None:
         """The present rank that holds the most on its GPU; None if no size is known."""
         return max(
@@ -97,7 +104,7 @@ class ProcessGroup:
             default=None,
         )
 
-    @property
+    @cached_property
     def spread_bytes(self) -> int | None:
         """Difference between the highest and the lowest present rank; None for one rank or an unknown size."""
         sizes = [row.process.used_bytes for row in self.ranks if row.ended_at is None]

@@ -41,6 +41,8 @@ class _Reading:
     present: Mapping[HistoryKey, ProcessRow]
     readable: set[GpuKey]
     """GPUs whose processes could be read."""
+    places: Mapping[ProcessKey, Sequence[HistoryKey]]
+    """Keys of each process on each GPU, also of those that have left it."""
 
 
 class RunTracker:
@@ -109,10 +111,15 @@ class RunTracker:
             gpus: its rows, with the compared processes.
             runs: known runs, each with its budget or the reason that there is none.
         """
+        present = {row.key: row for gpu in gpus for row in gpu.rows}
+        places: dict[ProcessKey, list[HistoryKey]] = {}
+        for key in {**present, **self._tracked} if runs else ():
+            places.setdefault(key[1:], []).append(key)
         reading = _Reading(
             time=snapshot.time,
             live=snapshot.source.kind == "nvml",
-            present={row.key: row for gpu in gpus for row in gpu.rows},
+            present=present,
+            places=places,
             readable={gpu.reading.key for gpu in gpus if gpu.reading.processes is not None},
         )
         for final in snapshot.last_words:
@@ -142,7 +149,7 @@ class RunTracker:
 
     def _run_row(self, run: WatchedJob, budget: Budget | str, reading: _Reading) -> RunRow:
         rank_of = {key: rank for rank, key in enumerate(run.pids)}
-        keys = {key for key in (*reading.present, *self._tracked) if key[1:] in rank_of}
+        keys = [key for process in rank_of for key in reading.places.get(process, ())]
         found = (reading.present.get(key) or self._absent_row(self._tracked[key], reading) for key in keys)
         rows = sorted(found, key=lambda row: (rank_of[row.process.key], row.gpu.order))
         return RunRow(

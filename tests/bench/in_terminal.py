@@ -160,6 +160,10 @@ class Terminal:
         """Return the processor time of the program and its descendants, including those that have exited."""
         return sum(_cpu_ticks(pid) for pid in _process_tree(self._pid)) / _TICKS
 
+    def main_thread_seconds(self) -> float:
+        """Return the processor time of the program's main thread: field 1 of schedstat, in nanoseconds."""
+        return int(Path(f"/proc/{self._pid}/task/{self._pid}/schedstat").read_text().split()[0]) / 1e9
+
     def memory_bytes(self) -> int:
         """Return the peak resident set of the program; 0 if the kernel does not report it."""
         status = Path(f"/proc/{self._pid}/status").read_text()

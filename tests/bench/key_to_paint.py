@@ -45,6 +45,8 @@ class Step:
     """Seconds that each key may take; None: it is not compared with a limit."""
     hides: str = ""
     """Pattern of what is on the screen before the key and no longer after it, in place of ``shows``."""
+    redraws: bool = False
+    """Any cell of the line that ``shows`` matches changes: completions may show what is typed before it is typed."""
     hidden: bool = False
     """The step leads back to a state; its times are not listed."""
 
@@ -63,7 +65,7 @@ DASHBOARD = (
 )
 FIT_CHECK = (
     Step("fit check (f)", ("f",), r"Fit check", limit=OPEN_SECONDS),
-    Step("typing the model", tuple(_MODEL), r"model +{typed}"),
+    Step("typing the model", tuple(_MODEL), r"^ *model .*", redraws=True),
     Step("verdict after the model", (" ",), r"DOES NOT FIT|FITS", limit=None, hidden=True),
     Step("tab in the form", ("\t", "\t", "\t")),
     Step("shift+tab in the form", ("\x1b[Z", "\x1b[Z")),
@@ -75,6 +77,15 @@ SCRIPTS: Mapping[str, tuple[Step, ...]] = {"dashboard": DASHBOARD, "fit check": 
 
 
 @dataclass(frozen=True, slots=True)
+class KeyTime:
+    """Seconds from a key press to its effect."""
+
+    seconds: float
+    processor: float
+    """Processor time of the program's main thread meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeyTimes:
     """Seconds that the keys of one step took, in all runs."""
 
@@ -83,6 +94,8 @@ class KeyTimes:
     step: str
     limit: float | None
     seconds: tuple[float, ...]
+    processor: tuple[float, ...] = ()
+    """Processor time of the program's main thread meanwhile; other programs on the machine do not change it."""
     missed: int = 0
     """Keys whose effect was not seen."""
 
@@ -115,7 +128,10 @@ def measure_under(under: Sequence[str], programs: Sequence[str] = (), *, runs: i
     for wrapper in under or [""]:
         own = [sys.executable, __file__, "--json", "--runs", f"{runs}", *options]
         done = subprocess.run([*shlex.split(wrapper), *own], stdout=subprocess.PIPE, check=True)
-        rows += [KeyTimes(**{**row, "seconds": tuple(row["seconds"])}) for row in json.loads(done.stdout)]
+        rows += [
+            KeyTimes(**{**row, "seconds": tuple(row["seconds"]), "processor": tuple(row["processor"])})
+            for row in json.loads(done.stdout)
+        ]
     return rows
 
 
@@ -124,13 +140,13 @@ def measure_here(programs: Sequence[str], *, runs: int) -> list[KeyTimes]:
     machine = detect_machine()
     label = machine.label if machine else "no GPU"
     commands = {program: tuple(shlex.split(program)) for program in programs} or {"vramtop": VRAMTOP}
-    found: dict[tuple[str, str], list[float | None]] = {}
+    found: dict[tuple[str, str], list[KeyTime | None]] = {}
     for run in range(runs):
         for program, command in commands.items():
             for script, steps in SCRIPTS.items():
                 log(f"{label}: {program}, {script}, run {run + 1} of {runs} ...")
-                for step, seconds in run_script(command, steps):
-                    found.setdefault((program, step.name), []).append(seconds)
+                for step, took in run_script(command, steps):
+                    found.setdefault((program, step.name), []).append(took)
     limits = {step.name: step.limit for steps in SCRIPTS.values() for step in steps}
     return [
         KeyTimes(
@@ -138,14 +154,15 @@ def measure_here(programs: Sequence[str], *, runs: int) -> list[KeyTimes]:
             program=program,
             step=step,
             limit=limits[step],
-            seconds=tuple(each for each in times if each is not None),
+            seconds=tuple(each.seconds for each in times if each is not None),
+            processor=tuple(each.processor for each in times if each is not None),
             missed=times.count(None),
         )
         for (program, step), times in found.items()
     ]
 
 
-def run_script(command: Sequence[str], steps: Sequence[Step]) -> Iterator[tuple[Step, float | None]]:
+def run_script(command: Sequence[str], steps: Sequence[Step]) -> Iterator[tuple[Step, KeyTime | None]]:
     """Run the command in a terminal, press the keys, and yield the seconds of each; None: no effect was seen."""
     with tempfile.TemporaryDirectory() as folder:
         environ = {name: f"{folder}/{name}" for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME")}
@@ -157,11 +174,14 @@ def run_script(command: Sequence[str], steps: Sequence[Step]) -> Iterator[tuple[
                 typed = ""
                 for key in step.keys:
                     typed += key
-                    seconds = watch.press(
-                        key, (step.hides or step.shows).replace("{typed}", re.escape(typed)), hides=bool(step.hides)
+                    took = watch.press(
+                        key,
+                        (step.hides or step.shows).replace("{typed}", re.escape(typed)),
+                        hides=bool(step.hides),
+                        redraws=step.redraws,
                     )
                     if not step.hidden:
-                        yield step, seconds
+                        yield step, took
                     terminal.serve(until=terminal.age + _QUIET_SECONDS)
         except ProgramEndedError as error:
             log(f"the program ended: {error}")
@@ -178,33 +198,36 @@ class _Watch:
         self._seen = 0
         """Chunks of output that the screen shows."""
 
-    def press(self, key: str, pattern: str, *, hides: bool = False) -> float | None:
+    def press(self, key: str, pattern: str, *, hides: bool = False, redraws: bool = False) -> KeyTime | None:
         """Press a key and return the seconds until the screen shows the pattern, or another highlighted part.
 
         Args:
             key: as the terminal sends it.
             pattern: of the screen's text; empty: a cursor moves.
             hides: wait until the pattern is gone.
+            redraws: wait until a cell of the line that the pattern matches has changed.
         """
         self._show_all()
-        before = self._found(pattern)
-        started = self._terminal.age
+        before = self._found(pattern, redraws=redraws)
+        started, processor = self._terminal.age, self._terminal.main_thread_seconds()
         self._terminal.write(key.encode())
         while self._terminal.age - started < _GIVE_UP_SECONDS:
             self._terminal.serve_once(until=started + _GIVE_UP_SECONDS)
             for at, data in self._terminal.chunks[self._seen :]:
                 self._seen += 1
                 self._screen.feed(data)
-                found = self._found(pattern)
+                found = self._found(pattern, redraws=redraws)
                 if found is None if hides else found not in (None, before):
-                    return at - started
+                    return KeyTime(at - started, self._terminal.main_thread_seconds() - processor)
         return None
 
-    def _found(self, pattern: str) -> object:
+    def _found(self, pattern: str, *, redraws: bool) -> object:
         """Return the stretch of the screen that shows the effect; it is another one than before the key."""
         if not pattern:
             return self._screen.highlighted
-        match = re.search(pattern, self._screen.text)
+        match = re.search(pattern, self._screen.text, re.MULTILINE)
+        if redraws and match:
+            return self._screen.line(self._screen.text[: match.start()].count("\n"))
         return match and (match.group(), match.start())
 
     def _show_all(self) -> None:
@@ -214,12 +237,13 @@ class _Watch:
 
 
 def table(rows: Sequence[KeyTimes]) -> str:
-    """Return minimum, median and maximum for each step as an aligned table, with the load of the machine."""
-    lines: list[tuple[str, ...]] = [("machine", "program", "key", "ms min", "median", "max", "limit", "met")]
+    """Return the times of each step as an aligned table: minimum, median and maximum, median processor time."""
+    lines: list[tuple[str, ...]] = [("machine", "program", "key", "ms min", "median", "max", "CPU ms", "limit", "met")]
     for row in rows:
         figures = [
             f"{1000 * figure(row.seconds):.0f}" if row.seconds else "-" for figure in (min, statistics.median, max)
         ]
+        figures.append(f"{1000 * statistics.median(row.processor):.0f}" if row.processor else "-")
         limit = "-" if row.limit is None else f"{1000 * row.limit:.0f}"
         met = "-" if row.limit is None else "yes" if row.met else "NO"
         missed = f"{met} ({row.missed} not seen)" if row.missed else met

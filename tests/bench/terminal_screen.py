@@ -53,6 +53,10 @@ class TerminalScreen:
         """All lines."""
         return "\n".join("".join(char for char, _ in line).rstrip() for line in self._cells)
 
+    def line(self, number: int) -> tuple[tuple[str, str], ...]:
+        """Return the characters and backgrounds of a line, counted from 0."""
+        return tuple(self._cells[number])
+
     @property
     def highlighted(self) -> tuple[tuple[int, str], ...]:
         """Lines of which a stretch stands on an unusual background, with that stretch: a cursor, a focused field."""

@@ -53,11 +53,11 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
             yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
-        yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
+        yield output.text(f"CPU RAM of a process: {loading} GiB while loading, {steady} GiB after that")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()
-        yield from output.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}")
+        yield from output.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}", further="  ")
     yield ""
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = output.width - 12

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .action_label import ActionLabel as ActionLabel
     from .budget_view import (
         METHOD_LABELS as METHOD_LABELS,
         budget_bar as budget_bar,
@@ -35,6 +36,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "action_label": "ActionLabel",
             "budget_view": (
                 "budget_bar gpu_legend gpu_lines is_better_estimate METHOD_LABELS model_lines peak_line "
                 "phase_table remark_lines short_gpu_name verdict_line"

@@ -12,7 +12,7 @@ from vramtop.estimator.common import ProcessLimitError, start_thread
 
 from ...board import AttachProgress
 from ...snapshot import WatchedJob
-from .candidates import MAX_RUNS, Candidates, reason_by_kind
+from .candidates import KIND_REASONS, MAX_RUNS, Candidates, reason_by_kind
 from .left_alone import LeftAlone
 
 if TYPE_CHECKING:
@@ -114,7 +114,9 @@ class AutomaticAttach:
             return self._candidates.reason(process, program)
         if self.enabled and not self._time:
             return reason_by_kind(process, program) or "reading…"
-        return reason_by_kind(process, program) or ("not attached" if self._live else None)
+        if self._live:
+            return reason_by_kind(process, program) or "not attached"
+        return reason_by_kind(process, program) or KIND_REASONS.get(program.kind)
 
     def progress(self) -> AttachProgress | None:
         """Return how many runs have been read; None: nothing is read by itself."""
@@ -242,8 +244,8 @@ class AutomaticAttach:
                 candidate.due = None
                 return
             self._candidates.settle(candidate, answer, self._clock(), time=self._time)
-        if answer.attachment is None or answer.job is None or answer.reason == "no model":
-            if before is not None and answer.reason in ("not training", "no model"):
+        if answer.attachment is None or answer.job is None or answer.reason == "no job":
+            if before is not None and answer.reason in ("not training", "no job"):
                 self._watchlist.dismiss_runs(before.pids)  # it executes another program now
             return
         keys = tuple((rank.pid, rank.start_time) for rank in answer.attachment.ranks)

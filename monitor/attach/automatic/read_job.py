@@ -9,6 +9,7 @@ import psutil
 from vramtop.estimator.common import CannotTellError, InputError, VramtopError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import match_nvml_name
+from vramtop.estimator.readers.source import Finding
 
 from ...host import UnreadableProcessError, is_running, remember_process_tree
 from ..attachment import Attachment
@@ -22,7 +23,7 @@ _WATCH_SECONDS = 0.5
 _TREE_SECONDS = 1.0
 """Age of the tree of processes that several readings share; ranks that are younger are read when a board has them."""
 _EVIDENCE = ("training.", "lora.", "parallel.")
-"""Tables whose written settings show that a program trains."""
+"""Tables whose settings show that a program trains."""
 
 
 def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
@@ -65,15 +66,17 @@ def _require_environment(pid: int) -> None:
 
 def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
     reading = attachment.reading
-    missing = reading.missing
-    if "model.id" in missing:
-        written = any(finding.written and finding.key.startswith(_EVIDENCE) for finding in reading.findings)
-        reason: NoBudgetReason = "needs model" if written or reading.value("model.id") else "no model"
-        sentence = "its model is not known"
+    missing, job = reading.missing, reading.job()
+    reason: NoBudgetReason | None = None
+    sentence = "its model is not known"
+    if missing and not any(_shows_training(finding) for finding in reading.findings):
+        reason, sentence = "no job", "nothing in it says what it trains"
+    elif "model.id" in missing:
+        reason = "needs model"
+    if reason is not None:
         return RunAnswer(
-            attachment=attachment, job=reading.job(), missing=missing, reason=reason, sentence=sentence, too_early=True
+            attachment=attachment, job=job, missing=missing, reason=reason, sentence=sentence, too_early=True
         )
-    job = reading.job()
     gpu = match_nvml_name(request.gpu_name, request.gpu_bytes) if request.gpu_name and not job.target.gpu else None
     try:
         budget = estimate(job, gpu=gpu, environ=attachment.estimate_environ)
@@ -82,6 +85,11 @@ def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
             attachment=attachment, job=job, missing=missing, reason="no budget", sentence=error.message, too_early=True
         )
     return RunAnswer(attachment=attachment, job=job, missing=missing, budget=budget, too_early=bool(missing))
+
+
+def _shows_training(finding: Finding) -> bool:
+    """Return True if a program in which this was found trains; any program that loads a model has a precision."""
+    return finding.key.startswith(_EVIDENCE) and (finding.written or finding.key != "training.precision")
 
 
 def _trace(request: TraceRequest) -> RunAnswer:

@@ -120,3 +120,14 @@ def test_the_global_batch_is_kept_on_request() -> None:
     assert find_largest(job, fits, keep_global_batch=True).micro_batch == 24
     assert set(seen) == {96}
     assert find_largest(job, fits).micro_batch == 40
+
+
+@pytest.mark.parametrize(("micro_batch", "length"), [(6, 3000), (13, 1000)])
+def test_no_largest_value_is_below_that_of_a_job_that_fits(micro_batch: int, length: int) -> None:
+    job = with_changes(JOB, {"training.micro_batch": micro_batch, "training.sequence_length": length})
+    exactly = find_largest(job, lambda changed: changed == job)
+    assert (exactly.micro_batch, exactly.sequence_length) == (micro_batch, length)
+    larger = find_largest(
+        job, lambda changed: changed.training.micro_batch <= 100 and changed.training.sequence_length <= 10_000
+    )
+    assert (larger.micro_batch, larger.sequence_length) == (96, 9984)

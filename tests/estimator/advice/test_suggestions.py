@@ -153,6 +153,14 @@ def test_the_smallest_jobs_are_suggested_if_nothing_suffices(quick: QuickEstimat
     assert needs == sorted(needs)
 
 
+def test_no_two_suggestions_change_the_same_settings(quick: QuickEstimator) -> None:
+    job = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    found = suggest(job, quick(job), quick_estimator(job), lambda _: "does_not_fit", gpus=16)
+    changes = [sorted((key, str(value)) for key, value in each.changes.items()) for each in found]
+    assert len(found) > 1
+    assert not [each for each in changes if changes.count(each) > 1]
+
+
 def test_a_more_accurate_budget_shifts_all_figures(quick: QuickEstimator) -> None:
     surer = replace(shifted(quick(JOB), 3 * GIB), method="traced")
     full = with_changes(JOB, {"training.activation_checkpointing": "full"})

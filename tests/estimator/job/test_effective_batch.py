@@ -13,7 +13,10 @@ def test_only_data_parallel_ranks_multiply_the_batch() -> None:
     assert batch is not None
     assert (batch.sequences, batch.tokens) == (64, 65_536)
     assert job.parallel.world_size == 96
-    assert batch.describe() == "2 × 4 × 8 data-parallel ranks = 64 sequences, 65,536 tokens a step"
+    assert (
+        batch.describe()
+        == "64 sequences and 65,536 tokens a step: micro-batch 2 × accumulation 4 × 8 data-parallel ranks"
+    )
     assert batch.to_json()["sequences"] == 64
 
 

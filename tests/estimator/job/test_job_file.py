@@ -176,7 +176,7 @@ def test_an_example_of_two_sequences_is_two_sequences_of_each_pass(tmp_path: Pat
     assert (pairs.training.micro_batch, pairs.sequences, pairs.local_tokens) == (2, 4, 4 * 2048)
     batch = effective_batch(pairs.job)
     assert batch is not None
-    assert batch.describe() == "2 × 1 × 1 data-parallel rank = 2 examples of 2 sequences, 8,192 tokens a step"
+    assert batch.describe() == "2 examples of 2 sequences and 8,192 tokens a step: micro-batch 2"
 
 
 def test_patterns_of_parameter_names_are_set_from_words_and_other_models_as_a_whole() -> None:

@@ -86,7 +86,7 @@ def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:
     batch = found(fit("job.toml", *words, "--json"))["budget"]["effective_batch"]
     assert (batch["sequences"], batch["tokens"]) == (32, 65536)
     text = " ".join(fit("job.toml", *words).stdout.split())
-    assert "8 × 2 × 2 data-parallel ranks = 32 sequences, 65,536 tokens a step" in text
+    assert "32 sequences and 65,536 tokens a step: micro-batch 8 × accumulation 2 × 2 data-parallel ranks" in text
     assert "micro-batch 8 with accumulation 1 keeps that on 2" in text
 
 

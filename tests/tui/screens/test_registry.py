@@ -1,6 +1,7 @@
 """A screen is one row of the registry, which gives its key, its command palette entry and its help."""
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +15,7 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.help import help_content
 from vramtop.tui.screens.base import BoardApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.registry import SCREENS, ScreenSpec, screen_bindings
+from vramtop.tui.screens.registry import SCREENS, ScreenSpec, preload_screens, screen_bindings
 
 MADE_UP = ScreenSpec(
     name="made_up",
@@ -72,3 +73,12 @@ def test_keys_and_names_are_unique() -> None:
 @pytest.mark.parametrize("spec", SCREENS, ids=lambda spec: spec.name)
 def test_the_keys_of_each_row_can_be_imported(spec: ScreenSpec) -> None:
     assert bool(spec.keys) == bool(spec.bindings())
+
+
+def test_every_module_that_is_loaded_before_a_key_needs_it_exists(monkeypatch):
+    loaded: list[str] = []
+    monkeypatch.setattr("vramtop.tui.background.preload_modules", loaded.extend)
+    preload_screens()
+    assert "vramtop.tui.screens.fit.open_screen" in loaded
+    for name in loaded:
+        import_module(name)

@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
         import difflib  # not at start-up
 
         begun = sorted((each for each in self._option_string_actions if each.startswith(name)), key=len)
-        near = begun or difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.7)
+        alike = difflib.get_close_matches(name, self._option_string_actions, n=5, cutoff=0.6)
+        near = begun or [each for each in alike if each[:3] == name[:3]]  # a typing error is rarely in the first letter
         if near:
             self.fail(f"there is no flag {name}; did you mean {near[0]}?")
         self.error(f"there is no flag {name}")

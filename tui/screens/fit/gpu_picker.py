@@ -16,6 +16,7 @@ from vramtop.monitor.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot import DeviceIndex
 
+from ...job.form import JobForm
 from ...widgets import Choice, SearchChoice
 
 _HERE = ""
@@ -126,6 +127,10 @@ class GpuPicker(Horizontal):
 
     def _word(self, name: str) -> str:
         return self._words[self._names.index(name)]
+
+    def on_descendant_focus(self) -> None:
+        """Post that the focus is here, as the form does for its fields."""
+        self.post_message(JobForm.FieldFocused("target.gpu"))
 
     def _show_count(self) -> None:
         """Show the count if a model of the catalogue is chosen."""

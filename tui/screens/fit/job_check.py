@@ -47,6 +47,8 @@ class JobCheck:
         self._screen = screen
         self._session = session
         self._side_screens = side_screens
+        self.checked_model: str | None = None
+        """Name of the model of the last budget."""
         self.estimates = FitEstimates(
             screen,
             estimate,
@@ -112,6 +114,7 @@ class JobCheck:
         return wrong or self._view.problem or "it is being estimated"
 
     def _show_budget(self, budget: Budget) -> None:
+        self.checked_model = budget.job.model.id
         self._pane.form.clear_errors()
         self._view.set_budget(budget, refining=self.estimates.may_refine(budget))
         self._side_screens.show_budget(self._view.budget or budget, self.estimates)

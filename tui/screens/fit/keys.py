@@ -84,6 +84,6 @@ FitCheckScreen.-narrow #settings {
     width: 1fr; max-width: 100%; height: 11; border-right: none; border-bottom: hkey $foreground 20%;
 }
 FitCheckScreen.-narrow #verdict { width: 1fr; height: 1fr; }
-FitCheckScreen #head Button { margin: 0 1; }
+FitCheckScreen #head ActionLabel { margin: 0 1; }
 FitCheckScreen #preflight-mark { width: auto; }
 """

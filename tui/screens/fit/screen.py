@@ -9,13 +9,13 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Button, Label
+from textual.widgets import Label
 
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 
 from ...job.form import JobForm, ModelInput
-from ...widgets import Choice, KeysLine, StaticLines
+from ...widgets import ActionLabel, Choice, KeysLine, StaticLines
 from ..preflight import PreflightMark
 from .gpu_picker import GpuPicker
 from .job_check import JobCheck
@@ -88,7 +88,7 @@ class FitCheckScreen(Screen[None]):
         with Horizontal(id="head"):
             yield Label("Fit check: would this job fit?", id="title", markup=False)
             yield PreflightMark(id="preflight-mark")
-            yield Button("Pin as pending", id="pin", compact=True, variant="primary")
+            yield ActionLabel("Pin as pending", "pin", id="pin")
         with Horizontal(id="halves"):
             yield SettingsPane(
                 self._session.initial,
@@ -109,8 +109,8 @@ class FitCheckScreen(Screen[None]):
     def on_unmount(self) -> None:
         """Cancel all background work."""
         self._check.estimates.cancel()
-        if self._recent is not None and self._checked_model:
-            self._recent.add(self._checked_model)
+        if self._recent is not None and self._check.checked_model:
+            self._recent.add(self._check.checked_model)
         self._on_close(self._session.history.current)
 
     def show_board(self, board: Board) -> None:
@@ -168,7 +168,6 @@ class FitCheckScreen(Screen[None]):
             return self._view.kept is not None
         return action != "undo" or self._session.history.can_undo
 
-    @on(Button.Pressed, "#pin")
     def action_pin(self) -> None:
         """Make the job pending, unless its settings are invalid."""
         job, budget = self.job, self._check.budget_for("pin")
@@ -255,12 +254,6 @@ class FitCheckScreen(Screen[None]):
     def _change_settings(self, changes: dict[str, object]) -> None:
         if problem := self._pane.change(changes):
             self.notify(problem, severity="warning", markup=False)
-
-    @property
-    def _checked_model(self) -> str | None:
-        """The name of the model of the last budget."""
-        budget = self._view.budget if self.query(VerdictView) else None
-        return None if budget is None else budget.job.model.id
 
     @property
     def _pane(self) -> SettingsPane:

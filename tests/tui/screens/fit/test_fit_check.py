@@ -14,6 +14,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import load_job
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.storage import RecentModels
 from vramtop.tui.job.copy_dialog import CopiedTextScreen
 from vramtop.tui.job.form.field_row import FieldRow
 from vramtop.tui.job.form.inputs import ModelInput
@@ -27,7 +28,7 @@ from vramtop.tui.screens.step.screen import StepScreen
 from vramtop.tui.screens.what_if.screen import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice
 from vramtop.tui.widgets.match_list import MatchList
-from vramtop.tui.widgets.search_choice import SearchChoice
+from vramtop.tui.widgets.search_choice import SearchChoice, SearchMenu
 
 MODEL = "Llama-3.1-8B"
 START = Job(model=ModelSpec(id=MODEL))
@@ -95,7 +96,7 @@ async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, boa
         await retype(pilot, screen, "training.micro_batch", "9")
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
         assert "short 11.5" in text_of(screen, "#answer")
-        assert "= 9 sequences" in text_of(screen, "#answer")
+        assert "batch 9 sequences" in text_of(screen, "#answer")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -577,3 +578,73 @@ async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board
         await pilot.pause()
         screen.show_board(watchlist.update(board.snapshot))
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
+
+
+async def test_two_candidates_are_compared_and_exchanged(watchlist, estimate, board):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with ScreenHost(screen).run_test(size=(120, 60)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until_shown(pilot, lambda: settled(screen))
+        await pilot.press("f11")
+        await until_shown(pilot, lambda: "B is A so far" in text_of(screen, "#comparison"))
+        await retype(pilot, screen, "training.micro_batch", "9")
+        await until_shown(pilot, lambda: "micro-batch 9" in text_of(screen, "#comparison"))
+        lines = text_of(screen, "#comparison").splitlines()
+        (need,) = (line.split() for line in lines if line.split()[:1] == ["need"])
+        assert need == ["need", "10.00", "90.00", "+80.00"]
+        assert "FITS" in lines[-1]
+        assert "DOES NOT FIT" in lines[-1]
+        row(screen, "training.precision").query_one(Choice).focus()
+        await pilot.press("b")
+        await until_shown(pilot, lambda: screen.job == START)
+        await until_shown(pilot, lambda: settled(screen) and "micro-batch 1" in text_of(screen, "#comparison"))
+        assert screen.query_one(VerdictView).kept.job.training.micro_batch == 9
+        await pilot.press("b")
+        await until_shown(pilot, lambda: settled(screen) and screen.job.training.micro_batch == 9)
+        await pilot.press("f11")  # another job than A: it becomes A
+        await pilot.press("f11")  # A itself: it is let go
+        await until_shown(pilot, lambda: not screen.query_one("#comparison").display)
+
+
+async def test_the_field_in_focus_is_explained_in_one_line(watchlist, estimate):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "hub id" in text_of(screen, "#help"))
+        row(screen, "training.sequence_length").query_one(Input).focus()
+        await until_shown(pilot, lambda: "Default: 2048." in text_of(screen, "#help"))
+        row(screen, "training.activation_checkpointing").query_one(Choice).focus()
+        await until_shown(pilot, lambda: "One of none, full, selective." in text_of(screen, "#help"))
+        screen.query_one("#group-model").focus()
+        await until_shown(pilot, lambda: "Enter unfolds" in text_of(screen, "#help"))
+
+
+async def test_alike_gpus_share_one_line(watchlist, estimate, make_snapshot, make_gpu, make_process):
+    busy = [make_gpu(at, [make_process(used=30)]) for at in range(1, 9)]
+    board = watchlist.update(make_snapshot([make_gpu(0), *busy]))
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until_shown(pilot, lambda: "8 x H100 80GB: 48.5 GiB free each" in text_of(screen, "#answer"))
+
+
+async def test_a_card_is_found_by_typing_a_part_of_its_name(watchlist, estimate):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = ScreenHost(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("f4", "enter")
+        await until_shown(pilot, lambda: isinstance(app.screen, SearchMenu))
+        await pilot.press(*"4090", "enter")
+        await until_shown(pilot, lambda: app.screen is screen)
+        await until_shown(pilot, lambda: screen.job is not None and screen.job.target.gpu == "rtx-4090")
+
+
+async def test_the_model_of_a_checked_job_is_recent_the_next_time(watchlist, estimate, tmp_path):
+    recent = RecentModels(tmp_path / "recent.json")
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, recent=recent)
+    app = ScreenHost(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: settled(screen))
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: recent.names() == (MODEL,))

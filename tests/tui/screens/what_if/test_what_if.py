@@ -44,6 +44,15 @@ def test_the_largest_fitting_and_the_largest_tight_value_are_found(swept):
     assert found.points[-1].device_bytes > 80 * GIB  # the crossing of the GPU's limit is visible
 
 
+def test_no_largest_value_is_below_the_jobs_own_if_that_fits(swept):
+    points = swept(current_value=4).points
+    points = tuple(replace(point, verdict="tight") if point.value == 2 else point for point in points)
+    for current, largest in ((4, 7), (1, 1)):
+        sweep = replace(swept(current_value=4), points=points, current_value=current)
+        assert sweep.largest is not None
+        assert sweep.largest.value == largest
+
+
 def test_without_a_fitting_value_there_is_no_largest(swept):
     assert swept(available=12).largest is None
     assert swept(available=12).largest_tight is None

@@ -36,6 +36,7 @@ class LineStyles:
 class _Line:
     """A row as it was drawn last."""
 
+    row: TableRow
     cells: tuple[CellText, ...]
     state: tuple[Fold | None, Marking, bool]
     strip: Strip
@@ -95,12 +96,15 @@ class RowPainter:
 
     def row(self, row: TableRow, marking: Marking, *, at_cursor: bool) -> Strip:
         """Return the line of a row."""
-        cells = tuple(row.cell(column) for column in self.columns)
         state = row.fold, marking, at_cursor
         line = self._lines.get(row.key)
-        if line is None or line.state != state or line.cells != cells:
-            line = self._lines[row.key] = _Line(cells, state, self._draw(row, cells, marking, at_cursor=at_cursor))
-        return line.strip
+        if line is not None and line.row is row and line.state == state:
+            return line.strip
+        cells = tuple(row.cell(column) for column in self.columns)
+        same = line is not None and line.state == state and line.cells == cells
+        strip = line.strip if line and same else self._draw(row, cells, marking, at_cursor=at_cursor)
+        self._lines[row.key] = _Line(row, cells, state, strip)
+        return strip
 
     def blank(self) -> Strip:
         """Return a line without a row."""

@@ -13,7 +13,7 @@ from ....widgets import budget_bar
 from .capacity import Capacity
 from .setting_words import settings_words
 
-_NAME_CELLS, _FIGURE_CELLS = 18, 12
+_NAME_CELLS, _FIGURE_CELLS = 18, 13
 
 
 def comparison_lines(kept: Budget, now: Budget, capacity: Capacity, *, width: int) -> list[Content]:

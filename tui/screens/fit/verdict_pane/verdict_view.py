@@ -143,14 +143,26 @@ class VerdictView(VerticalScroll):
         compact, width = self.size.height < _COMPACT_ROWS, self.scrollable_content_region.width
         fit = self._capacity.fit(budget) if self._capacity.devices else None
         large = [] if fit is None else headline(fit, budget, width=width, ascii_only=is_ascii_only(self))
-        head = verdict_lines(budget, fit, width=width, compact=compact)
-        head.insert(min(2, len(head)), self._method_line(budget))
-        self.query_one("#headline", StaticLines).show(Content("\n").join(large), layout=True)
+        head, words = verdict_lines(budget, fit, width=width, compact=compact)
+        words += self._method_lines(budget)
+        is_said = compact and fit is not None and fit.margin_bytes is not None  # by the headline
+        head = head if is_said else [*words, *head]
+        lines = self.query_one("#headline", StaticLines)
+        lines.display = bool(large)
+        lines.show(Content("\n").join(large), layout=True)
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
         self._draw_suggestions(budget, fit)
         self._draw_comparison(budget, width=width)
         notes = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in self._notes]
-        details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
+        details = [
+            *(words if is_said else ()),
+            *model_lines(budget),
+            Content(),
+            *phase_table(budget),
+            Content(),
+            *notes,
+            *remark_lines(budget),
+        ]
         self.query_one("#details", StaticLines).show(Content("\n").join(details), layout=True)
         self._draw_plot()
 
@@ -169,18 +181,18 @@ class VerdictView(VerticalScroll):
             lines = comparison_lines(self.kept, budget, self._capacity, width=width)
             table.show(Content("\n").join(lines), layout=True)
 
-    def _method_line(self, budget: Budget) -> Content:
+    def _method_lines(self, budget: Budget) -> list[Content]:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
         if self._refining:
-            return Content.styled("the step is being traced; its figure will replace this one", MUTED)
+            return [Content.styled("the step is being traced; its figure will replace this one", MUTED)]
         if self._replaced is None:
-            return Content()
+            return []
         new, old = budget.peak.device_bytes, self._replaced.peak.device_bytes
         change = f"{format_gib(abs(new - old), digits=2)} GiB {'more' if new > old else 'less'} than"
         if format_gib(new) == format_gib(old):
             change = "the same as"
         sentence = f"{METHOD_LABELS[budget.method]}: {change} the estimate before it, which was {format_gib(old)}"
-        return Content.styled(sentence, "bold $success")
+        return [Content.styled(sentence, "bold $success")]
 
     def _draw_plot(self) -> None:
         """Draw the plot where there is room for it; its widgets are made when they are needed first."""
@@ -200,8 +212,10 @@ class VerdictView(VerticalScroll):
             plot.show(sweeps[0])
 
 
-def verdict_lines(budget: Budget, fit: FitResult | None, *, width: int, compact: bool) -> list[Content]:
-    """Return the verdict, the peak, and the GPUs.
+def verdict_lines(
+    budget: Budget, fit: FitResult | None, *, width: int, compact: bool
+) -> tuple[list[Content], list[Content]]:
+    """Return the GPUs, and the verdict in words with the peak.
 
     Args:
         budget: the job's budget.
@@ -210,9 +224,8 @@ def verdict_lines(budget: Budget, fit: FitResult | None, *, width: int, compact:
         compact: leave out the legend, and share one line among unused GPUs.
     """
     if fit is None:
-        return [Content(_NO_GPUS), peak_line(budget)]
-    lines = [verdict_line(fit), peak_line(budget)]
-    lines += gpu_lines(fit, budget, width=width, placed_only=compact)
-    if fit.host is not None and fit.host.sentence not in fit.sentence:
-        lines.append(Content.styled(f"host: {fit.host.sentence}", MUTED))
-    return lines if compact else [*lines, gpu_legend()]
+        return [], [Content(_NO_GPUS), peak_line(budget)]
+    lines = gpu_lines(fit, budget, width=width, placed_only=compact)
+    if fit.host is not None and (fit.host.sentence not in fit.sentence or compact):
+        lines.append(Content.styled(f"host: {fit.host.sentence}", MUTED if fit.host.verdict == "fits" else WARNING))
+    return (lines if compact else [*lines, gpu_legend()]), [verdict_line(fit), peak_line(budget)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ _USER_WIDTH = 9
 _MAX_GPU_PARTS = 3
 """Of GPUs in more ranges than this, only the first are named."""
 STATUS_WIDTH = 12
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+_PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")
+"""Those before the script that say nothing about what runs."""
 
 
 def process_user(row: ProcessRow) -> str:
@@ -40,7 +44,11 @@ def process_status(row: ProcessRow) -> CellText:
         return CellText("! old figure", "over")
     if row.comparison:
         return CellText(_status_words(row), status_tone(row))
-    return CellText(row.no_budget_reason or ("? no budget" if row.problem else "-"), "muted")
+    return CellText(_reason(row), "muted")
+
+
+def _reason(row: ProcessRow) -> str:
+    return row.no_budget_reason or ("? no budget" if row.problem else "-")
 
 
 def process_command(row: ProcessRow, *, label: bool = True) -> str:
@@ -58,9 +66,16 @@ def process_command(row: ProcessRow, *, label: bool = True) -> str:
 
 
 def without_folder(command: str) -> str:
-    """Return a command line without the folder of its program, which is the same for most and leaves little room."""
-    program, blank, rest = command.partition(" ")
-    return f"{program.rpartition('/')[2]}{blank}{rest}" if program.startswith("/") else command
+    """Return a command line without what is the same for most and leaves little room: folders, and Python's options."""
+    words = command.split(" ")
+    if words[0].startswith("/"):
+        words[0] = words[0].rpartition("/")[2]
+    if _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        while len(words) > 1 and _PYTHON_OPTION.fullmatch(words[1]):
+            del words[1 : 3 if words[1] in ("-W", "-X") else 2]
+        if len(words) > 1 and words[1].startswith("/"):
+            words[1] = words[1].rpartition("/")[2] or words[1]
+    return " ".join(words)
 
 
 def figure_tone(row: ProcessRow) -> Tone:
@@ -94,16 +109,16 @@ def group_used(group: ProcessGroup) -> CellText:
     """Return the memory of all its processes; ``≥`` if some of them are of unknown size."""
     size = group.used_bytes
     words = format_gib(size) if size is None or not group.has_unknown_sizes else f"≥{format_gib(size)}"
-    return CellText(words, "muted" if any(row.gpu.is_stale for row in group.present) else "plain")
+    return CellText(words, "muted" if group.is_stale else "plain")
 
 
 def group_status(group: ProcessGroup) -> CellText:
     """Return the worst status of its processes, and how many of them have it if not all have."""
-    if any(row.gpu.is_stale for row in group.present):
+    if group.is_stale:
         return CellText("! old figure", "over")
     worst = worst_row(group.rows)
     if worst is None:
-        return _common_reason([process_status(row) for row in group.rows])
+        return _common_reason([_reason(row) for row in group.rows])
     rank = severity_rank(worst)
     compared = [row for row in group.rows if row.comparison]
     count = sum(severity_rank(row) == rank for row in compared)
@@ -113,19 +128,21 @@ def group_status(group: ProcessGroup) -> CellText:
     return CellText(counted if fits else status, status_tone(worst))
 
 
-def _common_reason(cells: Sequence[CellText]) -> CellText:
+def _common_reason(reasons: Sequence[str]) -> CellText:
     """Return why the most of a group have no budget; ``…`` says that others have another reason, or are being read."""
-    counts = Counter(cell.text for cell in cells if not cell.text.endswith("…"))
+    counts = Counter(reason for reason in reasons if not reason.endswith("…"))
     if not counts:
-        return cells[0]
+        return CellText(reasons[0], "muted")
     words, count = counts.most_common(1)[0]
-    return CellText(shorten(words if count == len(cells) else f"{words} …", STATUS_WIDTH), "muted")
+    return CellText(shorten(words if count == len(reasons) else f"{words} …", STATUS_WIDTH), "muted")
 
 
 def group_command(group: ProcessGroup) -> str:
     """Return the job's label and the words that the command lines of all processes begin with."""
     ranks = group.ranks or group.rows
-    words = printable(_common_words(tuple(dict.fromkeys(process_command(row, label=False) for row in ranks))))
+    words = _common_words(
+        tuple([row.process.command or row.process.name or row.process.note or "n/a" for row in ranks])
+    )
     what = _what(ranks[0], group.run.job if group.run else None)
     here, elsewhere = len(group.run.pids) if group.run else 0, group.ranks_elsewhere
     there = f" ({here} of {here + elsewhere} ranks here)" if elsewhere else ""
@@ -135,7 +152,7 @@ def group_command(group: ProcessGroup) -> str:
 def _what(row: ProcessRow, job: Job | None) -> str:
     """Return a job's label, and what a process is: ``Llama-3.1-8B, vLLM server``; the desktop's status says it."""
     named = None if row.kind == "desktop" else kind_label(row.kind, row.program_name)
-    return ", ".join(each for each in (printable(job.label) if job else None, named) if each)
+    return ", ".join(each for each in (printable(job.label) if job and job.has_label else None, named) if each)
 
 
 def _status_words(row: ProcessRow) -> str:
@@ -148,11 +165,10 @@ def _status_words(row: ProcessRow) -> str:
 
 @lru_cache(512)
 def _common_words(commands: tuple[str, ...]) -> str:
-    if len(commands) == 1:
-        return commands[0]
+    different = [without_folder(command) for command in dict.fromkeys(commands)]
     words: list[str] = []
-    for column in zip(*(command.split() for command in commands), strict=False):
+    for column in zip(*(command.split() for command in different), strict=False):
         if len(set(column)) > 1:
             break
         words.append(column[0])
-    return " ".join([*words, "…"])
+    return printable(different[0] if len(different) == 1 else " ".join([*words, "…"]))

@@ -1,0 +1,37 @@
+import pytest
+
+from vramtop.tui.screens.fit.verdict_pane.setting_words import settings_words
+from vramtop.tui.screens.fit.verdict_pane.suggestions import cost_words
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lora.rank": 16, "lora.targets": "all-linear", "lora.quantization": "nf4"}, "QLoRA rank 16 on all-linear"),
+        ({"lora": None}, "full fine-tuning"),
+        ({"parallel.strategy": "fsdp2", "parallel.data_shard": 8}, "FSDP over 8 GPUs"),
+        ({"parallel.strategy": "none", "parallel.data_shard": 1}, "no sharding"),
+        ({"training.activation_checkpointing": "full"}, "checkpointing full"),
+        ({"training.activation_offload": True, "training.loss": "fused-linear"}, "activations in CPU RAM, fused loss"),
+        ({"training.micro_batch": 2, "training.gradient_accumulation": 8}, "micro-batch 2, accumulation 8"),
+        ({"training.sequence_length": 4096, "training.compile": True}, "sequence length 4,096, compile yes"),
+    ],
+)
+def test_changes_read_as_an_engineer_says_them(changes, words):
+    assert settings_words(changes) == words
+
+
+@pytest.mark.parametrize(
+    ("costs", "words"),
+    [
+        (["about a third slower, same result"], "about a third slower; same result"),
+        (["about a third slower, same result", "trains adapters"], "about a third slower; trains adapters"),
+        (
+            ["same result; needs a fused loss", "half as much again, same result"],
+            "needs a fused loss; half as much again; same result",
+        ),
+        (["same result"], "same result"),
+    ],
+)
+def test_each_cost_is_said_once(costs, words):
+    assert cost_words(costs) == words
