@@ -51,6 +51,11 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
         return self.name or (self.model.id or "").rstrip("/").rpartition("/")[2] or "job"
 
     @property
+    def has_label(self) -> bool:
+        """True if its label says more than ``job``."""
+        return self.label != "job"
+
+    @property
     def engine_name(self) -> str | None:
         """Name of the engine that serves the model with as much cache as the GPU has room for; None: none does."""
         if self.training.mode != "inference" or self.inference is None:

@@ -15,6 +15,8 @@ _WORKING_ROLES = (re.compile(r"::Worker"), re.compile(r"::(EngineCore|scheduler)
 """Titles of the processes of a server that hold GPU memory: vLLM's workers, or its engine without any; SGLang's
 schedulers."""
 _NUMBER = re.compile(r"\d+")
+_RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+"""The ranks of one job have the same values of these."""
 _GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
 
 
@@ -69,7 +71,7 @@ def find_run_processes(requested: ProcessInfo, *, on_gpu: Collection[int] | None
         return RunProcesses(requested=requested, program=program, launcher=launcher, ranks=workers, self_started=True)
     if copies:
         program = _with_world_size(copies)
-    elif launcher is not None and any(rank.pid == program.pid for rank in ranks):
+    elif (launcher is not None or len(ranks) > 1) and any(rank.pid == program.pid for rank in ranks):
         program = ranks[0]  # rank 0 writes logs and checkpoints for all
     elif requested.is_helper and requested.is_spawned and not _holds_gpu_memory(program.pid, on_gpu):
         ranks = (requested,)
@@ -178,11 +180,33 @@ def _ranks(program: ProcessInfo, launcher: ProcessInfo | None) -> tuple[ProcessI
     if launcher is not None and program.environ is None:  # ranks are hidden: the launcher's children count
         children = [child for child in descendants(launcher) if child.launch == program.launch]
         return tuple(child for child in children if child.parent == launcher.pid) or (program,)
-    if launcher is None or not program.is_rank:
+    if not program.is_rank:
         return (program,)
+    if launcher is None:
+        return _ranks_of_any_starter(program)
     children = [child for child in descendants(launcher) if child.is_rank and child.launch == program.launch]
     by_rank = {child.rank_order: child for child in reversed(children)}  # a forked worker repeats its parent's rank
     return tuple(by_rank[rank] for rank in sorted(by_rank)) or (program,)
+
+
+def _ranks_of_any_starter(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
+    """Return the ranks that a site's own script started side by side: one program, one rendezvous, different ranks."""
+    starter = next(ancestors(program), None)
+    if starter is None or starter.pid <= 1 or not (program.environ or {}).get("WORLD_SIZE"):
+        return (program,)
+    alike = [
+        child
+        for child in descendants(starter)
+        if child.parent == starter.pid and child.is_rank and child.launch == program.launch
+        if _rendezvous(child) == _rendezvous(program)
+    ]
+    by_rank = {child.rank_order: child for child in alike}
+    return tuple(by_rank[rank] for rank in sorted(by_rank)) if len(alike) == len(by_rank) > 1 else (program,)
+
+
+def _rendezvous(process: ProcessInfo) -> tuple[str | None, ...]:
+    environ = process.environ or {}
+    return tuple(environ.get(name) for name in _RENDEZVOUS_VARIABLES)
 
 
 def _self_launched_ranks(program: ProcessInfo) -> tuple[ProcessInfo, ...]:

@@ -145,7 +145,7 @@ def _unavailable_bytes(reading: GpuReading) -> int:
 
 
 def _process_segment(row: ProcessRow, *, figures: bool, less_bytes: int = 0) -> BarSegment:
-    name = printable(row.job.label) if row.job else process_name(row.process)
+    name = printable(row.job.label) if row.job and row.job.has_label else process_name(row.process)
     size = format_gib(row.process.used_bytes)
     names = [name, *(f"{name[:length]}…" for length in _SHORT_NAMES if length < len(name) - 1)]
     if cell_len(name) != len(name):  # a cell has one character

@@ -12,7 +12,7 @@ from vramtop.estimator.common import ProcessLimitError, start_thread
 
 from ...board import AttachProgress
 from ...snapshot import WatchedJob
-from .candidates import MAX_RUNS, Candidates, reason_by_kind
+from .candidates import KIND_REASONS, MAX_RUNS, Candidates, reason_by_kind
 from .left_alone import LeftAlone
 
 if TYPE_CHECKING:
@@ -114,7 +114,9 @@ class AutomaticAttach:
             return self._candidates.reason(process, program)
         if self.enabled and not self._time:
             return reason_by_kind(process, program) or "reading…"
-        return reason_by_kind(process, program) or ("not attached" if self._live else None)
+        if self._live:
+            return reason_by_kind(process, program) or "not attached"
+        return reason_by_kind(process, program) or KIND_REASONS.get(program.kind)
 
     def progress(self) -> AttachProgress | None:
         """Return how many runs have been read; None: nothing is read by itself."""

@@ -31,7 +31,7 @@ MAX_RUNS = 256
 _SPARE_CANDIDATES = 1000
 _NUMBER = re.compile(r"\d+")
 _LOCAL_RANK = re.compile(r"\s--local[_-]rank[= ]\d+")
-_KIND_REASONS: dict[str, NoBudgetReason] = {
+KIND_REASONS: dict[str, NoBudgetReason] = {
     "server": "server", "notebook": "notebook", "desktop": "desktop", "helper": "helper", "other": "not training",
 }  # fmt: skip
 
@@ -79,7 +79,7 @@ def reason_by_kind(process: GpuProcess, program: KnownProgram) -> NoBudgetReason
     """Return why a process of this kind is not read; None: it may be read, if it is this machine's."""
     if program.kind == "unknown":
         return None if process.command or not process.note else "no access"
-    return None if program.may_have_job else _KIND_REASONS.get(program.kind)
+    return None if program.may_have_job else KIND_REASONS.get(program.kind)
 
 
 class Candidates:

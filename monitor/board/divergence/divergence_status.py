@@ -109,22 +109,22 @@ def as_far_as_known(comparison: Comparison, budget: Budget, missing: Sequence[st
     if comparison.status in ("unknown", "incomplete"):
         return comparison
     if missing:
-        names = " and ".join(key.rpartition(".")[2].replace("_", " ") for key in missing)
-        return _incomplete(comparison, f"its {names} {'is' if len(missing) == 1 else 'are'} not known")
+        keys = (key.rpartition(".")[2].replace("micro_batch", "micro-batch").replace("_", " ") for key in missing)
+        return _incomplete(comparison, f"; missing: {', '.join(keys)}")
     import msgspec  # not before there is a run
 
     directions = _DOUBTS.get(comparison.status, ())
     doubted = [name for name, each in msgspec.structs.asdict(budget.job.unsure).items() if each in directions]
     if not doubted:
         return comparison
-    return _incomplete(comparison, f"how its settings decide its {' and '.join(doubted)} is not understood")
+    components = " and ".join(doubted)
+    return _incomplete(comparison, f", not judged: how its settings decide its {components} is not understood")
 
 
 def _incomplete(comparison: Comparison, reason: str) -> Comparison:
     observed = comparison.observed_bytes
     held = "its memory is not known" if observed is None else f"holds {format_gib(observed)} GiB"
-    sentence = f"{held}, which cannot be judged: {reason}"
-    return replace(comparison, status="incomplete", sentence=sentence, trend=None, left_budget_at=None)
+    return replace(comparison, status="incomplete", sentence=f"{held}{reason}", trend=None, left_budget_at=None)
 
 
 def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> Status:
@@ -161,23 +161,23 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
     span = f"{format_gib(low)} to {format_gib(high)} GiB"
     match status:
         case "over" if observed is not None and observed < high + UNSEEN_BYTES:
-            return f"has held more than the budget's upper bound ({span}), and is barely below it now"
+            return f"has been above its upper bound ({span}), and is barely below it now"
         case "over":
             excess = format_gib((observed or 0) - high)
-            return f"holds {excess} GiB more than the budget's upper bound ({span})"
+            return f"{excess} GiB above its upper bound ({span})"
         case "under":
             lack = format_gib(low - (observed or 0))
-            return f"holds {lack} GiB less than the budget's lower bound ({span}) and does not grow"
+            return f"{lack} GiB below its lower bound ({span}), not growing"
         case "loading":
-            return "has not yet loaded all of its weights"
+            return "still loading weights"
         case "warming_up":
-            return "has loaded its weights and not yet reached its first full step"
+            return "weights are loaded, first full step not complete"
         case "on_budget" if observed is not None and observed < low:
             peak = tracker.peak_bytes or 0
-            held = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "what the budget predicts"
-            return f"has held {held} ({span}), and holds less at the moment"
+            held = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "its budget"
+            return f"has held {held} ({span}), holds less at the moment"
         case "on_budget":
-            return f"holds what the budget predicts ({span})"
+            return f"within budget ({span})"
         case "growing":
             return "grows although it should be steady"
         case "ended":

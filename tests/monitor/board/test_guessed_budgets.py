@@ -31,7 +31,7 @@ def status_of(make_budget: Any, make_snapshot: Any, make_gpu: Any, make_process:
 def test_a_run_with_missing_settings_is_incomplete_whatever_it_holds(status_of: Any, used: float) -> None:
     row = status_of(used, missing=("training.micro_batch", "training.sequence_length"))
     assert row.comparison.status == "incomplete"
-    assert "its micro batch and sequence length are not known" in row.comparison.sentence
+    assert "; missing: micro-batch, sequence length" in row.comparison.sentence
     assert row.comparison.difference_bytes is None
     assert not row.comparison.diverges
     assert row.has_guessed_budget

@@ -111,7 +111,7 @@ def test_an_incomplete_run_says_what_is_missing_and_never_diverges(machine, star
     assert board.gpus[0].has_guessed_budget
     assert row.missing == ("training.sequence_length",)
     assert row.comparison.status == "incomplete"
-    assert "its sequence length is not known" in row.comparison.sentence
+    assert "missing: sequence length" in row.comparison.sentence
 
 
 @pytest.mark.slow  # the worker is started twice
@@ -154,6 +154,8 @@ def test_nothing_is_read_of_a_recording_or_with_no_attach(machine, start, script
     recording = machine().read(pid, source=Source(kind="recording"))
     assert (recording.runs, recording.attach_progress) == ((), None)
     assert recording.processes[0].no_budget_reason is None
+    kernel = machine().read(pid, source=Source(kind="recording"), command="python3 -m ipykernel_launcher -f k.json")
+    assert kernel.processes[0].no_budget_reason == "notebook"
     off = machine(enabled=False).read(pid)
     assert (off.runs, off.processes[0].no_budget_reason) == ((), "not attached")
 

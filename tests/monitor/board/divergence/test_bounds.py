@@ -71,7 +71,7 @@ def test_a_step_beyond_the_bound_changes_the_status_at_once(
     sizes = [bound - band, bound + UNSEEN_BYTES + beyond, max(budget.peak.low_bytes, bound - band - 1 - beyond)]
     found = follow(budget, sizes)
     assert [each.status for each in found] == ["on_budget", "over", "on_budget"]
-    assert f"holds {format_gib(UNSEEN_BYTES + beyond)} GiB more" in found[1].sentence
+    assert f"{format_gib(UNSEEN_BYTES + beyond)} GiB above" in found[1].sentence
 
 
 class PendingJob:

@@ -100,7 +100,7 @@ def test_the_difference_is_relative_to_the_expected_memory(make_budget: Callable
     assert found.peak_usage is not None
     assert found.peak_usage.size_bytes == 60 * GIB
     assert found.diverges
-    assert "more than the budget's upper bound" in found.sentence
+    assert "above its upper bound" in found.sentence
 
 
 def test_a_process_that_reports_its_steps_is_judged_without_waiting(make_budget: Callable[..., Budget]) -> None:

@@ -80,6 +80,8 @@ class ProcessTable(ScrollView, can_focus=True):
         self.filter_words = ""
         self.cursor_row = 0
         """Position of the row under the cursor."""
+        self._moved = False
+        """The cursor follows its row; before the user has moved it, it stays at the top, in sight."""
         self.marks = Marks()
         self._view = TableView()
         self._rows: list[TableRow] = []
@@ -199,7 +201,7 @@ class ProcessTable(ScrollView, can_focus=True):
 
     def move_cursor(self, *, row: int) -> None:
         """Put the cursor on the row at this position, and scroll to it."""
-        self.cursor_row = max(0, min(row, len(self._rows) - 1))
+        self.cursor_row, self._moved = max(0, min(row, len(self._rows) - 1)), True
         page = self.size.height - _HEADER_LINES
         top = self.scroll_offset.y
         if page > 0 and not top <= self.cursor_row < top + page:
@@ -236,6 +238,7 @@ class ProcessTable(ScrollView, can_focus=True):
         """Show the processes of the run under the cursor."""
         if (row := self.selected) and row.fold == "folded":
             self._view.unfold(row)
+            self._moved = True
             self._refresh_rows()
             self.post_message(self.Folded())
 
@@ -291,7 +294,7 @@ class ProcessTable(ScrollView, can_focus=True):
         if is_figure(SORTED_BY[self.sort_key]) and SORTED_BY[self.sort_key] not in self.columns:
             self.sort_key = "STATUS"
             self._rows = view.rows(words=self.filter_words, by=self.sort_key)
-        if followed is not None:
+        if followed is not None and self._moved:
             self.cursor_row = position_of(followed, self._rows, self.cursor_row)
         self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
         self._measure()

@@ -57,6 +57,14 @@ def test_budget_larger_than_the_gpu_ends_in_an_arrow(make_row, make_gpu, make_pr
     assert "▶▏" in lines[2]
 
 
+def test_a_job_without_a_model_has_the_name_of_its_process(make_snapshot, make_gpu, make_process, make_budget):
+    watchlist = Watchlist(estimate=make_budget)
+    watchlist.add_run(WatchedJob(job=Job(), pids=((1, 1_000.0),)), "its model is not known")
+    gpu = make_gpu(0, [make_process(1, 60, command="python -u /data/tune.py")])
+    lines = drawn(watchlist.update(make_snapshot([gpu])).gpus[0])
+    assert "tune.py 60.0" in lines[1]
+
+
 def test_job_with_a_budget_is_drawn_first_so_that_both_bars_start_together(make_row, make_gpu, make_process):
     row = make_row(make_gpu(0, [make_process(2, 50), make_process(1, 20)]), need=20)
     cells, budget = held_cells(row, 70), budget_cells(row, 70)

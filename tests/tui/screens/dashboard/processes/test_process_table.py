@@ -12,7 +12,7 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.palette import STATUSES
-from vramtop.tui.screens.dashboard.processes.columns import columns_for
+from vramtop.tui.screens.dashboard.processes.columns import columns_for, without_folder
 from vramtop.tui.screens.dashboard.processes.process_rows import TableRow, in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.processes.process_table import ProcessTable
 
@@ -59,6 +59,31 @@ async def test_update_keeps_the_cursor_on_its_process(make_board, make_gpu, make
         table.show_board(make_board([make_gpu(0, [*three_processes, make_process(9, 5)])]), width=120)
         assert pids(table)[:4] == ["1", "2", "3", "9"]
         assert table.selected.row.process.pid == 1
+
+
+async def test_a_cursor_that_was_never_moved_stays_at_the_top(make_board, make_gpu, make_process):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.sort_key = "VRAM"
+        table.show_board(make_board([make_gpu(0, [make_process(1, 10)])]), width=120)
+        table.show_board(make_board([make_gpu(0, [make_process(1, 10), make_process(9, 50)])]), width=120)
+        assert (table.cursor_row, table.selected.row.process.pid) == (0, 9)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("/opt/env/bin/python3.11 -u -X dev /data/runs/7/train.py --lr 1", "python3.11 train.py --lr 1"),
+        ("python -W ignore -m sglang.launch_server --model-path /m", "python -m sglang.launch_server --model-path /m"),
+        ("python -uOO -c import time", "python -c import time"),
+        ("/usr/bin/python", "python"),
+        ("/srv/engine /data/model", "engine /data/model"),
+        ("./train", "./train"),
+    ],
+)
+def test_commands_are_shown_without_folders_and_python_options(command: str, shown: str) -> None:
+    assert without_folder(command) == shown
 
 
 async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_process, three_processes, monkeypatch):

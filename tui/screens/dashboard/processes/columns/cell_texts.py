@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ _USER_WIDTH = 9
 _MAX_GPU_PARTS = 3
 """Of GPUs in more ranges than this, only the first are named."""
 STATUS_WIDTH = 12
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+_PYTHON_OPTION = re.compile(r"-([bBdEiIOPqsSuvx]+|[WX].*)")
+"""Those before the script that say nothing about what runs."""
 
 
 def process_user(row: ProcessRow) -> str:
@@ -62,9 +66,16 @@ def process_command(row: ProcessRow, *, label: bool = True) -> str:
 
 
 def without_folder(command: str) -> str:
-    """Return a command line without the folder of its program, which is the same for most and leaves little room."""
-    program, blank, rest = command.partition(" ")
-    return f"{program.rpartition('/')[2]}{blank}{rest}" if program.startswith("/") else command
+    """Return a command line without what is the same for most and leaves little room: folders, and Python's options."""
+    words = command.split(" ")
+    if words[0].startswith("/"):
+        words[0] = words[0].rpartition("/")[2]
+    if _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        while len(words) > 1 and _PYTHON_OPTION.fullmatch(words[1]):
+            del words[1 : 3 if words[1] in ("-W", "-X") else 2]
+        if len(words) > 1 and words[1].startswith("/"):
+            words[1] = words[1].rpartition("/")[2] or words[1]
+    return " ".join(words)
 
 
 def figure_tone(row: ProcessRow) -> Tone:
@@ -141,7 +152,7 @@ def group_command(group: ProcessGroup) -> str:
 def _what(row: ProcessRow, job: Job | None) -> str:
     """Return a job's label, and what a process is: ``Llama-3.1-8B, vLLM server``; the desktop's status says it."""
     named = None if row.kind == "desktop" else kind_label(row.kind, row.program_name)
-    return ", ".join(each for each in (printable(job.label) if job else None, named) if each)
+    return ", ".join(each for each in (printable(job.label) if job and job.has_label else None, named) if each)
 
 
 def _status_words(row: ProcessRow) -> str:
