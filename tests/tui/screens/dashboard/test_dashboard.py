@@ -631,7 +631,9 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
     gpu = make_gpu(0, [make_process(1, 60)])
-    readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
+    readings = [
+        replace(gpu, utilisation_percent=percent) for percent in (51, 51, 62)
+    ]  # the second is read at once, with what is shown
     app = open_app([make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings)], interval=1.0)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
