@@ -22,7 +22,7 @@ from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snaps
 from vramtop.monitor.sources.early_sampler import EarlySampler
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.help import HelpScreen
-from vramtop.tui.app.messages import SourceFailed
+from vramtop.tui.app.messages import BoardUpdated, SourceFailed
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpus.gpu_area import GpuPanel
 from vramtop.tui.screens.dashboard.gpus.gpu_rows import GpuRows
@@ -631,14 +631,14 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
     gpu = make_gpu(0, [make_process(1, 60)])
-    readings = [
-        replace(gpu, utilisation_percent=percent) for percent in (51, 51, 62)
-    ]  # the second is read at once, with what is shown
-    app = open_app([make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings)], interval=1.0)
+    readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
+    first, second = (make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings))
+    app = open_app([first], interval=3_600.0)  # the second reading arrives when the test says so
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert "util 51 %" in "".join(written)
         written.clear()
+        app.post_message(BoardUpdated(app.watchlist.update(second)))
         await until_shown(pilot, lambda: written and "util 62 %" in screen_text(app))
         assert "62" in "".join(written)
         assert "util" not in "".join(written)
