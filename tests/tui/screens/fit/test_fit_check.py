@@ -96,7 +96,7 @@ async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, boa
         await retype(pilot, screen, "training.micro_batch", "9")
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
         assert "short 11.5" in text_of(screen, "#answer")
-        assert "= 9 sequences" in text_of(screen, "#answer")
+        assert "batch 9 sequences" in text_of(screen, "#answer")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

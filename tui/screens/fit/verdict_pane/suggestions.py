@@ -25,7 +25,13 @@ HEADINGS: dict[Verdict, str] = {
     "does_not_fit": "Nothing makes it fit; what comes closest",
     "unknown": "What makes it smaller",
 }
-_KEYS_HINT = "a digit applies (Alt+digit in a field), F10 undoes"
+_KEYS_HINTS = (
+    " · 1-9 applies (Alt+1-9 in a field), F10 undoes",
+    " · 1-9 applies (Alt+1-9 in a field)",
+    " · 1-9 applies",
+    "",
+)
+_SAME_RESULT = "same result"
 _MARK_CELLS, _NEED_CELLS = 4, 6
 
 
@@ -104,9 +110,8 @@ class Suggestions(StaticLines, can_focus=True):
         if not self.suggestions:
             return
         cursor = self._cursor if (self.has_focus if focused is None else focused) else None
-        heading, hint = HEADINGS[self.suggestions[0].verdict], f" · {_KEYS_HINT}"
-        if len(heading) + len(hint) > self._width:
-            hint = ""
+        heading = HEADINGS[self.suggestions[0].verdict]
+        hint = next((hint for hint in _KEYS_HINTS if len(heading) + len(hint) <= self._width), "")
         title = Content.assemble((heading, "bold"), (hint, MUTED))
         self._contents = [Content("\n").join([title, table_head(self._width)])]
         for at, suggestion in enumerate(self.suggestions):
@@ -126,7 +131,7 @@ def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Co
     mark = VERDICTS[suggestion.verdict]
     change_width, cost_width = _text_widths(width)
     change = wrap(settings_words(suggestion.changes), change_width)
-    cost = wrap(suggestion.why, cost_width)
+    cost = wrap(cost_words([part.why for part in suggestion.parts]), cost_width)
     need = f"{format_gib(suggestion.budget.peak.device_bytes):>{_NEED_CELLS}}"
     head = Content.assemble((f"{number} ", "bold"), (f"{mark.letter} ", f"bold {mark.colour}"), (need, "bold"))
     margin = Content(" " * (_MARK_CELLS + _NEED_CELLS))
@@ -135,6 +140,13 @@ def suggestion_content(number: int, suggestion: Suggestion, *, width: int) -> Co
         for at, (left, right) in enumerate(zip_longest(change, cost, fillvalue=""))
     ]
     return Content("\n").join(lines)
+
+
+def cost_words(costs: Sequence[str]) -> str:
+    """Return the costs of several changes, each once; that the result is the same only if that is so of all of them."""
+    parts = [part for cost in costs for part in cost.replace("; ", ", ").split(", ") if part != _SAME_RESULT]
+    is_same = all(_SAME_RESULT in cost for cost in costs)
+    return "; ".join(dict.fromkeys([*parts, *([_SAME_RESULT] if is_same else [])]))
 
 
 def _text_widths(width: int) -> tuple[int, int]:

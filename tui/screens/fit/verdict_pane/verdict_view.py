@@ -144,7 +144,7 @@ class VerdictView(VerticalScroll):
         fit = self._capacity.fit(budget) if self._capacity.devices else None
         large = [] if fit is None else headline(fit, budget, width=width, ascii_only=is_ascii_only(self))
         head, words = verdict_lines(budget, fit, width=width, compact=compact)
-        words.append(self._method_line(budget))
+        words += self._method_lines(budget)
         is_said = compact and fit is not None and fit.margin_bytes is not None  # by the headline
         head = head if is_said else [*words, *head]
         lines = self.query_one("#headline", StaticLines)
@@ -181,18 +181,18 @@ class VerdictView(VerticalScroll):
             lines = comparison_lines(self.kept, budget, self._capacity, width=width)
             table.show(Content("\n").join(lines), layout=True)
 
-    def _method_line(self, budget: Budget) -> Content:
+    def _method_lines(self, budget: Budget) -> list[Content]:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
         if self._refining:
-            return Content.styled("the step is being traced; its figure will replace this one", MUTED)
+            return [Content.styled("the step is being traced; its figure will replace this one", MUTED)]
         if self._replaced is None:
-            return Content()
+            return []
         new, old = budget.peak.device_bytes, self._replaced.peak.device_bytes
         change = f"{format_gib(abs(new - old), digits=2)} GiB {'more' if new > old else 'less'} than"
         if format_gib(new) == format_gib(old):
             change = "the same as"
         sentence = f"{METHOD_LABELS[budget.method]}: {change} the estimate before it, which was {format_gib(old)}"
-        return Content.styled(sentence, "bold $success")
+        return [Content.styled(sentence, "bold $success")]
 
     def _draw_plot(self) -> None:
         """Draw the plot where there is room for it; its widgets are made when they are needed first."""
