@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,7 +150,7 @@ class ScriptedSource:
         self.read_allowed.wait(30)
         snapshot = self.snapshots[min(self.reads, len(self.snapshots) - 1)]
         self.reads += 1
-        return snapshot
+        return replace(snapshot)  # each reading is a snapshot of its own
 
     def close(self) -> None:
         pass

@@ -13,8 +13,8 @@ import sys
 
 _MAX_BYTES = 4 * 2**30
 """Of address space for reading: a hostile script ends as a MemoryError."""
-_READING_NICE, _TRACING_NICE = 3, 19
-"""Priorities, below that of the screen."""
+_TRACING_NICE = 19
+"""The lowest priority; reading is over in a second, and somebody waits for it."""
 _ROOM = "vramtop.monitor.attach.automatic"
 
 
@@ -39,12 +39,12 @@ def main() -> None:
 
 
 def _limit(*, reads: bool) -> None:
-    """Lower the priority; limit the memory too, but not of torch, which reserves far more than it uses."""
-    with contextlib.suppress(OSError):
-        os.nice(_READING_NICE if reads else _TRACING_NICE)
-    if reads:
-        with contextlib.suppress(OSError, ValueError):
+    """Limit the memory for reading, and lower the priority of tracing: torch reserves far more than it uses."""
+    with contextlib.suppress(OSError, ValueError):
+        if reads:
             resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+        else:
+            os.nice(_TRACING_NICE)
 
 
 if __name__ == "__main__":

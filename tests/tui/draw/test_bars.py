@@ -140,4 +140,4 @@ def test_a_bar_is_written_in_the_colours_of_the_output() -> None:
 
 def test_a_bar_that_does_not_fit_its_scale_ends_in_an_arrow() -> None:
     beyond = BarRange(low_bytes=90 * GIB, high_bytes=100 * GIB)
-    assert budget_bar(width=40, scale=50 * GIB, marked=beyond, outlined=True, ascii_only=True).endswith(" >")
+    assert budget_bar(width=40, scale=50 * GIB, marked=beyond, outlined=True, ascii_only=True).endswith(">")

@@ -27,6 +27,7 @@ from ...job import LoadedJob
 from ...job.flags import flags_by_key
 
 _MAX_SUGGESTIONS = 6
+_VERDICT_WIDTH = len("! tight")
 _HEADINGS: dict[Verdict, str] = {
     "fits": "ways to make it fit, least costly first:",
     "tight": "nothing makes it fit; ways to make it tight, least costly first:",
@@ -165,7 +166,7 @@ def advice_lines(advice: Advice, loaded: LoadedJob, output: TextOutput) -> Itera
 
 def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:
     mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
-    plain = output.text(f"{mark.letter} {mark.word.lower()}")
+    plain = output.text(f"{mark.letter} {mark.word.lower()}".ljust(_VERDICT_WIDTH))
     need = f"{format_gib(peak.device_bytes):>6} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
     traced = ", traced" if suggestion.confirmed else ""
     first, *further = output.wrapped(f"{need}{traced}: {suggestion.why}", indent=f"  {plain} ", further=6 * " ")

@@ -75,7 +75,7 @@ async def settle(pilot: Any) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (100, 30)])
+@pytest.mark.parametrize("size", [(80, 24), (100, 26)])
 async def test_every_device_has_a_line_below_its_gpu(
     open_app: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make, size: tuple[int, int]
 ) -> None:

@@ -29,6 +29,7 @@ _WANTED: Mapping[PanelNeed, int] = {
     "diverging": FRAME_LINES + _MAX_GRAPH,
 }
 """Lines without graphs, and with graphs of good size."""
+_WANTED_WHERE_ROOM_IS_SHORT: Mapping[PanelNeed, int] = {**_WANTED, "calm": FRAME_LINES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ def _columns(needs: tuple[PanelNeed, ...], count: int, room: int) -> list[tuple[
     ends = combinations(range(1, len(needs)), count - 1)
     splits = ([needs[start:end] for start, end in pairwise((0, *cuts, len(needs)))] for cuts in ends)
     fitting = [split for split in splits if all(_sum(_LEAST, column) <= room for column in split)]
-    return min([even, *fitting], key=lambda split: max((_sum(_WANTED, column) for column in split), default=0))
+    wanted = _WANTED if _sum(_WANTED, needs) <= room * count else _WANTED_WHERE_ROOM_IS_SHORT
+    return min([even, *fitting], key=lambda split: max((_sum(wanted, column) for column in split), default=0))
 
 
 def _sum(heights: Mapping[PanelNeed, int], column: Sequence[PanelNeed]) -> int:
