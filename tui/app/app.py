@@ -53,12 +53,8 @@ class VramtopApp(ThemedApp, BoardApp):
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause the readings, and resume them"
-        ),
-        Binding(
-            "question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while a field is being typed into"
-        ),
+        Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
+        Binding("question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while you type in a field"),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("q", "quit", "Quit", tooltip="quit"),
     ]
@@ -106,8 +102,8 @@ class VramtopApp(ThemedApp, BoardApp):
     def termination_refusal(self) -> str | None:
         """Why no process can be terminated from here, in one sentence; None: they can be."""
         if self._options.read_only:
-            return "vramtop was started with --read-only: it ends no process."
-        return refusal_reason(self.board.snapshot.source) if self.board else "No process has been read yet."
+            return "vramtop was started with --read-only, so it does not end processes."
+        return refusal_reason(self.board.snapshot.source) if self.board else "No processes have been read yet."
 
     @property
     def selected_process(self) -> ProcessRow | None:
@@ -254,9 +250,9 @@ class VramtopApp(ThemedApp, BoardApp):
         for spec in SCREENS:
             if spec.from_any_screen or is_dashboard:
                 yield SystemCommand(spec.title, spec.command_help, lambda spec=spec: spec.open_from(self))
-        yield SystemCommand("Pause", "Pause the readings, or resume them", self.action_pause)
-        yield SystemCommand("Record", "Record to a file, or stop recording", self.action_record)
-        yield SystemCommand("ASCII", "Draw with ASCII characters only, or with all", self.action_toggle_ascii)
+        yield SystemCommand("Pause", "Pause or resume the readings", self.action_pause)
+        yield SystemCommand("Record", "Start or stop recording to a file", self.action_record)
+        yield SystemCommand("ASCII", "Draw with ASCII characters only, or with Unicode", self.action_toggle_ascii)
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
             yield from screen.commands()

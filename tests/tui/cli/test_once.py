@@ -34,8 +34,8 @@ def once_lines(board, **changes) -> list[str]:
 def test_each_line_is_complete_by_itself(board) -> None:
     lines = once_lines(board)
     assert lines[0] == "gpubox-3, driver 580.95, CUDA 13.0, 2 GPUs"
-    assert lines[1] == "GPU 0 NVIDIA H100 80GB HBM3 62.5 of 80.0 GiB used 17.0 free util 98 % 412 W 63 C"
-    assert "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB used 78.5 free util n/a W n/a C n/a" in lines
+    assert lines[1] == "GPU 0 NVIDIA H100 80GB HBM3 62.5 of 80.0 GiB in use 17.0 free util 98 % 412 W 63 C"
+    assert "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB in use 78.5 free util n/a W n/a C n/a" in lines
     assert any(line.startswith("pid 1 ana GPU 0 61.5 GiB budget 40.0 OVER python train.py --flag") for line in lines)
     assert any(line.startswith("pid 2 user n/a GPU 0 memory n/a") for line in lines)
     assert any(line.startswith("GPU 0 1.0 GiB n/a processes and unattributed") for line in lines)
@@ -64,7 +64,7 @@ def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said(
     board = watchlist.update(make_snapshot(gpus))
     lines = once_lines(board)
     assert [line[:6] for line in lines if line.startswith("GPU") and "used" in line] == ["GPU 0 ", "GPU 2 ", "GPU 3 "]
-    assert "GPU 0 NVIDIA H100 80GB HBM3 73.0 of 80.0 GiB used 6.5 free util 98 % 412 W 63 C" in lines
+    assert "GPU 0 NVIDIA H100 80GB HBM3 73.0 of 80.0 GiB in use 6.5 free util 98 % 412 W 63 C" in lines
     assert {line.split()[1] for line in lines if line.startswith("pid")} == {"1", "3"}
     assert "GPU 0 8.0 GiB 1 not displayed: --user ana,bo --gpu 0,2-3" in lines
     read = board_json(board)

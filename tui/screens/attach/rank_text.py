@@ -194,7 +194,7 @@ def _status_line(row: ProcessRow, now: float) -> Content:
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
     size = difference_label(comparison)
     difference = f" {size} GiB" if size else ""
-    phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
+    phase = f" · {PHASES[comparison.phase]}" if comparison.phase else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
     return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")

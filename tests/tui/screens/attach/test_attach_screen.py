@@ -87,7 +87,7 @@ async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job
         assert watchlist.runs() == ()
         await pilot.press(*"4096")
         await until_shown(pilot, lambda: [job.job.training.sequence_length for job in watchlist.runs()] == [4096])
-        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
         assert text_of(screen, "#problem") == ""
     watched = watchlist.runs()[0]
@@ -293,7 +293,7 @@ async def test_in_a_small_terminal_a_key_shows_the_settings(training, watchlist,
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         shown = lambda: [screen.query_one(name).display for name in ("#settings", "#memory")]  # noqa: E731 - short
         assert shown() == [False, True]
         await pilot.press("f6")
@@ -421,7 +421,7 @@ async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(
         await pilot.press("f5")
         assert pilot.app.screen is screen  # there is no step to draw yet
         await pilot.press(*"4096")
-        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
         step = pilot.app.screen

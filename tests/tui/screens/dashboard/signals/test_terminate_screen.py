@@ -375,7 +375,7 @@ async def test_footer_and_palette_offer_termination(open_app, make_process, size
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"read_only": True}, "vramtop was started with --read-only: it ends no process."),
+        ({"read_only": True}, "vramtop was started with --read-only, so it does not end processes."),
         ({"source": Source(kind="recording", path="run.jsonl")}, "played from a recording"),
         ({"source": Source(kind="demo")}, "played from a recording"),
     ],
