@@ -74,7 +74,7 @@ def test_without_utf8_the_report_is_ascii_in_80_columns(doctor):
     done = doctor(PYTHONIOENCODING="", PYTHONUTF8="0", LC_ALL="C")
     assert done.stdout.isascii()
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "only ASCII is drawn: the locale" in " ".join(done.stdout.split())
+    assert "drawn in ASCII: the locale" in " ".join(done.stdout.split())
 
 
 def test_a_missing_python_is_a_usage_error(doctor):

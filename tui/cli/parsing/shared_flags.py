@@ -73,7 +73,7 @@ def add_method_argument(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=("auto", "formula", "exact", "traced"),
         default="auto",
-        help="formula: closed form, parameters counted from the shape; exact: closed form, parameters counted on the "
+        help="formula: closed form, parameters counted from the config; exact: closed form, parameters counted on the "
         "built model; traced: one training step traced; auto: the most accurate that is available (default: auto).",
     )
 
