@@ -55,7 +55,7 @@ class Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name as people write it: ``h100-80gb``, ``H100``, ``RTX 4090``, ``4090``.
+    """Return the GPU of a name by its usual name: ``h100-80gb``, ``H100``, ``RTX 4090``, ``4090``.
 
     Raises:
         InputError: there is none; the nearest names are given.

@@ -81,9 +81,9 @@ def test_the_command_line_chooses_what_is_displayed_and_what_is_hidden_is_said(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--gpu", "x"], "'x' is no GPU: give indices, ranges, MIG devices or uuids"),
-        (["--only", "runing"], "'runing' is none of: running, diverging, mine"),
-        (["--user", "ana,,bo"], "'ana,,bo' is no list of users"),
+        (["--gpu", "x"], "'x' is not a GPU: give indices, ranges, MIG devices or uuids"),
+        (["--only", "runing"], "'runing' is not one of: running, diverging, mine"),
+        (["--user", "ana,,bo"], "'ana,,bo' is not a list of users"),
     ],
 )
 def test_a_mistyped_choice_is_one_sentence(arguments, sentence, capsys) -> None:
