@@ -67,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
         watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
     attach = _attach(options, watchlist, settings) if banner is None else None
+    if attach is None:
+        AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app import AppOptions, VramtopApp
