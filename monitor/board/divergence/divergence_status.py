@@ -164,10 +164,10 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
             return f"was above its upper bound ({span}), now just below it"
         case "over":
             excess = format_gib((observed or 0) - high)
-            return f"{excess} GiB above its upper bound ({span})"
+            return f"{excess} GiB above its upper bound of {format_gib(high)}"
         case "under":
             lack = format_gib(low - (observed or 0))
-            return f"{lack} GiB below its lower bound ({span}), not growing"
+            return f"{lack} GiB below its lower bound of {format_gib(low)}, not growing"
         case "loading":
             return "still loading weights"
         case "warming_up":
@@ -177,7 +177,7 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
             reached = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "its budget"
             return f"reached {reached} ({span}), holds less now"
         case "on_budget":
-            return f"within budget ({span})"
+            return f"expected {span}"
         case "growing":
             return "is growing although it should be steady"
         case "ended":

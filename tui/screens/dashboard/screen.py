@@ -65,7 +65,7 @@ class DashboardScreen(ProcessScreen):
             tooltip="dismiss the ended run under the cursor, or unpin a pending job",
         ),
         Binding("h", "host_line", "Host", show=False, tooltip="show or hide the host line: CPU, RAM, swap, load"),
-        Binding("escape", "show_all", "Show all"),
+        Binding("escape", "show_all", "Show all", key_display="Esc"),
     ]  # fmt: skip
 
     def __init__(self) -> None:

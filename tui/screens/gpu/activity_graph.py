@@ -52,8 +52,10 @@ class _Graph:
 
 
 _GRAPHS = (
-    _Graph("utilisation_percent", "compute", "share of time in which a program ran", COMPUTE_COLOUR),
-    _Graph("memory_utilisation_percent", "bandwidth", "share of time in which memory was used", BANDWIDTH_COLOUR),
+    _Graph("utilisation_percent", "compute", "share of time in which a kernel ran", COMPUTE_COLOUR),
+    _Graph(
+        "memory_utilisation_percent", "bandwidth", "share of time in which memory was read or written", BANDWIDTH_COLOUR
+    ),
 )
 
 

@@ -225,18 +225,18 @@ def _state(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Conten
     if details is None or details.level != "full":
         if board.snapshot.source.kind != "nvml":
             known = gpu.memory_utilisation_percent is not None
-            words = f"{'' if known else 'bandwidth, '}clocks, links and health of this GPU were not recorded"
+            words = f"{'' if known else 'bandwidth, '}the recording has no clocks, links and health of this GPU"
         elif paused:
-            words = "paused: Z resumes the readings, with clocks, links and health"
+            words = "paused: press Z to resume the readings"
         else:
             words = "… reading clocks, links and health"
         return Content.styled(words, MUTED).truncate(width, ellipsis=True)
     if details.clock_reasons is None:
         reason = details.reason("clock_reasons") or "not reported"
-        return Content.styled(f"what holds its clocks back is n/a: {printable(reason)}", MUTED).truncate(width)
+        return Content.styled(f"clock throttle reasons n/a: {printable(reason)}", MUTED).truncate(width)
     reasons = clock_reasons(details.clock_reasons)
     if not reasons:
-        return Content.styled("✓ nothing holds its clocks back", "$text-success")
+        return Content.styled("✓ clocks are not throttled", "$text-success")
     parts = [
         Content.assemble(reason_badge(reason), f"{' ' if reason.kind == 'slowed' else ': '}{reason.sentence}")
         for reason in reasons

@@ -143,7 +143,7 @@ class ProcessInfoScreen(Screen[None]):
         if self._rows:
             self.app.show_process(self._rows[0])
         else:
-            self.notify("This process is on no GPU now.", severity="warning")
+            self.notify("This process is not on a GPU now.", severity="warning")
 
     def action_leave(self) -> None:
         """Show all lines again; if all are shown, leave the screen."""
@@ -221,7 +221,7 @@ class ProcessInfoScreen(Screen[None]):
         if self._present:
             lines = figure_lines(self._rows, self._history, width, live=self._is_live, ascii_only=is_ascii_only(self))
         else:
-            lines = iter([Content.styled("It is on no GPU now: there are no figures.", MUTED)])
+            lines = iter([Content.styled("It is not on a GPU now, so there are no figures.", MUTED)])
         self.query_one("#figures", StaticLines).show(Content("\n").join(lines), layout=True)
 
     def _title(self, width: int) -> Content:
@@ -243,10 +243,10 @@ class ProcessInfoScreen(Screen[None]):
         words = box.value if box.display else ""
         parts = matching_parts(self._parts or self._listed_part, words)
         if self._problem is not None:
-            old = [Part("Below: as it was read before", ())] if self._parts and parts else []
+            old = [Part("Below: as last read", ())] if self._parts and parts else []
             parts = (Part("", (Content.styled(self._problem, "$text-warning"),)), *old, *parts)[:_MAX_PARTS]
         elif words.split() and not parts:
-            parts = (Part("", (Content.styled(f"no line has {words!r}; Esc shows all", MUTED),)),)
+            parts = (Part("", (Content.styled(f"no line contains {words!r}; Esc shows all", MUTED),)),)
         elif not parts:
             parts = (Part("", (Content.styled("… reading the process", MUTED),)),)
         for at in range(_MAX_PARTS):

@@ -313,7 +313,7 @@ async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_eff
         await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("x")
         await until_shown(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
-        await until_shown(pilot, lambda: "last settings count" in text_of(screen, "#problem"))
+        await until_shown(pilot, lambda: "last settings apply" in text_of(screen, "#problem"))
         await pilot.press("backspace")
         await until_shown(pilot, lambda: text_of(screen, "#problem") == "")
         screen.query_one("#row-model-id Input", Input).focus()
@@ -380,7 +380,7 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
-        assert "no memory on a GPU yet" in text_of(screen, "#bars")
+        assert "not hold GPU memory yet" in text_of(screen, "#bars")
         assert not screen.query_one(RunGraph).display
 
 
@@ -425,7 +425,7 @@ async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
         step = pilot.app.screen
-        await until_shown(pilot, lambda: "Not traced yet" in text_of(step, "#state"))
+        await until_shown(pilot, lambda: "Tracing the step" in text_of(step, "#state"))
         assert "GPU 80.0" in text_of(step, "#lines")
         go.set()
         await until_shown(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))

@@ -110,11 +110,11 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
         program.kill()
         program.wait()
         driver.gpus[0].processes = []
-        await until_shown(pilot, lambda: "It is on no GPU now" in screen_text(app))
+        await until_shown(pilot, lambda: "It is not on a GPU now" in screen_text(app))
         assert "data.bin" in screen_text(app)
         await pilot.press("r")
         await until_shown(pilot, lambda: f"There is no process {program.pid} here" in screen_text(app))
-        assert "as it was read before" in screen_text(app)
+        assert "as last read" in screen_text(app)
 
 
 async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(
@@ -136,7 +136,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         assert "CPU  1612 %" in text
         assert "12.0 GiB" in text
         assert "n/a: this GPU does not report it" in text
-        assert "n/a: the recording does not contain this figure" in text
+        assert "n/a: not in the recording" in text
         assert f"python train.py --seed {os.getpid()}" in text
         await pilot.press("i")
         await until_shown(pilot, lambda: not isinstance(app.screen, ProcessInfoScreen))
