@@ -380,7 +380,7 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
-        assert "no memory on a GPU yet" in text_of(screen, "#bars")
+        assert "not hold GPU memory yet" in text_of(screen, "#bars")
         assert not screen.query_one(RunGraph).display
 
 

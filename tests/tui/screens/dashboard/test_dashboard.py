@@ -256,7 +256,7 @@ async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_g
 async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
     open_app, make_snapshot, make_gpu, make_process
 ):
-    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 12 s; its figures are old"
+    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not returned for 12 s; its figures are old"
     hangs = Fault(field=None, code=NO_ANSWER, message=words)
     old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
     app = open_app([make_snapshot([make_gpu(0, [make_process(7, 30)]), old])])
@@ -594,7 +594,7 @@ async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapsh
         await opened(pilot, "FitCheckScreen")
         app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
         await until_shown(pilot, lambda: app.screen.job.model.id == "small")
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")  # the list of models, then the screen
         await until_shown(pilot, lambda: app.fit_draft is not None)
         await pilot.press("f")
         await opened(pilot, "ChoiceMenu")

@@ -192,7 +192,7 @@ async def test_a_recording_says_what_it_has_not(open_app, two_gpus) -> None:
 async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes_is_said_to_be_gone(
     open_app, two_gpus
 ) -> None:
-    message = "the driver hangs on this GPU: nvmlDeviceGetPcieThroughput has not come back for 7 s"
+    message = "the driver hangs on this GPU: nvmlDeviceGetPcieThroughput has not returned for 7 s"
     stale = replace(
         two_gpus.gpus[0], faults=(Fault(field=None, code=NO_ANSWER, message=message),), read_at=two_gpus.time - 7
     )
