@@ -155,7 +155,7 @@ class VramtopApp(ThemedApp, BoardApp):
             return  # it was overtaken
         self._set_board(message.board)
         for screen in reversed(self.screen_stack):
-            if isinstance(screen, ShowsBoard) and is_complete(screen):
+            if is_complete(screen) and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
             if not screen.is_modal:
                 break
@@ -193,7 +193,7 @@ class VramtopApp(ThemedApp, BoardApp):
         if board is not None:
             self.board = board
             screen = self.screen
-            if isinstance(screen, ShowsBoard) and is_complete(screen):
+            if is_complete(screen) and isinstance(screen, ShowsBoard):
                 screen.show_board(board)
 
     def push_once(self, screen: Screen[None]) -> None:
@@ -210,7 +210,7 @@ class VramtopApp(ThemedApp, BoardApp):
 
         if not self._is_opening:
             self._is_opening = True
-            self.run_worker(push, name="open screen")
+            self.run_worker(push(), name="open screen")
 
     def action_open_screen(self, name: str) -> None:
         """Open a screen of the registry."""
