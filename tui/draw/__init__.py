@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         high_water_label as high_water_label,
         join_to_width as join_to_width,
         left_and_right as left_and_right,
+        peak_place as peak_place,
         process_name as process_name,
         run_moments as run_moments,
         severity_rank as severity_rank,
@@ -141,8 +142,8 @@ else:
             "gpu_figures": "gpu_figure_parts hardware_cell power_words reason_badge",
             "labels": (
                 "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
-                "join_to_width left_and_right MUTED process_name run_moments SEPARATOR severity_rank shorten "
-                "signed_gib WORST_FIRST worst_row"
+                "join_to_width left_and_right MUTED peak_place process_name run_moments SEPARATOR severity_rank "
+                "shorten signed_gib WORST_FIRST worst_row"
             ),
             "memory_graph": (
                 "axis_labels column_sizes EIGHTHS graph_levels level_of level_rows Readings "
