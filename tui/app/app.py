@@ -16,7 +16,7 @@ from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
 
-from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, preload_screens
+from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
@@ -155,7 +155,7 @@ class VramtopApp(ThemedApp, BoardApp):
             return  # it was overtaken
         self._set_board(message.board)
         for screen in reversed(self.screen_stack):
-            if screen.is_mounted and isinstance(screen, ShowsBoard):
+            if is_complete(screen) and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
             if not screen.is_modal:
                 break
@@ -164,8 +164,8 @@ class VramtopApp(ThemedApp, BoardApp):
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now."""
         front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
-        mounted = front is not None and front.is_mounted
-        demand = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        complete = front is not None and is_complete(front)
+        demand = front.demand if complete and isinstance(front, DemandsFigures) else Demand()
         if self._options.demand.show(demand):
             self._sampler.read_soon()
 
@@ -193,7 +193,7 @@ class VramtopApp(ThemedApp, BoardApp):
         if board is not None:
             self.board = board
             screen = self.screen
-            if isinstance(screen, ShowsBoard):
+            if is_complete(screen) and isinstance(screen, ShowsBoard):
                 screen.show_board(board)
 
     def push_once(self, screen: Screen[None]) -> None:
@@ -204,7 +204,7 @@ class VramtopApp(ThemedApp, BoardApp):
                 await self.push_screen(screen)
             finally:
                 self._is_opening = False
-            if self.board and isinstance(screen, ShowsBoard):
+            if self.board and isinstance(screen, ShowsBoard) and is_complete(screen):
                 screen.show_board(self.board)
             self.update_demand()
 
@@ -330,7 +330,7 @@ class VramtopApp(ThemedApp, BoardApp):
             return
         self.check_size()
         for screen in self._dashboards():
-            if screen.is_mounted:
+            if is_complete(screen):
                 screen.show_feed()
 
     def _redraw(self, theme: Theme) -> None:

@@ -68,8 +68,9 @@ class ActivityGraph(CellRows):
 
     def show(self, gpu: GpuReading, histories: Histories) -> None:
         """Draw the history of a whole GPU."""
-        self._shown = gpu, histories
-        self._draw()
+        if self._shown != (gpu, histories):
+            self._shown = gpu, histories
+            self._draw()
 
     def _draw(self) -> None:
         height = self.size.height - 2  # a title above, the time below

@@ -18,7 +18,7 @@ from vramtop.monitor.snapshot import Demand
 from ...background import LatestOnlyTask
 from ...draw import MUTED, format_duration, left_and_right, printable, process_name
 from ...widgets import KeysLine, StaticLines
-from ..base import is_ascii_only
+from ..base import is_ascii_only, is_complete
 from .details_text import Part, detail_parts, listed_part, matching_parts
 from .figures_text import FIGURES, FigureHistory, figure_lines
 from .keys import PROCESS_KEYS
@@ -74,6 +74,8 @@ class ProcessInfoScreen(Screen[None]):
         self._read = read
         self._rows: tuple[ProcessRow, ...] = ()
         """The process on each of its GPUs, as of the last board that had it."""
+        self._board: Board | None = None
+        """The board that was shown last."""
         self._present = False
         """The latest board has it."""
         self._history = FigureHistory()
@@ -105,6 +107,8 @@ class ProcessInfoScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Read the details."""
+        if not is_complete(self):  # the app is being closed
+            return
         self.query_one("#parts").focus()
         if self.app.board:
             self.show_board(self.app.board)
@@ -121,12 +125,19 @@ class ProcessInfoScreen(Screen[None]):
 
     def show_board(self, board: Board) -> None:
         """Show the figures of this board."""
+        if board is self._board:
+            return
+        self._board = board
         rows = tuple(row for row in board.processes if row.process.key == self._key)
         self._present = bool(rows)
         if rows:
             self._rows = rows
             self._history.record(rows)
         self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Before the screen has its widgets it can only be left."""
+        return action == "leave" or is_complete(self)
 
     def action_read(self) -> None:
         """Read the details again."""
@@ -147,8 +158,8 @@ class ProcessInfoScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Show all lines again; if all are shown, leave the screen."""
-        box = self.query_one("#filter", Input)
-        if box.display:
+        box = self.query_one("#filter", Input) if is_complete(self) else None
+        if box and box.display:
             box.value, box.display = "", False
             self.query_one("#parts").focus()
         else:
@@ -214,7 +225,7 @@ class ProcessInfoScreen(Screen[None]):
 
     def _draw(self) -> None:
         """Draw title and figures."""
-        if not self.is_mounted or not self.size.width:
+        if not is_complete(self) or not self.size.width:
             return
         width = self.size.width - 2
         self.query_one("#title", StaticLines).show(self._title(width))
@@ -239,6 +250,8 @@ class ProcessInfoScreen(Screen[None]):
         return left_and_right(Content(" · ".join(facts)), right, width)
 
     def _draw_parts(self) -> None:
+        if not is_complete(self):
+            return
         box = self.query_one("#filter", Input)
         words = box.value if box.display else ""
         parts = matching_parts(self._parts or self._listed_part, words)

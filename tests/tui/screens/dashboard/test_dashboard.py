@@ -594,7 +594,7 @@ async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapsh
         await opened(pilot, "FitCheckScreen")
         app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
         await until_shown(pilot, lambda: app.screen.job.model.id == "small")
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")  # the list of models, then the screen
         await until_shown(pilot, lambda: app.fit_draft is not None)
         await pilot.press("f")
         await opened(pilot, "ChoiceMenu")
