@@ -21,7 +21,6 @@ from .text_output import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vramtop.estimator.budget import Budget, PhaseName
     from vramtop.monitor.board import GpuRow, ProcessRow
     from vramtop.monitor.board.divergence import Comparison, Status
     from vramtop.monitor.snapshot import GpuProcess
@@ -105,20 +104,6 @@ def badge(mark: Mark, name: str) -> Content:
     if mark.word in _BADGE_WORDS and name != "fits":
         return Content.styled(text, f"bold {on_colour(mark.colour)}")
     return Content.styled(text, _CALM_STYLES.get(name, MUTED))
-
-
-_PEAK_PLACES: dict[PhaseName, str] = {
-    "loading": "while loading",
-    "generation": "while generating",
-    "forward": "in the forward pass",
-    "backward": "in the backward pass",
-    "optimizer step": "in the optimizer step",
-}
-
-
-def peak_place(budget: Budget) -> str:
-    """Return when a budget has its peak: ``in the backward pass``."""
-    return "while serving" if budget.serving else _PEAK_PLACES[budget.peak.phase]
 
 
 def run_moments(row: ProcessRow) -> tuple[TimeMark, ...]:
