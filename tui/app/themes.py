@@ -65,6 +65,15 @@ class ThemedApp(TerminalApp):
         """The themes by name: vramtop's, then Textual's. Read before ``__init__`` could register any."""
         return {**{theme.name: theme for theme in THEMES}, **super().available_themes}
 
+    @property
+    def current_theme(self) -> Theme:
+        """The chosen theme; Textual asks for it with every line that it draws."""
+        if self._current_theme is None or self._current_theme.name != self.theme:
+            self._current_theme = super().current_theme
+        return self._current_theme
+
+    _current_theme: Theme | None = None
+
     def choose_theme(self, name: str | None) -> None:
         """Use the theme of this name; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
         wanted = self.get_theme(name or os.environ.get("TEXTUAL_THEME") or DEFAULT_THEME)
