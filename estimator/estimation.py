@@ -168,7 +168,7 @@ def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> No
     trained = model_trained_parameters(resolve_job(job), inventory)
     for pattern in trained.unmatched if trained else ():
         near = ", ".join(near_names(inventory, pattern))
-        raise InputError(f"training.trainable: no parameter of this model matches {pattern!r}; near are {near}")
+        raise InputError(f"training.trainable: no parameter of this model matches {pattern!r}; similar: {near}")
 
 
 def _with_known_trained(job: Job, arch: Architecture | None) -> Job:
@@ -229,7 +229,7 @@ def _held_model(
         if isinstance(arch, CannotTellError):
             return None
         shape = arch
-        assumed = f"The {other.role} model {label} is taken for one like the trained model: {error.message}."
+        assumed = f"The {other.role} model {label} is assumed to be like the trained model: {error.message}."
     return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
 
 

@@ -75,6 +75,6 @@ def shorter_sequences(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
             why="truncates longer sequences",
             slowdown=0.0,
             quality=0.5 * halvings,
-            source="nothing is lost where the examples are that short",
+            source="nothing is lost if the examples are that short",
         )
         halvings += 1

@@ -44,10 +44,10 @@ def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
         yield Change(
             kind="utilization",
             changes={"inference.gpu_memory_utilization": share},
-            why="less room beside vLLM" if lower < 0 else "less cache: fewer sequences at once",
+            why="less room beside vLLM" if lower < 0 else "less KV cache: fewer sequences at once",
             slowdown=round(-0.1 * lower if lower < 0 else 0.5 * lower, 3),
             quality=0.0,
-            source="the share is taken at the start, and what weights leave of it is cache",
+            source="vLLM takes its share at the start; what the weights leave of it is KV cache",
         )
 
 

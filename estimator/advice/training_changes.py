@@ -65,7 +65,7 @@ def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
             why=f"takes {parallel.world_size * factor} GPUs, {same}",
             slowdown=_MORE_GPUS_SLOWDOWN * (factor.bit_length() - 1),
             quality=0.0 if kept else 0.05,
-            source="the GPUs are missing elsewhere; communication as in arXiv:1910.02054",
+            source="takes GPUs from others; communication as in arXiv:1910.02054",
         )
         factor *= 2
 
@@ -104,7 +104,7 @@ _LOSS = (
         changes={"training.loss": "fused-linear"},
         why="same result; needs a fused loss such as Liger's",
         slowdown=0.01,
-        source="logits exist chunk by chunk only (arXiv:2410.10989)",
+        source="logits are never stored all at once (arXiv:2410.10989)",
     ),
     ChangeRule(
         kind="loss",
@@ -112,7 +112,7 @@ _LOSS = (
         changes={"training.loss": "chunked"},
         why="same result",
         slowdown=0.01,
-        source="the loss takes one chunk of the tokens after the other",
+        source="the loss is computed chunk by chunk",
     ),
 )
 
@@ -128,7 +128,7 @@ _CHECKPOINTING = (
         changes={"training.activation_checkpointing": "selective"},
         why="about a sixth slower, same result",
         slowdown=_FORWARD_SHARE / 2,
-        source="every second product is recomputed",
+        source="every second matrix product is recomputed",
     ),
     ChangeRule(
         kind="checkpointing",
@@ -174,7 +174,7 @@ _SHARDING = (
             job.strategy.fsdp and job.framework.loads_on_rank_zero and not job.parallel.load_on_rank_zero
         ),
         changes={"parallel.load_on_rank_zero": True},
-        why="one rank of a machine loads the checkpoint for all",
+        why="one rank per machine loads the checkpoint for all",
         source="accelerate's cpu_ram_efficient_loading",
     ),
     _more_gpus,
@@ -188,23 +188,23 @@ _OFFLOADING = (
         changes={"training.activation_offload": True},
         why="offloads activations to CPU RAM (slower)",
         slowdown=lambda job: 0.1 if job.training.activation_checkpointing == "full" else 0.5,
-        source="they pass PCIe twice; checkpoints are a small part of all (torch's save_on_cpu)",
+        source="they cross PCIe twice; checkpoints are a small part of them (torch's save_on_cpu)",
     ),
     ChangeRule(
         kind="cpu offload",
         applies=lambda job: job.parallel.cpu_offload == "none" and "optimizer" in job.strategy.cpu_offload,
         changes={"parallel.cpu_offload": "optimizer"},
-        why="the optimizer steps on the CPU (much slower)",
+        why="runs the optimizer on the CPU (much slower)",
         slowdown=0.8,
-        source="gradients and weights pass PCIe, and a CPU steps (ZeRO-Offload, arXiv:2101.06840)",
+        source="gradients and weights cross PCIe, and the CPU steps (ZeRO-Offload, arXiv:2101.06840)",
     ),
     ChangeRule(
         kind="cpu offload",
         applies=lambda job: job.parallel.cpu_offload != "all" and "all" in job.strategy.cpu_offload,
         changes={"parallel.cpu_offload": "all"},
-        why="weights come from CPU RAM for every use (much slower)",
+        why="fetches weights from CPU RAM for every use (much slower)",
         slowdown=1.5,
-        source="weights pass PCIe in forward and in backward, gradients once (torch's CPUOffloadPolicy)",
+        source="weights cross PCIe in forward and backward, gradients once (torch's CPUOffloadPolicy)",
     ),
 )
 _PRECISION = (
@@ -214,15 +214,15 @@ _PRECISION = (
             job.optimizer.smaller_states is not None and job.framework.bitsandbytes and not job.strategy.zero_stage
         ),
         changes=lambda job: {"training.optimizer": job.optimizer.smaller_states},
-        why="optimizer states in 8 bits",
+        why="8-bit optimizer states",
         quality=0.05,
-        source="no loss could be measured (arXiv:2110.02861)",
+        source="no measurable loss of quality (arXiv:2110.02861)",
     ),
     ChangeRule(
         kind="precision",
         applies=lambda job: job.precision.width == 4,
         changes={"training.precision": "bf16-mixed"},
-        why="faster; activations in 16 bits",
+        why="faster; 16-bit activations",
         slowdown=-0.5,
         quality=0.05,
         source="fp32 weights, 16-bit products (arXiv:1710.03740)",
@@ -231,7 +231,7 @@ _PRECISION = (
         kind="precision",
         applies=lambda job: not job.precision.half_weights and job.precision.dtype != "float16" and job.lora is None,
         changes={"training.precision": "bf16"},
-        why="16-bit weights and states: small updates are lost",
+        why="16-bit weights and optimizer states: small updates are lost",
         quality=0.4,
         source="updates below 1/256 of a weight round to nothing (arXiv:2010.06192)",
     ),
@@ -252,7 +252,7 @@ _ADAPTERS = (
         why="trains adapters on 4-bit frozen weights",
         slowdown=0.3,
         quality=0.65,
-        source="weights are unpacked for every product; close to 16-bit LoRA (arXiv:2305.14314)",
+        source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
     ),
     ChangeRule(
         kind="adapters",
@@ -261,7 +261,7 @@ _ADAPTERS = (
         why="4-bit frozen weights",
         slowdown=0.3,
         quality=0.05,
-        source="weights are unpacked for every product; close to 16-bit LoRA (arXiv:2305.14314)",
+        source="weights are dequantized for every product; close to 16-bit LoRA (arXiv:2305.14314)",
     ),
 )
 

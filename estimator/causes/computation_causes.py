@@ -10,7 +10,7 @@ from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseS
 
 _TRAINER_BATCH = 8
 """transformers' default of ``per_device_train_batch_size``."""
-_PATCH_FIX = "see that Liger or cut cross-entropy patches this model's class before it is made"
+_PATCH_FIX = "make sure that Liger or cut cross-entropy patches this model's class before it is made"
 _ATTENTION = (
     CauseRule(
         name="attention fused",
@@ -115,7 +115,7 @@ def _other_precisions(job: ResolvedJob) -> Iterator[Cause]:
         # scripts that set bf16=True train fp32 weights before transformers 5, which loads the checkpoint's own dtype
         f"{half}-mixed": (f"weights are fp32 under {half} autocast", COMMON if now.half_weights else SOME, wide),
         half: (f"{weights} are {half} throughout", COMMON if now.mixed else SOME, ""),
-        "fp32": ("weights and arithmetic are fp32", SOME, "see that bf16 or fp16 reaches the trainer"),
+        "fp32": ("weights and arithmetic are fp32", SOME, "make sure that bf16 or fp16 reaches the trainer"),
     }
     for precision, (description, plausibility, fix) in kinds.items():
         if precision != now.name:

@@ -125,7 +125,7 @@ def explain_divergence(budget: Budget, observation: Observation, estimate: Estim
             return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
     if parts and parts[0].name == "allocated":
         words = differing["cached"].sentence if "cached" in differing else "each part is as predicted"
-        return Divergence(sentence=f"tensors take what was predicted: {words}", parts=parts, explanations=())
+        return Divergence(sentence=f"tensors take as much as predicted: {words}", parts=parts, explanations=())
     figure = _Figure("device", observation.device_bytes, budget.steady_device_bytes)
     return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
 
@@ -133,8 +133,8 @@ def explain_divergence(budget: Budget, observation: Observation, estimate: Estim
 _MEASURE_LABELS: dict[Measure, str] = {
     "device": "observed",
     "allocated": "tensors take",
-    "outside": "held outside of torch",
-    "loaded": "held while loading",
+    "outside": "outside of torch",
+    "loaded": "while loading",
 }
 
 
@@ -178,8 +178,8 @@ def _unexplained(budget: Budget, estimate: Estimate) -> str:
     try:
         estimate(budget.job)
     except VramtopError as error:
-        return f"its settings cannot be searched: {error}"
-    return "no setting within two changes of the job would explain it"
+        return f"the search for causes failed: {error}"
+    return "no combination of up to two changed settings explains it"
 
 
 def _predictions(found: Collection[Explanation]) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _predictions(found: Collection[Explanation]) -> Iterator[str]:
     for _, alike in groupby(found, key=lambda each: each.group):
         group = list(alike)
         words = ", or ".join(each.description for each in group)
-        same = " (the same bytes: memory alone cannot tell)" if len(group) > 1 else ""
+        same = " (the same memory, so it cannot be told which)" if len(group) > 1 else ""
         fixes = [each.fix for each in group[:1] if each.fix]
         yield f"{format_gib(group[0].predicted_bytes)} GiB if {words}{same}{''.join(f'; {fix}' for fix in fixes)}"
 
@@ -227,14 +227,14 @@ def _cached(counters: AllocatorCounters, observed: int, expected: int, allocated
     flushed = counters.retries or 0
     times = "once" if flushed == 1 else f"{flushed} times"
     differs = observed - expected > max(_MIN_CACHED_BYTES, _CACHED_SHARE * allocated)
-    words = f"{format_gib(observed)} GiB are free in torch's cache at its peak, expected {format_gib(expected)}"
+    words = f"{format_gib(observed)} GiB free in torch's cache at its peak, expected {format_gib(expected)}"
     if differs:
         # blocks of one size do not serve another: lengths that vary, an evaluation between the steps
         words += ": fragmentation; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if flushed:
-        words += f"; the cache was flushed {times} for lack of memory"
+        words += f"; the cache was flushed {times} because memory ran out"
     if counters.out_of_memory:
-        words += f"; {counters.out_of_memory} allocations failed permanently"
+        words += f"; {counters.out_of_memory} allocations failed for good"
     return Part(name="cached", observed_bytes=observed, expected_bytes=expected, differs=differs, sentence=words)
 
 

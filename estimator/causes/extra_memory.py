@@ -129,7 +129,7 @@ def _second_model(training: TrainingBudget) -> Iterator[Cause]:
     fix = "precompute the reference's log-probabilities (precompute_ref_log_probs), or train adapters"
     yield Cause(
         name="second model",
-        description="the weights are there twice: a reference model, a teacher or a moving average",
+        description="there is a second copy of the weights: a reference model, a teacher or a moving average",
         plausibility=SOME if likely else RARE,
         allocated_bytes=weights,
         loading_bytes=weights,

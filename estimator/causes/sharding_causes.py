@@ -36,7 +36,7 @@ def _may_offload(job: ResolvedJob) -> bool:
 _NOT_SHARDED = (
     CauseRule(
         name="no process group",
-        description="each rank trains for itself: no process group, no buckets",
+        description="each rank trains on its own: no process group, no buckets",
         applies=lambda job: _could_shard(job) and job.strategy.buckets,
         plausibility=RARE,
         changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
@@ -103,7 +103,7 @@ _FSDP = (
 _GROUPS = (
     CauseRule(
         name="sharded by node",
-        description="each node shards for itself (hybrid sharding)",
+        description="each node shards on its own (hybrid sharding)",
         applies=lambda job: (
             _shards(job)
             and job.parallel.data_shard > _RANKS_PER_NODE
@@ -117,7 +117,7 @@ _GROUPS = (
     ),
     CauseRule(
         name="sharded over all",
-        description="all ranks shard together, not each group for itself",
+        description="all ranks shard together, not each group on its own",
         applies=lambda job: _shards(job) and job.parallel.data_replicate > 1,
         plausibility=SOME,
         changes=lambda job: {"parallel.data_shard": job.parallel.data_ranks, "parallel.data_replicate": 1},
@@ -133,14 +133,14 @@ _OFFLOAD = (
     ),
     CauseRule(
         name="offload optimizer",
-        description="the optimizer's states live in host memory",
+        description="the optimizer states are in host memory",
         applies=_may_offload,
         plausibility=RARE,
         changes={"parallel.cpu_offload": "optimizer"},
     ),
     CauseRule(
         name="offload all",
-        description="weights and states live in host memory",
+        description="weights and optimizer states are in host memory",
         applies=_may_offload,
         plausibility=RARE,
         changes={"parallel.cpu_offload": "all"},

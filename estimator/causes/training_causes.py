@@ -36,7 +36,7 @@ _CHECKPOINTING = (
         applies=lambda job: job.recomputes,
         plausibility=lambda job: USUAL if job.recomputes_selectively else COMMON,
         changes={"training.activation_checkpointing": "none"},
-        fix="see that the script calls model.gradient_checkpointing_enable(), or passes the setting on",
+        fix="make sure that the script calls model.gradient_checkpointing_enable(), or passes the setting on",
     ),
     # trl and unsloth switch it on by default, and so does peft's prepare_model_for_kbit_training
     CauseRule(
@@ -101,7 +101,7 @@ _STEP = (
     ),
     CauseRule(
         name="inference alone",
-        description="nothing is trained: inference or evaluation alone",
+        description="nothing is trained: inference or evaluation only",
         plausibility=UNLIKELY,
         changes={"training.mode": "inference"},
     ),
@@ -118,11 +118,11 @@ _ADAPTERS = (
     ),
     CauseRule(
         name="all weights trained",
-        description="all weights are trained, not adapters alone",
+        description="all weights are trained, not only adapters",
         applies=lambda job: job.lora is not None,
         plausibility=SOME,
         changes={"lora": None},
-        fix="see that the trainer is given the model that get_peft_model() returned, or peft_config",
+        fix="make sure that the trainer is given the model that get_peft_model() returned, or peft_config",
     ),
     CauseRule(
         name="quantization off",
@@ -148,7 +148,7 @@ _ADAPTERS = (
     ),
     CauseRule(
         name="fewer adapters",
-        description="adapters are on the query and value projections alone",
+        description="adapters are on the query and value projections only",
         applies=lambda job: job.lora is not None and job.lora.targets == "all-linear",
         plausibility=RARE,
         changes={"lora.targets": ["q_proj", "v_proj"]},
@@ -173,7 +173,7 @@ def _other_optimizers(job: ResolvedJob) -> Iterator[Cause]:
         description = f"the optimizer is {other.description}"
         yield Cause(
             name=f"optimizer {name}",
-            description="the optimizer's states are on the GPU, not paged" if resident else description,
+            description="the optimizer states are on the GPU, not paged" if resident else description,
             plausibility=SOME if resident else plausibility,
             changes={"training.optimizer": name},
         )

@@ -54,7 +54,7 @@ class CancelToken:
         """
         with self._lock:
             if self._cancelled:
-                raise CancelledError("given up before it began")
+                raise CancelledError("cancelled before it began")
             self._callbacks.append(callback)
         try:
             yield

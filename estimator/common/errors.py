@@ -18,7 +18,7 @@ class VramtopError(Exception):
     """
 
     exit_code = 3
-    title = "vramtop cannot go on"
+    title = "vramtop cannot continue"
 
     @property
     def message(self) -> str:

@@ -30,7 +30,7 @@ _SIZE = re.compile(r"\s*(\d+(?:[._]?\d+)*)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size as people write it.
+    """Return the bytes of a size by its usual name.
 
     ``GiB``, ``MiB`` and a bare ``G``, ``M`` are powers of 1024; ``GB`` and ``MB`` are powers of 1000, as in SI.
 

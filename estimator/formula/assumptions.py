@@ -46,7 +46,7 @@ def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> 
     if trained is None:
         return
     if trained.outside:
-        yield f"{trained.outside:,} parameters that are none of the model's train, after its blocks."
+        yield f"{trained.outside:,} parameters outside of the model train, after its blocks."
     patterns = trained.inferred or (job.trainable.patterns if job.trainable else None)
     if job.trainable and job.trainable.optional:
         patterns = tuple(sorted(name.removesuffix(".weight") for name in trained.names if name.endswith(".weight")))
@@ -69,17 +69,17 @@ def trained_warnings(job: ResolvedJob, trained: TrainedParameters | None, invent
         return
     if trained.scale != 1:
         yield (
-            f"{job.training.trainable_parameters:,} parameters train, and which is not known: the range allows for "
+            f"{job.training.trainable_parameters:,} parameters train, but it is not known which: the range allows for "
             "activations of all blocks and of none."
         )
     if trained.outside:
         yield (
-            f"It is not known where the {trained.outside:,} trained parameters are that the model does not have: the "
+            f"It is not known where the {trained.outside:,} trained parameters outside of the model are: the "
             "range allows for gradients through all blocks, as prompts and layers within the blocks need them."
         )
     for pattern in trained.unmatched:
         near = near_names(inventory, pattern) if inventory else ()
-        also = f"; near are {', '.join(near)}" if near else ""
+        also = f"; similar: {', '.join(near)}" if near else ""
         yield f"training.trainable: no parameter of this model matches {pattern!r}{also}. The range allows for both."
     if trained.guessed:
         yield "The patterns tell numbers in names apart that only the built model shows: method exact counts them."
@@ -93,9 +93,9 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
     yield f"CUDA context and cuBLAS workspaces as on {name}{lazy}."
     yield from _version_assumptions(job)
     if job.trains:
-        yield "Every sequence has the full length, and no padding mask is passed to attention."
+        yield "Every sequence has full length, and attention gets no padding mask."
         freed = "zeroed" if job.versions.zeroes_gradients else "set to None"
-        yield f"Gradients are {freed} between steps, and optimizer states exist (the second step or a later one)."
+        yield f"Gradients are {freed} between steps, and optimizer states exist (from the second step on)."
     yield from _optimizer_assumptions(job)
     if is_four_bit(job.lora) and not job.versions.keeps_quantized_inputs:
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
@@ -138,7 +138,7 @@ def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
     if job.optimizer.copies and job.optimizer.same_result and job.trains:
         yield f"The optimizer is {job.optimizer.description}; the fused one ({job.optimizer.same_result}) does not."
     if job.optimizer.on_host and job.trains:
-        yield "The optimizer's states live in host memory."
+        yield "The optimizer states are in host memory."
     if job.optimizer.paged:
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
 

@@ -55,7 +55,7 @@ class Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name as people write it: ``h100-80gb``, ``H100``, ``RTX 4090``, ``4090``.
+    """Return the GPU of a name by its usual name: ``h100-80gb``, ``H100``, ``RTX 4090``, ``4090``.
 
     Raises:
         InputError: there is none; the nearest names are given.
@@ -66,7 +66,7 @@ def find_gpu(name: str) -> Gpu:
         return found
     near = difflib.get_close_matches(_key(name), list(index), n=6, cutoff=0.5)
     names = list(dict.fromkeys(index[key].name for key in near))[:3] or [gpu.name for gpu in catalogue()[:8]]
-    raise InputError(f"no GPU {name!r} in the catalogue; near are {', '.join(names)}; or give --gpu-memory, like 80GiB")
+    raise InputError(f"no GPU {name!r} in the catalogue; similar: {', '.join(names)}; or give --gpu-memory, like 80GiB")
 
 
 def match_nvml_name(name: str, total_bytes: int | None = None) -> Gpu | None:

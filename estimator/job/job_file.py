@@ -48,7 +48,7 @@ def load_job(path: Path) -> Job:
     data = _read(path)
     job = job_from_mapping(data, where=str(path))
     if job.model.id is None and job.model.config is None:
-        raise InputError(f"{path}: no model is given; write [model] with an id, or [model.config]")
+        raise InputError(f"{path}: no model given; write [model] with an id, or [model.config]")
     others = [msgspec.structs.replace(other, id=_id_beside(path, other.id)) for other in job.other_models]
     model = msgspec.structs.replace(job.model, id=_id_beside(path, job.model.id))
     job = msgspec.structs.replace(job, model=model, other_models=others)

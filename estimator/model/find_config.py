@@ -85,7 +85,7 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> R
             config=spec.config, source="inline", where="model.config", label=spec.id or _inline_label(spec.config)
         )
     if not spec.id:
-        raise InputError("no model is given; set model.id, or write its config under [model.config]")
+        raise InputError("no model given; set model.id, or write its config under [model.config]")
     if names_user_code(spec.id):
         code = {"folder": str(Path(spec.code_folder or "").resolve()), "model": spec.id}
         return ResolvedModel(config={}, source="code", where=spec.id, label=spec.id, code=code)

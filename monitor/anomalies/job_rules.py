@@ -144,7 +144,7 @@ def _shared_gpus(context: RuleContext, job: dict[int, int], by_gpu: dict[int, li
             held_bytes=held,
             sentence=f"{_format_ranks(ranks)} of one job share this GPU ({format_pids(pids)}) and hold "
             f"{format_gib(held)} GiB together",
-            advice=f"NCCL refuses two ranks on one GPU, and each slows the other: {_ONE_GPU_PER_RANK_ADVICE}",
+            advice=f"NCCL refuses two ranks on one GPU, and they slow each other down: {_ONE_GPU_PER_RANK_ADVICE}",
         )
 
 

@@ -83,11 +83,11 @@ def _forgotten_anomaly(context: RuleContext, process: GpuProcess, later: GpuProc
     what = "Jupyter kernel" if _is_notebook(process) else "process"
     age = duration_text(context.age_seconds(process))
     does = (
-        f"has done nothing for {duration_text(idle)}"
+        f"has been idle for {duration_text(idle)}"
         if idle >= _MIN_IDLE_SECONDS
-        else f"has used {duration_text(process.cpu_seconds or 0.0)} of processor time in all"
+        else f"has used {duration_text(process.cpu_seconds or 0.0)} of CPU time in total"
     )
-    why = f"you have started {later.pid} on this GPU since" if later else "whatever started it has ended"
+    why = f"you have started {later.pid} on this GPU since" if later else "the program that started it has ended"
     kill = f"'kill {process.pid}' frees its memory"
     return Anomaly(
         kind="forgotten",
@@ -108,7 +108,7 @@ def find_ended(context: RuleContext) -> Iterator[Anomaly]:
             continue
         zombie = note.startswith(ZOMBIE_NOTE) and process.parent is not None
         why = (
-            f"its parent {process.parent} has not reaped it: end that one"
+            f"its parent {process.parent} has not reaped it: end the parent"
             if zombie
             else "one of its threads may hang in the driver, or another process shares the memory"
         )
@@ -139,6 +139,6 @@ def _hidden_memory(gpu: GpuReading, rest: int) -> Anomaly:
         gpu_index=gpu.index,
         pids=(),
         held_bytes=rest,
-        sentence=f"{format_gib(rest)} GiB belong to no visible process",
+        sentence=f"{format_gib(rest)} GiB do not belong to any visible process",
         advice=f"it may be {others}; if there is none, a process that has ended left it, and a GPU reset frees it",
     )

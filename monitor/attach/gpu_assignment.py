@@ -58,7 +58,7 @@ def assign_gpu(
         gpu=own,
         origin="NVML",
         certainty="likely" if known else "unsure",
-        note="it holds memory on several GPUs; the one where it holds the most counts" if known else unknown,
+        note="it holds memory on several GPUs; the GPU where it holds the most is used" if known else unknown,
         other_gpus=tuple(index for index in used if index != own),
     )
 
@@ -128,7 +128,7 @@ def _assign_by_environment(environment: GpuEnvironment, gpus: Sequence[GpuReadin
         return assigned(None, f"the GPU of {visible!r} cannot be found")
     uncertainty = None if by_uuid else _order_uncertainty(environment, gpus)
     if uncertainty is None and local_rank is None and (devices is None or len(devices) > 1):
-        uncertainty = "nothing states which of the GPUs that it sees it takes; this is the first"
+        uncertainty = "nothing says which of its visible GPUs it uses; this is the first"
     return assigned(gpu, uncertainty)
 
 
@@ -142,7 +142,7 @@ def _container_order(environment: GpuEnvironment, gpus: Sequence[GpuReading] | N
     if not environment.own_numbering or given == "all":
         return order, None
     if not given or given in _NO_GPUS or gpus is None:
-        return None, "it runs in a container, and nothing states which GPUs that was given"
+        return None, "it runs in a container, and nothing says which GPUs the container was given"
     indices = {find_device(entry.partition(":")[0], order, gpus, environment.mig_parents) for entry in given.split(",")}
     if None in indices:
         return None, f"it runs in a container that was given {given!r}, which names no GPU here"

@@ -57,6 +57,6 @@ def _unknown_notebook(kernel: ProcessInfo) -> str:
         found = []
     here = f" (its folder has {', '.join(found[:_MAX_NAMES])}{', ...' if len(found) > _MAX_NAMES else ''})"
     return (
-        f"Process {kernel.pid} is a Jupyter kernel, and which notebook it runs is not known here"
+        f"Process {kernel.pid} is a Jupyter kernel, and it is not known which notebook it runs"
         f"{here if found else ''}; vramtop estimate FILE{_NOTEBOOK} reads a notebook."
     )

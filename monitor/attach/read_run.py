@@ -135,7 +135,7 @@ def _with_model_config(reading: JobReading, environ: Mapping[str, str], *, pid: 
     name = str(found.value)
     if names_user_code(name):
         return _without_model(
-            reading, f"{name!r} is not the name of a model, and code that a process names is not run."
+            reading, f"{name!r} is not the name of a model, and vramtop does not run code that a process names."
         )
     try:
         model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))
@@ -223,5 +223,5 @@ def _warnings(run: RunProcesses) -> list[str]:
         )
     world_size = parse_rank((program.environ or {}).get("WORLD_SIZE"))
     if world_size is not None and world_size > len(run.ranks):
-        warnings.append(f"{len(run.ranks)} of {world_size} ranks are seen on this machine.")
+        warnings.append(f"{len(run.ranks)} of {world_size} ranks are visible on this machine.")
     return warnings

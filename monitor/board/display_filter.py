@@ -79,7 +79,7 @@ def parse_devices(text: str) -> DeviceChoice:
             uuids.append(part.lower())
         else:
             raise InputError(
-                f"{part or text!r} is no GPU: give indices, ranges, MIG devices or uuids: 0,2-3,0:3,GPU-5a3f"
+                f"{part or text!r} is not a GPU: give indices, ranges, MIG devices or uuids: 0,2-3,0:3,GPU-5a3f"
             )
     return DeviceChoice(frozenset(labels), tuple(uuids))
 

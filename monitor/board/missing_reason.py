@@ -22,7 +22,7 @@ class MissingReason:
     sentence: str
 
 
-NOT_ON_GPU_YET = MissingReason("on no GPU yet", "It holds no memory on a GPU yet.")
+NOT_ON_GPU_YET = MissingReason("on no GPU yet", "It does not hold GPU memory yet.")
 _ENDED = MissingReason("ended", "It has ended.")
 
 

@@ -99,7 +99,7 @@ def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | N
         return budget
     if devices:
         return None
-    return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is seen here"
+    return f"needs {format_gib(budget.ranks.highest.device_bytes)} GiB, and no GPU is visible here"
 
 
 def _check(

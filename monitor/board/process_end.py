@@ -47,11 +47,11 @@ def process_end(
     if counters and _failed_to_allocate(counters, ended_at):
         return "out_of_memory", "has run out of memory, as torch itself reports"
     if counters and (counters.ended is not None or counters.error):
-        return "ended", f"was ended by {counters.error}" if counters.error else "has come to its end"
+        return "ended", f"was ended by {counters.error}" if counters.error else "has finished"
     if kernel_killed:
         return (
             "out_of_memory",
-            "has ended when the kernel killed a process because host memory ran out: probably this one",
+            "ended when the kernel killed a process because host memory ran out, probably this one",
         )
     free = gpu.free_bytes
     if free is None or free >= max(_FULL_BYTES, round(_FULL_FRACTION * (gpu.total_bytes or 0))):
@@ -59,14 +59,14 @@ def process_end(
     nearly_full = f"its GPU was nearly full then ({format_gib(free)} GiB free)"
     if phase == "steady" and last_status not in ("over", "growing"):
         return "ended", f"has ended; {nearly_full}"
-    return "out_of_memory", f"has ended before it was steady, and {nearly_full}: it has probably run out of memory"
+    return "out_of_memory", f"ended before it was steady, and {nearly_full}: it has probably run out of memory"
 
 
 def peak_sentence(peak: PeakUsage | None, budget: Budget) -> str:
     """Return the peak memory of a process beside the peak that its budget predicts."""
     span = f"the budget predicts {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.high_bytes)}"
     if peak is None:
-        return f"its memory was never seen ({span})"
+        return f"its memory was never known ({span})"
     return f"held at most {format_gib(peak.size_bytes)} GiB; {span}"
 
 

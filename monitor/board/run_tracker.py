@@ -183,7 +183,7 @@ class RunTracker:
             tracked.ended_at, tracked.kernel_killed = reading.time, reading.live and self._kernel_killed
         status: Status
         if reading.live and self._is_running(row.process.key):
-            status, how = "ended", f"holds no memory on GPU {row.gpu.label} any more, and still runs"
+            status, how = "ended", f"no longer holds memory on GPU {row.gpu.label}, but is still running"
         else:
             status, how = process_end(
                 last.status,

@@ -20,7 +20,7 @@ class InterpreterFacts:
     named_by: str
     """Why it is considered: ``--python``, a variable, or that it runs vramtop."""
     torch: str | None = None
-    """Version; None: it has no torch with transformers, or does not run."""
+    """Version; None: it has torch and transformers not both installed, or it does not run."""
     transformers: str | None = None
     peft: str | None = None
     answered: bool = True

@@ -76,7 +76,7 @@ def _gpu_issues(gpu: GpuFacts) -> Iterator[Issue]:
     if gpu.compute_mode == "prohibited":
         yield Issue("warning", f"{name}: its compute mode lets no CUDA program run")
     if (gpu.slowest_seconds or 0.0) >= _SLOW_CALL_SECONDS:
-        sentence = f"{name}: {gpu.slowest_call} took {gpu.slowest_seconds:.2f} s; the figures will lag behind"
+        sentence = f"{name}: {gpu.slowest_call} took {gpu.slowest_seconds:.2f} s; the figures will lag"
         yield Issue("warning", sentence)
 
 
@@ -102,7 +102,7 @@ def _permission_issues(access: PermissionFacts, system: SystemFacts) -> Iterator
         sentence = "this system or Python has no pidfds: a process's start time is checked before it is ended instead"
         yield Issue("note", sentence)
     if system.own_pid_namespace:
-        sentence = "this is a container with pids of its own: the driver may report other pids than those seen here"
+        sentence = "this container has its own pid namespace: the driver may report other pids than those visible here"
         yield Issue("note", sentence)
 
 

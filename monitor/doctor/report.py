@@ -50,7 +50,7 @@ def collect_report(
     try:
         paths = find_interpreters(python, environ)
     except InputError:
-        raise InputError("--python: no such program; give the path of a Python that has torch") from None
+        raise InputError("--python: no such program; give the path of a Python with torch") from None
     driver_process = DriverProcess()  # forks, so it must start before any thread
     redactor = make_redactor(environ)
     interpreters = InterpreterProbes(paths, environ, python, redactor)

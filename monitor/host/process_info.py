@@ -139,7 +139,7 @@ def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
         sentence = f"Process {pid} is hidden from this user; run vramtop as its owner or as root."
         raise UnreadableProcessError(sentence, reason="no access") from None
     if start_time is not None and not is_same_start(started, start_time):
-        sentence = f"Process {pid} is another one by now: the one that was meant has ended."
+        sentence = f"Process {pid} is a different one now: the one that was meant has ended."
         raise UnreadableProcessError(sentence, reason="ended")
     return _process_info(process, started, argv)
 

@@ -39,7 +39,7 @@ def refusal_reason(source: Source) -> str | None:
     """Return why none of a source's processes can be ended, in one sentence; None if they run on this machine."""
     if source.kind == "nvml":
         return None
-    return "These processes are played from a recording; they are not of this machine now, and none is ended."
+    return "These processes come from a recording, not from this machine now; none is ended."
 
 
 class ProcessTermination:
@@ -129,7 +129,7 @@ class ProcessTermination:
         except OSError:
             raise _ended_error(pid) from None
         if not self._is_same(stat.start_time(boot_time())):
-            raise NotTerminatedError(f"Process {pid} is another one by now: the one that was shown has ended.")
+            raise NotTerminatedError(f"Process {pid} is a different one now: the one that was shown has ended.")
         if self._has_ended():
             raise _ended_error(pid)
         if is_kernel_thread(pid):
@@ -217,10 +217,10 @@ def _refuse_protected(process: GpuProcess) -> None:
     if process.start_time is None:
         why = process.note or "its start time is unknown"
         raise NotTerminatedError(
-            f"Process {pid} cannot be distinguished from another one with that pid ({why}), so it is not ended."
+            f"Process {pid} cannot be told from another one with the same pid ({why}), so it is not ended."
         )
     if pid in (os.getpid(), *ancestor_pids(os.getpid())):
-        raise NotTerminatedError(f"Process {pid} is vramtop itself or has started it; q quits vramtop.")
+        raise NotTerminatedError(f"Process {pid} is vramtop itself or started it; press q to quit vramtop.")
 
 
 def _ended_error(pid: int) -> NotTerminatedError:

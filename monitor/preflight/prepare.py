@@ -121,5 +121,5 @@ def _within(seconds: float, estimate: Callable[[], Budget]) -> Budget:
 def _hub_access(job: Job, environ: Mapping[str, str]) -> HubAccess:
     location = find_model_location(job, environ)
     if location is None or location.hub_id is None:
-        return HubAccess(answer="open", message="nothing is to be downloaded", token_from=None)
+        return HubAccess(answer="open", message="nothing needs to be downloaded", token_from=None)
     return query_hub_access(location.hub_id, environ)

@@ -69,9 +69,9 @@ FIT_CHECK = (
     Step("verdict after the model", (" ",), r"DOES NOT FIT|FITS", limit=None, hidden=True),
     Step("tab in the form", ("\t", "\t", "\t")),
     Step("shift+tab in the form", ("\x1b[Z", "\x1b[Z")),
-    Step("fit check closed (Esc)", ("\x1b",), r"GPUs · every"),
+    Step("fit check closed (Esc)", ("\x1b",), r"GPUs? · every"),
     Step("second fit check (f)", ("f",), r"as you left it|Fit check", limit=OPEN_SECONDS),
-    Step("closed", ("\x1b",), hidden=True, shows=r"GPUs · every"),
+    Step("closed", ("\x1b",), hidden=True, shows=r"GPUs? · every"),
 )
 SCRIPTS: Mapping[str, tuple[Step, ...]] = {"dashboard": DASHBOARD, "fit check": FIT_CHECK}
 

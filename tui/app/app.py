@@ -16,7 +16,7 @@ from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
 
-from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, preload_screens
+from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from ..tty import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
@@ -53,12 +53,8 @@ class VramtopApp(ThemedApp, BoardApp):
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause the readings, and resume them"
-        ),
-        Binding(
-            "question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while a field is being typed into"
-        ),
+        Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
+        Binding("question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while you type in a field"),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("q", "quit", "Quit", tooltip="quit"),
     ]
@@ -106,8 +102,8 @@ class VramtopApp(ThemedApp, BoardApp):
     def termination_refusal(self) -> str | None:
         """Why no process can be terminated from here, in one sentence; None: they can be."""
         if self._options.read_only:
-            return "vramtop was started with --read-only: it ends no process."
-        return refusal_reason(self.board.snapshot.source) if self.board else "No process has been read yet."
+            return "vramtop was started with --read-only, so it does not end processes."
+        return refusal_reason(self.board.snapshot.source) if self.board else "No processes have been read yet."
 
     @property
     def selected_process(self) -> ProcessRow | None:
@@ -159,7 +155,7 @@ class VramtopApp(ThemedApp, BoardApp):
             return  # it was overtaken
         self._set_board(message.board)
         for screen in reversed(self.screen_stack):
-            if screen.is_mounted and isinstance(screen, ShowsBoard):
+            if is_complete(screen) and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
             if not screen.is_modal:
                 break
@@ -168,8 +164,8 @@ class VramtopApp(ThemedApp, BoardApp):
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now."""
         front = next((screen for screen in reversed(self.screen_stack) if not screen.is_modal), None)
-        mounted = front is not None and front.is_mounted
-        demand = front.demand if mounted and isinstance(front, DemandsFigures) else Demand()
+        complete = front is not None and is_complete(front)
+        demand = front.demand if complete and isinstance(front, DemandsFigures) else Demand()
         if self._options.demand.show(demand):
             self._sampler.read_soon()
 
@@ -197,7 +193,7 @@ class VramtopApp(ThemedApp, BoardApp):
         if board is not None:
             self.board = board
             screen = self.screen
-            if isinstance(screen, ShowsBoard):
+            if is_complete(screen) and isinstance(screen, ShowsBoard):
                 screen.show_board(board)
 
     def push_once(self, screen: Screen[None]) -> None:
@@ -208,7 +204,7 @@ class VramtopApp(ThemedApp, BoardApp):
                 await self.push_screen(screen)
             finally:
                 self._is_opening = False
-            if self.board and isinstance(screen, ShowsBoard):
+            if self.board and isinstance(screen, ShowsBoard) and is_complete(screen):
                 screen.show_board(self.board)
             self.update_demand()
 
@@ -254,9 +250,9 @@ class VramtopApp(ThemedApp, BoardApp):
         for spec in SCREENS:
             if spec.from_any_screen or is_dashboard:
                 yield SystemCommand(spec.title, spec.command_help, lambda spec=spec: spec.open_from(self))
-        yield SystemCommand("Pause", "Pause the readings, or resume them", self.action_pause)
-        yield SystemCommand("Record", "Record to a file, or stop recording", self.action_record)
-        yield SystemCommand("ASCII", "Draw with ASCII characters only, or with all", self.action_toggle_ascii)
+        yield SystemCommand("Pause", "Pause or resume the readings", self.action_pause)
+        yield SystemCommand("Record", "Start or stop recording to a file", self.action_record)
+        yield SystemCommand("ASCII", "Draw with ASCII characters only, or with Unicode", self.action_toggle_ascii)
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
             yield from screen.commands()
@@ -334,7 +330,7 @@ class VramtopApp(ThemedApp, BoardApp):
             return
         self.check_size()
         for screen in self._dashboards():
-            if screen.is_mounted:
+            if is_complete(screen):
                 screen.show_feed()
 
     def _redraw(self, theme: Theme) -> None:

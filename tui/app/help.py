@@ -15,51 +15,51 @@ from ..screens import SCREENS, ScreenSpec
 from ..screens.dashboard import DashboardScreen, ProcessTable
 
 _OTHER_KEYS = (
-    ("Tab", "to the GPUs and back; arrow keys choose a GPU where they are shown as rows"),
-    ("Ctrl+P", "all commands, and the themes"),
-    ("Ctrl+L", "draw the whole screen again; Ctrl+Z suspends, fg in the shell resumes"),
+    ("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),
+    ("Ctrl+P", "all commands and themes"),
+    ("Ctrl+L", "redraw the screen; Ctrl+Z suspends, fg in the shell resumes"),
 )
 """Keys of Textual, or without a binding on the dashboard."""
 _ATTACH_GRAPH = (
-    ("colours", "the budget by component: faint is still to come, full is held; red is beyond the budget"),
+    ("colours", "the budget by component: solid is in use, faint is still expected, red is beyond the budget"),
     ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
-    ("below it", "the phases of the run (S start, C context, L loading, F first step), and when it left its budget"),
-    ("KNOWN BY", "the source of the peak: the probe, the driver, or readings this far apart"),
+    ("below it", "the phases of the run (start, context, loading, first step, steady) and when it left its budget"),
+    ("KNOWN BY", "who measured the peak: the probe, the driver, or readings at this interval"),
 )
 _BARS = (
-    ("held", "what is on the GPU now: each process, ▓ unattributed, ░ reserved by the driver; red: beyond its budget"),
-    ("budget", "what its jobs should hold, by component; the scale is the whole GPU, as for held"),
-    ("├──┤", "the range of that budget: a job outside it is over or under; hatched: settings are guessed"),
-    ("·", "what the allocator's cache keeps beyond the components"),
-    ("┈", "the budget in the graph, whose height is the memory of the GPU"),
+    ("in use", "memory in use now: each process, ▓ unattributed, ░ reserved by the driver; red: beyond the budget"),
+    ("budget", "what its jobs should use, by component, at the same scale: the whole GPU"),
+    ("├──┤", "the range of that budget: a job outside it is OVER or UNDER; hatched: settings are guessed"),
+    ("·", "what PyTorch's allocator keeps cached beyond the components"),
+    ("┈", "the budget in the graph; the top of the graph is the GPU's memory"),
     ("┃", "where the budget ends, on the one-line bars"),
-    ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; bars are scaled to its memory"),
-    ("n/a", "not known; details say why"),
+    ("0:3", "a MIG device: GPU 0, GPU instance 3 (0:3:1: compute instance 1); its bars are scaled to its own memory"),
+    ("n/a", "not available; the details say why"),
 )
 _TABLE = (
-    ("▸ ▾", "a run, or processes of one program: its processes are folded away, or shown below it"),
-    ("* ~", "marked, for k: all of the row's processes, or some"),
-    ("MAX", "of a run: the most that a rank holds; BUDGET and DIFF are of that rank"),
-    ("SPREAD", "of a run: how much more that is than the rank with the least holds"),
+    ("▸ ▾", "a run, or processes of one program: folded, or unfolded with its processes below"),
+    ("* ~", "marked for k: all processes of the row, or some"),
+    ("MAX", "for a run: memory of the rank that holds the most; BUDGET and DIFF are those of this rank"),
+    ("SPREAD", "for a run: highest rank minus lowest rank"),
     ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
 )
 _STATUS_HELP = {
-    "loading": "has not loaded all of its weights yet",
-    "warming_up": "has not reached its first full step yet",
-    "on_budget": "holds what was predicted",
-    "over": "holds more than the upper bound: settings differ, or a leak",
-    "under": "holds less than the lower bound, and does not grow",
-    "growing": "should be steady, and is not",
-    "incomplete": "settings of its job are missing, so its budget is a guess: Enter asks for them",
-    "ended": "is no longer on its GPU; stays until it is dismissed",
-    "out_of_memory": "ended because it ran out of memory, by its last message or reading",
+    "loading": "is still loading its weights",
+    "warming_up": "has not finished a full step yet",
+    "on_budget": "holds what its budget predicts",
+    "over": "holds more than the upper bound: different settings, or a leak",
+    "under": "holds less than the lower bound and is not growing",
+    "growing": "should be steady but keeps growing",
+    "incomplete": "settings of its job are missing, so its budget is a guess: press Enter to fill them in",
+    "ended": "is no longer on its GPU; listed until you dismiss it (x)",
+    "out_of_memory": "ended because it ran out of memory, judging by its last message or reading",
     "unknown": "its memory cannot be read",
 }
 _VERDICT_HELP = {
-    "fits": "even its upper bound fits",
+    "fits": "the upper bound fits, too",
     "tight": "the expected peak fits, the upper bound does not",
-    "does_not_fit": "the expected peak does not fit in the available memory",
-    "unknown": "the available memory of the GPUs is not known",
+    "does_not_fit": "the expected peak does not fit into the available memory",
+    "unknown": "how much GPU memory is available is not known",
 }
 
 
@@ -127,7 +127,7 @@ def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
     known = [binding for binding in bindings if isinstance(binding, Binding)]
     for binding in known:
         if binding.tooltip:
-            shown = binding.key_display or binding.key
+            shown = binding.key_display or {"escape": "Esc"}.get(binding.key, binding.key)
             keys = ",".join(other.key for other in known if other.action == binding.action).split(",")
             yield (
                 " ".join([shown, *(key for key in keys if len(key) == 1 and key.isascii() and key not in shown)]),

@@ -89,7 +89,7 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
 
 def _names(text: str) -> None:
     if not all(_parts(text)):
-        raise InputError(f"{text!r} is no list of users: give names, such as ann or ann,bob")
+        raise InputError(f"{text!r} is not a list of users: give names, such as ann or ann,bob")
 
 
 def _devices(text: str) -> None:
@@ -103,7 +103,7 @@ def _only_words(text: str) -> None:
 
     for word in _parts(text):
         if word not in ONLY_WORDS:
-            raise InputError(f"{word!r} is none of: {', '.join(ONLY_WORDS)}")
+            raise InputError(f"{word!r} is not one of: {', '.join(ONLY_WORDS)}")
 
 
 def _parts(text: str) -> Sequence[str]:

@@ -18,10 +18,10 @@ COMMANDS = {
     "estimate": "predict the memory of a training job, by phase and component",
     "fit": "check whether a job fits on these GPUs now (exit code 0 fits, 1 does not fit, 3 cannot tell, 4 tight)",
     "wait": "wait until a job fits on GPUs of this machine, then end with exit code 0 or start it",
-    "preflight": "check everything that a job needs (exit code 0 nothing fails, 1 a check fails, 3 cannot tell)",
+    "preflight": "check everything a job needs (exit code 0 nothing fails, 1 a check fails, 3 cannot tell)",
     "attach": "read a running training process and compare it with its budget",
     "run": "start a command unchanged, with a memory probe in its Python processes that import torch",
-    "record": "record the GPUs to a file for --replay",
+    "record": "record the GPUs to a file, for --replay",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
 }
@@ -131,16 +131,16 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
     parser.add_argument("--pid", type=process_id, help="attach to this process")
-    parser.add_argument("--no-attach", action="store_true", help="do not attach to training processes by itself")
+    parser.add_argument("--no-attach", action="store_true", help="do not attach to training processes automatically")
     parser.add_argument(
         "--job", action="append", default=[], metavar="FILE", help="job file of a pending job (repeatable)"
     )
     parser.add_argument(
         "--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help="time between readings (default: 1)"
     )
-    text = "how to signal that a pending job now fits, or no longer fits (default: none)"
+    text = "how to signal that a pending job fits now or no longer fits (default: none)"
     parser.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)
-    text = "shell command to run when a pending job starts to fit; VRAMTOP_JOB and VRAMTOP_GPUS are in its environment"
+    text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     parser.add_argument("--on-fit", metavar="COMMAND", help=text)
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")

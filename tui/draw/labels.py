@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,7 @@ def badge(mark: Mark, name: str) -> Content:
 
 def run_moments(row: ProcessRow) -> tuple[TimeMark, ...]:
     """Return the starts of the phases of a process, and the moment at which it left its budget."""
-    marks = [TimeMark(start.time, (PHASES[start.phase][1], PHASES[start.phase][0])) for start in row.phase_starts]
+    marks = [TimeMark(start.time, (PHASES[start.phase],)) for start in row.phase_starts]
     comparison = row.comparison
     if comparison is not None and comparison.left_budget_at is not None and comparison.diverges:
         sign, at = STATUSES[comparison.status], time.localtime(comparison.left_budget_at)
@@ -141,8 +142,11 @@ def gpu_status(gpu: GpuRow, width: int) -> Content:
             return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
     row = worst_row(gpu.rows)
     if row and row.comparison:
-        status = badge(STATUSES[row.comparison.status], row.comparison.status)
-        return left_and_right(status, Content.assemble(difference_label(row.comparison)), width)
+        mark, difference = STATUSES[row.comparison.status], difference_label(row.comparison)
+        status = badge(mark, row.comparison.status)
+        if status.cell_length + len(difference) > width:
+            status = badge(replace(mark, word=mark.short_word), row.comparison.status)
+        return left_and_right(status, Content.assemble(difference), width)
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)

@@ -41,11 +41,12 @@ def graph_levels(
 def level_rows(levels: Sequence[int], height: int, colour: str | None) -> list[list[Cell]]:
     """Return the graph as cells in a colour, from the top row down."""
     steps = len(EIGHTHS) - 1
-    rows = []
-    for floor in range((height - 1) * steps, -1, -steps):
-        filled = (min(steps, max(0, level - floor)) for level in levels)
-        rows.append([Cell(EIGHTHS[fill], colour if fill else None) for fill in filled])
-    return rows
+    empty, *others = (Cell(char, colour if fill else None) for fill, char in enumerate(EIGHTHS))
+    cells, full = [empty, *others], others[-1]
+    return [
+        [empty if level <= floor else full if level - floor >= steps else cells[level - floor] for level in levels]
+        for floor in range((height - 1) * steps, -1, -steps)
+    ]
 
 
 def column_sizes(history: Readings, width: int, span_seconds: float, now: float) -> list[int | None]:

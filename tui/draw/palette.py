@@ -74,7 +74,7 @@ _SERVER_WORDS: dict[ComponentName, tuple[str, str]] = {
 """What a server holds in place of a training step's memory."""
 
 OTHER_MEMORY: dict[MemoryKind, Mark] = {
-    "held": Mark("█", "held", NEUTRAL),
+    "held": Mark("█", "in use", NEUTRAL),
     "committed": Mark("▒", "committed", NEUTRAL),
     "slack": Mark("·", "slack", NEUTRAL),
     "unattributed": Mark("▓", "unattributed", NEUTRAL),
@@ -85,7 +85,7 @@ OTHER_MEMORY: dict[MemoryKind, Mark] = {
 STATUSES: dict[Status, Mark] = {
     "loading": Mark("…", "loading", NEUTRAL),
     "warming_up": Mark("…", "warming up", NEUTRAL),
-    "on_budget": Mark("✓", "on budget", GOOD),
+    "on_budget": Mark("✓", "within budget", GOOD, "in budget"),
     "over": Mark("▲", "OVER", BAD),
     "under": Mark("▼", "UNDER", WARNING),
     "growing": Mark("↗", "GROWING", BAD),
@@ -95,14 +95,14 @@ STATUSES: dict[Status, Mark] = {
     "unknown": Mark("?", "unknown", NEUTRAL),
 }
 
-PHASES: dict[RunPhase, tuple[str, str]] = {
-    "started": ("S", "start"),
-    "context": ("C", "context"),
-    "loading": ("L", "loading"),
-    "warming_up": ("F", "first step"),
-    "steady": ("=", "steady"),
+PHASES: dict[RunPhase, str] = {
+    "started": "start",
+    "context": "context",
+    "loading": "loading",
+    "warming_up": "first step",
+    "steady": "steady",
 }
-"""Letter and name of each phase of a run."""
+"""Name of each phase of a run."""
 
 VERDICTS: dict[Verdict, Mark] = {
     "fits": Mark("✓", "FITS", GOOD),

@@ -36,4 +36,4 @@ def figure_reason(figure: ProcessFigure, figures: ProcessFigures | None, *, live
     if figure_text(figure, figures, live=live) != "n/a":
         return None
     fault = figures.fault(figure) if figures else None
-    return fault.message if fault else "the recording does not contain this figure"
+    return fault.message if fault else "not in the recording"

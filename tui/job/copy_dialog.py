@@ -9,7 +9,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static, TextArea
 
 _CLIPBOARD_HELP = (
-    "Sent to the terminal's clipboard (OSC 52). Where nothing arrives there: hold Shift (Option on a Mac) and select "
+    "Sent to the terminal's clipboard (OSC 52). If nothing arrives there, hold Shift (Option on a Mac) and select "
     "it with the mouse; in tmux: set -g set-clipboard on."
 )
 

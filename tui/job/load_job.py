@@ -111,7 +111,7 @@ def _load(
         loaded = _spread(_from_launch_line(launch, changes), changes, given, gpus)
         return _require_complete(loaded, "the launch line", "before the --, with")
     if not named:
-        raise InputError("no job is given: a job file, a model, or a launch line after --")
+        raise InputError("no job given: give a job file, a model, or a launch line after --")
     path = Path(named)
     if path.suffix in _JOB_SUFFIXES and not path.is_dir():
         return _require_complete(_spread(_from_file(path, changes), changes, given, gpus), str(path), "with")
@@ -196,7 +196,7 @@ def load_from_text(text: str, given: Mapping[str, Any] | None = None) -> LoadedJ
     if len(text.split()) > 1 and not is_folder(path):
         return _from_launch_line([text], changes)
     if not unquoted:
-        raise InputError("nothing is given: a job file, a tool's configuration, a launch line, or a model")
+        raise InputError("nothing given: enter a job file, a tool's configuration, a launch line, or a model")
     job = with_changes(_from_model(unquoted, changes), changes, where="what you give")
     return LoadedJob(job=job, origins={"model.id": "as you gave it"})
 
@@ -303,7 +303,11 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
         raise InputError(f"{source} does not set {', '.join(loaded.missing)}{unread}; add it {example}")
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
-    return replace(loaded, notes=(*loaded.notes, f"Not written anywhere: {'; '.join(guessed)}.")) if guessed else loaded
+    return (
+        replace(loaded, notes=(*loaded.notes, f"Not saved, because it has no key: {'; '.join(guessed)}."))
+        if guessed
+        else loaded
+    )
 
 
 def _not_a_job(error: InputError) -> InputError:

@@ -66,7 +66,7 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
         with Vertical() as box:
             box.border_title = "Open"
             box.border_subtitle = "Enter opens it · Esc closes"
-            yield Label("path, launch line or model; type or paste it")
+            yield Label("type or paste a path, launch line or model")
             yield LaunchInput(self._text, placeholder="sft.yaml", compact=True)
             yield Static(id="failure", markup=False)
             yield Static(_HINT, markup=False)

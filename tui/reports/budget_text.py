@@ -26,7 +26,7 @@ from ..draw import (
 
 _MAX_TENSORS = 6
 _METHOD_TEXTS = {
-    "formula": "closed form, parameters counted from the shape",
+    "formula": "closed form, parameters counted from the config",
     "exact": "closed form, parameters counted on the built model",
     "traced": "one training step traced",
 }

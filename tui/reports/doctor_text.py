@@ -46,7 +46,7 @@ def doctor_lines(
         first, *others = output.wrapped(f"{mark.letter} {issue.sentence}", further="  ")
         lines += [output.paint(first, None, bold=issue.severity == "error"), *others]
     if not issues:
-        lines.append(output.text("✓ no problem was found"))
+        lines.append(output.text("✓ no problems found"))
     lines.append("")
     for label, text in _entries(report, terminal):
         lines += output.wrapped(f"{label:<{_LABEL_WIDTH}}{text}", further=" " * _LABEL_WIDTH)
@@ -145,7 +145,7 @@ def _python(python: InterpreterFacts) -> str:
     elif not python.answered:
         found = "did not answer in time"
     elif python.torch is None:
-        found = "no torch with transformers, or does not run"
+        found = "torch and transformers not both installed, or it does not run"
     else:
         peft = f", peft {python.peft}" if python.peft else ""
         found = f"torch {python.torch}, transformers {python.transformers}{peft}"

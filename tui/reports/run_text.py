@@ -122,7 +122,7 @@ def _counter_lines(run: RunReport) -> Iterator[str]:
     if sample is None:
         return
     age = sample.stale_seconds(time.time())
-    stale = "" if age is None else f"; {age:.0f} seconds ago: the process does not make progress"
+    stale = "" if age is None else f"; {age:.0f} seconds ago: the process makes no progress"
     expected = f"; expected at most {format_gib(budget.peak.allocated_bytes)} allocated" if budget else ""
     for device in sample.devices:
         cached_bytes = (device.reserved_bytes or 0) - (device.allocated_bytes or 0)

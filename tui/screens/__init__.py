@@ -14,13 +14,14 @@ if TYPE_CHECKING:
         DemandsFigures as DemandsFigures,
         FeedStatus as FeedStatus,
         ShowsBoard as ShowsBoard,
+        is_complete as is_complete,
     )
     from .registry import SCREENS as SCREENS, ScreenSpec as ScreenSpec, preload_screens as preload_screens
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "base": "BoardApp DemandsFigures FeedStatus ShowsBoard",
+            "base": "BoardApp DemandsFigures FeedStatus is_complete ShowsBoard",
             "registry": "preload_screens SCREENS ScreenSpec",
         },
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..draw import printable, shorten
 from ..tty import TerminalApp
@@ -159,6 +159,14 @@ class BoardApp(TerminalApp):
                 on_chosen(jobs[index])
 
         self.push_screen(ChoiceMenu(names, place), choose)
+
+
+def is_complete(screen: Screen[Any]) -> bool:
+    """Return True if a screen has all of its widgets: it is neither being opened nor being closed.
+
+    A reading, or the answer of a thread, may arrive in between.
+    """
+    return screen.is_attached and screen in screen.app.screen_stack and bool(screen.children)
 
 
 def is_ascii_only(widget: Widget) -> bool:

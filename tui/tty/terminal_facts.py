@@ -60,7 +60,7 @@ def terminal_issues(facts: TerminalFacts) -> Iterator[Issue]:
         sentence = f"TERM={facts.term or ''}: the dashboard does not open in such a terminal; use vramtop --once"
         yield Issue(severity="note", sentence=sentence)
     if facts.ascii_only:
-        sentence = "only ASCII is drawn: the locale or the encoding is not UTF-8, or --ascii was given"
+        sentence = "drawn in ASCII: the locale or encoding is not UTF-8, or --ascii was given"
         yield Issue(severity="note", sentence=sentence)
     small = (facts.columns or _MIN_COLUMNS) < _MIN_COLUMNS or (facts.lines or _MIN_LINES) < _MIN_LINES
     if small:

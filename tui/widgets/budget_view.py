@@ -30,8 +30,8 @@ from ..draw import (
 )
 
 METHOD_LABELS: Mapping[Method, str] = {
-    "formula": "from the shape",
-    "exact": "exact count",
+    "formula": "closed form",
+    "exact": "closed form, exact count",
     "traced": "traced step",
 }
 _GPU_LEGEND: tuple[MemoryKind, ...] = ("held", "committed", "slack")
@@ -60,7 +60,7 @@ def peak_line(budget: Budget) -> Content:
         "peak ",
         (f"{format_gib(peak.device_bytes)} GiB", "bold"),
         f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) "
-        f"{'while it serves' if budget.serving else f'in {peak.phase}'} · ",
+        f"{'while serving' if budget.serving else f'in the {peak.phase}'} · ",
         (METHOD_LABELS[budget.method], "bold" if budget.method != "formula" else "dim"),
     )
 
@@ -184,7 +184,7 @@ def _model_name(name: str | None, total_bytes: int | None) -> str:
 def gpu_legend() -> Content:
     """Return the meaning of the signs in ``gpu_lines``, except for the letters of components."""
     marks = "  ".join(f"{mark.letter} {mark.word}" for mark in map(OTHER_MEMORY.__getitem__, _GPU_LEGEND))
-    return Content.styled(f"{marks}  ├─┤ range  letters: see below", "dim")
+    return Content.styled(f"{marks}  ├─┤ range", "dim")
 
 
 def budget_segments(budget: Budget, *, uncertain: bool = False) -> list[BarSegment]:
@@ -248,9 +248,7 @@ def _gpu_tail(gpu: DeviceVerdict) -> Content:
     texts = {
         "fits": f"{format_gib(gpu.margin_bytes)} left",
         "tight": f"{format_gib(gpu.margin_bytes)} left, tight",
-        "does_not_fit": "closed to programs"
-        if gpu.device.unusable_reason
-        else f"short {format_gib(gpu.shortfall_bytes)}",
+        "does_not_fit": "not usable" if gpu.device.unusable_reason else f"short {format_gib(gpu.shortfall_bytes)}",
         "unknown": "cannot tell",
     }
     return Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), texts[gpu.verdict])

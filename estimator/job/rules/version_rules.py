@@ -67,7 +67,7 @@ def older(version: str | None, *than: int) -> bool:
     """Return True if a stated version precedes another; pre-releases count as their release.
 
     Args:
-        version: as people write it; None: not stated, so the latest.
+        version: by its usual name; None: not stated, so the latest.
         than: the other version's first numbers.
     """
     if version is None:

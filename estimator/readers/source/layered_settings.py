@@ -124,7 +124,7 @@ def is_open(setting: Setting) -> bool:
 
 
 def refusal(setting: Setting, what: str) -> str:
-    """Return the sentence on a value that makes no sense: ``--max_length on the command line is -1, which is no ...``.
+    """Return the sentence on a value that makes no sense: ``--max_length is -1, which is not a valid ...``.
 
     Args:
         setting: the value, and where it was written.
@@ -132,7 +132,7 @@ def refusal(setting: Setting, what: str) -> str:
     """
     value = setting.value
     text = value if isinstance(value, str) and _PLAIN.fullmatch(value) else format_value(value)
-    return f"{setting.origin} is {_WORDS.get(text, text)}, which is no {what}"
+    return f"{setting.origin} is {_WORDS.get(text, text)}, which is not a valid {what}"
 
 
 def as_word(setting: Setting | None) -> str | None:

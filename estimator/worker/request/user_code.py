@@ -122,7 +122,7 @@ def optimizer_class(path: str, code: UserCode | None) -> Any:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken installation raises anything
             raise RefusedError(f"{path} cannot be imported: {type(error).__name__}: {error}") from None
     if not isinstance(found, type):
-        raise RefusedError(f"{path} is no class")
+        raise RefusedError(f"{path} is not a class")
     return found
 
 

@@ -83,7 +83,7 @@ def _user_model_errors(request: Request) -> Iterator[None]:
         try:
             yield
         except DATA_DEPENDENT_ERRORS as error:
-            raise RefusedError(f"{code.model} decides by the values of its tensors ({error.func})") from None
+            raise RefusedError(f"{code.model} depends on the values of its tensors ({error.func})") from None
 
 
 def _to_fp32(value: Any) -> Any:

@@ -77,7 +77,7 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         yield f"the strategy {parallel.strategy} cannot be traced, only none, ddp and fsdp2"
     for name in ("data_shard", "tensor"):
         if getattr(parallel, name) > _MAX_SHARDS:
-            yield f"{name} = {getattr(parallel, name):,} cannot be traced, at most {_MAX_SHARDS}"
+            yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
     for name in ("pipeline", "context", "expert"):
         if getattr(parallel, name) > 1:
             yield f"{name} parallelism cannot be traced"

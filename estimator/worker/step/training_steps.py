@@ -56,7 +56,7 @@ def trace_steps(request: Request) -> TracedSteps:
             warnings.simplefilter("ignore")
             return _build_and_run(request)
     except DATA_DEPENDENT_ERRORS as error:
-        raise UnsupportedError(f"the model decides by the values of its tensors ({error.func})") from None
+        raise UnsupportedError(f"the model depends on the values of its tensors ({error.func})") from None
 
 
 @contextlib.contextmanager

@@ -164,7 +164,7 @@ class AutomaticAttach:
                 self._candidates.read_again(keys, self._clock())
                 self.finished.clear()
             self._wake()
-            return f"Process {row.process.pid} is attached again." if self.enabled else _DISABLED
+            return f"Process {row.process.pid} is attached to again." if self.enabled else _DISABLED
         self.left_alone.add(keys)
         self._watchlist.dismiss_runs(keys)
         if run is not None:
@@ -173,7 +173,7 @@ class AutomaticAttach:
             self._candidates.leave_alone(keys)
         count = len(keys)
         who = f"Process {row.process.pid} is" if count == 1 else f"The {count} processes of this run are"
-        return f"{who} left alone; l attaches again."
+        return f"{who} left alone; press l to attach again."
 
     def _wake(self) -> None:
         with self._lock:
@@ -286,4 +286,4 @@ class AutomaticAttach:
                     self.known.pop(key, None)
 
 
-_DISABLED = "vramtop was started with --no-attach; a attaches to a process."
+_DISABLED = "vramtop was started with --no-attach; press a to attach to a process."

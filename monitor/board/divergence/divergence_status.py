@@ -161,38 +161,40 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
     span = f"{format_gib(low)} to {format_gib(high)} GiB"
     match status:
         case "over" if observed is not None and observed < high + UNSEEN_BYTES:
-            return f"has been above its upper bound ({span}), and is barely below it now"
+            return f"was above its upper bound ({span}), now just below it"
         case "over":
             excess = format_gib((observed or 0) - high)
-            return f"{excess} GiB above its upper bound ({span})"
+            return f"{excess} GiB above its upper bound of {format_gib(high)}"
         case "under":
             lack = format_gib(low - (observed or 0))
-            return f"{lack} GiB below its lower bound ({span}), not growing"
+            return f"{lack} GiB below its lower bound of {format_gib(low)}, not growing"
         case "loading":
             return "still loading weights"
         case "warming_up":
-            return "weights are loaded, first full step not complete"
+            return "weights loaded, first full step not finished"
         case "on_budget" if observed is not None and observed < low:
             peak = tracker.peak_bytes or 0
-            held = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "its budget"
-            return f"has held {held} ({span}), holds less at the moment"
+            reached = f"{format_gib(peak)} GiB" if peak >= high + UNSEEN_BYTES else "its budget"
+            return f"reached {reached} ({span}), holds less now"
         case "on_budget":
-            return f"within budget ({span})"
+            return f"expected {span}"
         case "growing":
-            return "grows although it should be steady"
+            return "is growing although it should be steady"
         case "ended":
             return "has ended"
         case "out_of_memory":
             return "has run out of memory"
         case "incomplete":
-            return "cannot be judged: settings of its job are not known"
+            return "cannot be judged: settings of its job are missing"
         case "unknown":
             return "its memory cannot be read"
 
 
 def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int | None) -> str:
     per_minute = format_gib(round(trend.bytes_per_second * 60))
-    growth = f"holds {format_gib(observed)} GiB and grows by {per_minute} GiB a minute although it should be steady"
+    growth = (
+        f"holds {format_gib(observed)} GiB and is growing by {per_minute} GiB per minute although it should be steady"
+    )
     if left_bytes is None:
         return f"{growth} ({trend.confidence})"
     minutes = trend.seconds_until(left_bytes) / 60

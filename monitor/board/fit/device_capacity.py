@@ -187,8 +187,8 @@ def _unusable_reason(gpu: GpuReading) -> str | None:
         if fault.field is None and fault.code in _UNUSABLE_FAULTS:
             return _UNUSABLE_FAULTS[fault.code]
     if gpu.compute_mode == "prohibited":
-        return "takes no compute programs (compute mode prohibited)"
+        return "does not allow compute programs (compute mode prohibited)"
     in_use = any(kind != "graphics" for process in gpu.processes or () for kind in process.kinds)
     if gpu.compute_mode == "exclusive_process" and in_use and gpu.mig is None:
-        return "takes one program at a time (compute mode exclusive-process) and has one"
+        return "allows one program at a time (compute mode exclusive-process) and has one"
     return None

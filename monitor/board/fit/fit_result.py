@@ -23,7 +23,7 @@ Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 MAX_LISTED = 1024
 """GPUs, and ranks, that JSON lists one by one; of more it lists the first, and their number (``gpus_total``)."""
-MIG_NEEDS_ONE_RANK = "is for jobs of one rank: a program sees one MIG device and no GPU beside it"
+MIG_NEEDS_ONE_RANK = "is for jobs with one rank: a program sees one MIG device and no other GPU"
 """CUDA enumerates a single compute instance, and no whole GPU along with one (NVIDIA MIG User Guide, CUDA Device
 Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
 

@@ -23,8 +23,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MESSAGES = {
     "NO_PERMISSION": "this user may not read the /proc of this process",
     "ENDED": "this process has ended",
-    "NOT_VISIBLE": "this process is not visible from here: it has ended, or runs in another container",
-    FIRST_SAMPLE: "this needs two readings",
+    "NOT_VISIBLE": "this process is not visible from here: it has ended or runs in another container",
+    FIRST_SAMPLE: "needs two readings",
 }
 
 

@@ -41,9 +41,9 @@ class HubTokenCheck(Check):
         """Fail if there is none; whether the token gives access is reported by the model access check."""
         location = find_model_location(context.job, context.environ)
         if location is None or location.hub_id is None or is_downloaded(location, context.job):
-            return self.skips("nothing is to be downloaded from the hub")
+            return self.skips("nothing needs to be downloaded from the hub")
         if offline_variable(context.environ):
-            return self.skips("the hub may not be asked")
+            return self.skips("the hub must not be contacted (offline)")
         access, token = context.hub_access(), find_token(context.environ)
         if token is not None:
             return self.passes(f"there is a token ({token[1]})")

@@ -41,7 +41,7 @@ class LowerBoundCheck(Check):
         found = f"{words}; {device.label} {device.unusable_reason or f'has {format_gib(device.available_bytes)}'}"
         if need > (device.available_bytes or 0):
             return self.fails(f"{found}: it will run out of memory", "quantize, shard over more GPUs, or free memory")
-        return self.passes(f"{found} (passing this alone promises nothing)")
+        return self.passes(f"{found} (passing this check alone promises nothing)")
 
 
 class FitVerdictCheck(Check):
@@ -56,7 +56,7 @@ class FitVerdictCheck(Check):
         """Report the verdict of ``vramtop fit`` for the GPUs that the job will use."""
         if not context.machine.devices:
             needed = f"needs {format_gib(context.quick_budget().peak.device_bytes)} GiB on each GPU (closed form)"
-            advice = "name a machine with --gpu-type or --gpu-memory"
+            advice = "describe a machine with --gpu-type or --gpu-memory"
             return self.inconclusive(f"{needed}; there is no GPU to compare it with", advice)
         budget, method = _deepest_budget(context)
         if context.several_machines and not context.machine.is_described:

@@ -58,7 +58,7 @@ class ModelFilesCheck(Check):
         if need and need > free:
             disk = nearest_existing_folder(cache)
             found = (
-                f"{found}; about {format_gib(need)} GiB are to be downloaded, and {disk} has only {format_gib(free)}"
+                f"{found}; about {format_gib(need)} GiB need to be downloaded, and {disk} has only {format_gib(free)}"
             )
             return self.fails(found, "make room, or set HF_HOME to a larger disk")
         size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
@@ -83,9 +83,9 @@ class ModelAccessCheck(Check):
         """Fail if the hub refuses; it is asked only if files are missing."""
         location = find_model_location(context.job, context.environ)
         if location is None or location.hub_id is None or not _loads_hub_weights(context):
-            return self.skips("nothing is to be downloaded from the hub")
+            return self.skips("nothing needs to be downloaded from the hub")
         if is_downloaded(location, context.job):
-            return self.skips("all files are here, so that the hub is not asked")
+            return self.skips("all files are here, so the hub is not asked")
         access = context.hub_access()
         found = f"{location.hub_id}: {access.message}"
         match access.answer:

@@ -18,7 +18,7 @@ from ..context import Check, CheckContext, CheckResult
 _MIN_SHARED_BYTES = GIB
 """NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_SINGLE_RANK = "a single rank has no other to communicate with"
+_SINGLE_RANK = "a single rank has nothing to communicate with"
 _OTHER_MACHINE = "the job is for another machine than this one"
 
 
@@ -88,7 +88,7 @@ class InfiniBandCheck(Check):
             return self.passes(f"{names} here, not used (NCCL_IB_DISABLE=1)")
         active = [name for name in adapters if _is_active(self._folder / name)]
         if not active:
-            return self.warns(f"{names} here, and none of their ports is active", "look with ibstat")
+            return self.warns(f"{names} here, and none of their ports is active", "see ibstat")
         locked = self._locked_bytes
         if locked is None:
             locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -115,7 +115,7 @@ class SharedMemoryCheck(Check):
             return self.skips("NCCL_SHM_DISABLE=1: NCCL does without")
         advice = "make it larger; in a container --shm-size=1g, or --ipc=host"
         if not self._folder.is_dir() or not os.access(self._folder, os.W_OK):
-            return self.fails(f"{self._folder} is not there, or cannot be written to", advice)
+            return self.fails(f"{self._folder} does not exist or cannot be written to", advice)
         disk = os.statvfs(self._folder)
         free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
         found = f"{self._folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"

@@ -39,7 +39,7 @@ class OutputFolderCheck(Check):
             return self.passes(f"{path}: {format_gib(free)} GiB free; nothing is trained, so no checkpoints")
         found = f"{path}: {format_gib(free)} GiB free, a checkpoint takes about {format_gib(size, digits=2)}"
         if free < size:
-            return self.fails(f"{found}: not one has room", "choose an output_dir on a larger disk, or make room")
+            return self.fails(f"{found}: no room for one", "choose an output_dir on a larger disk, or make room")
         count = free // size
         if limit is None:
             return self.passes(f"{found}: room for {count:,}; none is deleted unless save_total_limit says so")

@@ -156,7 +156,7 @@ def _stale_reading(device: NvmlDevice, last: GpuReading | None, seconds: float) 
     """Return the last reading of a device that hangs, if there is one, with a fault that gives the reason."""
     call = device.pending_call or "reading it"
     figures = "nothing is known of it yet" if last is None or last.total_bytes is None else "its figures are old"
-    message = f"the driver hangs on this GPU: {call} has not come back for {seconds:.0f} s; {figures}"
+    message = f"the driver hangs on this GPU: {call} has not returned for {seconds:.0f} s; {figures}"
     fault = Fault(field=None, code=NO_ANSWER, message=message)
     reading = last or device.missing()
     return replace(reading, faults=(fault, *(reading.faults if last else ())))

@@ -30,12 +30,12 @@ _DRIVER_MESSAGES = {
 }
 _DEVICE_MESSAGES = {
     "GPU_IS_LOST": "the GPU no longer answers: it has fallen off the bus or is otherwise inaccessible; the kernel log "
-    "says why, and a GPU reset or a reboot is due",
+    "says why, and it needs a GPU reset or a reboot",
     "RESET_REQUIRED": "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset)",
     "NO_PERMISSION": "this user may not open this GPU",
     "NOT_LISTED": "the driver no longer lists this GPU",
     "UNKNOWN": "the driver cannot reach this GPU (UNKNOWN); the kernel log (dmesg) may say why",
-    "ASLEEP": "this GPU sleeps to save power; it is not asked, as that would wake it",
+    "ASLEEP": "this GPU is asleep to save power; vramtop does not query it, as that would wake it",
 }
 _FIELD_MESSAGES = {
     "NOT_SUPPORTED": "this GPU does not report {what}",
@@ -89,7 +89,7 @@ def driver_hang_error(call: str, seconds: float) -> NoDriverError:
         seconds: for which it has been running.
     """
     return NoDriverError(
-        f"the NVIDIA driver hangs: {call} has not come back for {seconds:.0f} s; the kernel log (dmesg) may say why"
+        f"the NVIDIA driver hangs: {call} has not returned for {seconds:.0f} s; the kernel log (dmesg) may say why"
     )
 
 

@@ -161,7 +161,7 @@ class NvmlSource:
             self._count_thread.wait(self._timeout)
         if not self._count_thread.idle:
             seconds = time.monotonic() - self._count_since
-            message = f"nvmlDeviceGetCount has not come back for {seconds:.0f} s: GPUs that come or go are not noticed"
+            message = f"nvmlDeviceGetCount has not returned for {seconds:.0f} s: GPUs that come or go are not noticed"
             self._count_fault = Fault(field=None, code=NO_ANSWER, message=f"the driver's call {message}")
             return
         self._count_since, self._count_fault = None, None

@@ -73,7 +73,7 @@ def test_nulls_of_a_model_config_are_left_out():
 def test_an_existing_file_is_replaced_only_on_request(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text("mine")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         save_job(Job(model=LLAMA), path)
     assert path.read_text() == "mine"
     save_job(Job(model=LLAMA), path, overwrite=True)

@@ -142,7 +142,7 @@ def test_code_of_a_model_is_trusted_only_on_request(tmp_path: Path) -> None:
 
 
 def test_no_model_at_all() -> None:
-    with pytest.raises(InputError, match="no model is given"):
+    with pytest.raises(InputError, match="no model given"):
         resolve_model(ModelSpec(), environ={})
 
 

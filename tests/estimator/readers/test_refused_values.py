@@ -49,7 +49,7 @@ def test_numbers_on_the_command_line(tmp_path: Path, flag: str, key: str, what: 
     if value in ("null", "") and key != BATCH:  # these mean that it is not set
         return
     reading = read_line(tmp_path, f"python train.py {flag} {value}")
-    check(reading, key, f"{flag} on the command line is {value or repr(value)}, which is no {what}")
+    check(reading, key, f"{flag} on the command line is {value or repr(value)}, which is not a valid {what}")
 
 
 @pytest.mark.parametrize(("value", "number"), [("4", 4), (" 4 ", 4), ("4.0", 4), ("1e3", 1000), ("1_0", 10)])
@@ -62,47 +62,55 @@ def test_spellings_of_whole_numbers_are_taken(tmp_path: Path, value: str, number
 @pytest.mark.parametrize(
     ("text", "key", "sentence"),
     [
-        ('base_model: gpt2\nmicro_batch_size: "two"\n', BATCH, "micro_batch_size is two, which is no batch size"),
+        (
+            'base_model: gpt2\nmicro_batch_size: "two"\n',
+            BATCH,
+            "micro_batch_size is two, which is not a valid batch size",
+        ),
         (
             "base_model: gpt2\nmicro_batch_size: [1, 2]\n",
             BATCH,
-            "micro_batch_size is [1, 2], which is no batch size",
+            "micro_batch_size is [1, 2], which is not a valid batch size",
         ),
-        ("base_model: gpt2\nsequence_len: many\n", LENGTH, "sequence_len is many, which is no sequence length"),
+        (
+            "base_model: gpt2\nsequence_len: many\n",
+            LENGTH,
+            "sequence_len is many, which is not a valid sequence length",
+        ),
         (
             "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ntemplate: x\nlora_rank: 0\n",
             "lora.rank",
-            "lora_rank is 0, which is no rank of adapters",
+            "lora_rank is 0, which is not a valid rank of adapters",
         ),
         (
             "model_name_or_path: gpt2\ndataset_name: x\nper_device_train_batch_size: null\n",
             BATCH,
-            "per_device_train_batch_size is null, which is no batch size",
+            "per_device_train_batch_size is null, which is not a valid batch size",
         ),
         (
             "model: {_component_: torchtune.models.llama3.llama3_8b}\nbatch_size: .nan\n",
             BATCH,
-            "batch_size is nan, which is no batch size",
+            "batch_size is nan, which is not a valid batch size",
         ),
         (
             "num-layers: 2\nhidden-size: 64\nnum-attention-heads: 4\nmicro-batch-size: true\n",
             BATCH,
-            "micro-batch-size is true, which is no batch size",
+            "micro-batch-size is true, which is not a valid batch size",
         ),
         (
             "num-layers: 2\nhidden-size: 64\nmicro-batch-size: 1\nglobal-batch-size: -8\n",
             STEPS,
-            "global-batch-size is -8, which is no batch size of all ranks",
+            "global-batch-size is -8, which is not a valid batch size of all ranks",
         ),
         (
             "checkpoint_dir: checkpoints/x\ntrain: {micro_batch_size: 0}\n",
             BATCH,
-            "train.micro_batch_size is 0, which is no batch size",
+            "train.micro_batch_size is 0, which is not a valid batch size",
         ),
         (
             "checkpoint_dir: checkpoints/x\ndevices: two\ntrain: {micro_batch_size: 1}\n",
             SHARD,
-            "devices is two, which is no number of devices",
+            "devices is two, which is not a valid number of devices",
         ),
     ],
 )
@@ -119,9 +127,9 @@ def test_numbers_in_torchtitans_file(tmp_path: Path) -> None:
         "[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 0\n"
     )
     reading = read_config_file(file, environ={})
-    check(reading, BATCH, "titan.toml: training.local_batch_size is 0, which is no batch size")
+    check(reading, BATCH, "titan.toml: training.local_batch_size is 0, which is not a valid batch size")
     name = "titan.toml: parallelism.tensor_parallel_degree"
-    check(reading, "parallel.tensor", f"{name} is 0, which is no number of tensor ranks")
+    check(reading, "parallel.tensor", f"{name} is 0, which is not a valid number of tensor ranks")
     assert SHARD not in reading.refused  # -1 leaves it to torchtitan
     assert STEPS not in reading.refused
 
@@ -143,7 +151,7 @@ def test_numbers_in_torchtitans_file(tmp_path: Path) -> None:
     ],
 )
 def test_stages_of_zero(tmp_path: Path, stage: object, named: str | None) -> None:
-    what = "which is no stage of ZeRO (0 to 3)"
+    what = "which is not a valid stage of ZeRO (0 to 3)"
     config = {"zero_optimization": {"stage": stage}, "train_micro_batch_size_per_gpu": 2}
     (tmp_path / "ds.json").write_text(json.dumps(config))
     reading = read_line(tmp_path, "torchrun --nproc-per-node 8 train.py --deepspeed ds.json")
@@ -166,8 +174,14 @@ def test_stages_of_zero(tmp_path: Path, stage: object, named: str | None) -> Non
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("torchrun --nproc-per-node -1 train.py", "--nproc-per-node of torchrun is -1, which is no number of ranks"),
-        ("torchrun --nproc-per-node two train.py", "--nproc-per-node of torchrun is two, which is no number of ranks"),
+        (
+            "torchrun --nproc-per-node -1 train.py",
+            "--nproc-per-node of torchrun is -1, which is not a valid number of ranks",
+        ),
+        (
+            "torchrun --nproc-per-node two train.py",
+            "--nproc-per-node of torchrun is two, which is not a valid number of ranks",
+        ),
         (
             "torchrun --nproc-per-node 99999999 train.py",
             "--nproc-per-node of torchrun: 99,999,999 ranks on a machine are more GPUs than any machine has "
@@ -180,15 +194,15 @@ def test_stages_of_zero(tmp_path: Path, stage: object, named: str | None) -> Non
         ),
         (
             "torchrun --nproc-per-node 8 --nnodes 1:0 train.py",
-            "--nnodes of torchrun is 1:0, which is no number of ranks",
+            "--nnodes of torchrun is 1:0, which is not a valid number of ranks",
         ),
         (
             "accelerate launch --num_processes abc train.py",
-            "--num_processes of accelerate is abc, which is no number of ranks",
+            "--num_processes of accelerate is abc, which is not a valid number of ranks",
         ),
         (
             "deepspeed --num_gpus 8 --num_nodes zero train.py",
-            "--num_nodes of deepspeed is zero, which is no number of ranks",
+            "--num_nodes of deepspeed is zero, which is not a valid number of ranks",
         ),
     ],
 )
@@ -198,7 +212,7 @@ def test_numbers_of_ranks(tmp_path: Path, line: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("value", ["abc", "0", "-5", "1.5"])
 def test_numbers_of_ranks_in_the_environment(tmp_path: Path, value: str) -> None:
-    sentence = f"WORLD_SIZE in the environment is {value}, which is no number of ranks"
+    sentence = f"WORLD_SIZE in the environment is {value}, which is not a valid number of ranks"
     for rank in ({}, {"RANK": "0"}):
         check(read_line(tmp_path, "python train.py", WORLD_SIZE=value, **rank), COPIES, sentence)
 

@@ -148,7 +148,7 @@ def test_errors_of_user_code_are_reported_in_one_sentence(
         "own_models:Faulty": f"(own_models.py, line {line_of('return self.hidden(input_ids)')})",
         "own_models:leave": f"fails: SystemExit: over (own_models.py, line {line_of('raise SystemExit')})",
         "own_models:Silent": "Silent returns no loss when it is called with labels",
-        "own_models:Deciding": "own_models:Deciding decides by the values of its tensors",
+        "own_models:Deciding": "own_models:Deciding depends on the values of its tensors",
         "own_models:number": "own_models:number gives a int, not a torch.nn.Module",
         "own_models:absent": "has no attribute 'absent'",
         "not_there:model": "ModuleNotFoundError: No module named 'not_there'",

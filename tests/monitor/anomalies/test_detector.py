@@ -186,7 +186,7 @@ def test_an_idle_kernel_beside_a_later_run_is_reported_as_forgotten_after_half_a
     (found,) = said[-1]
     assert kinds([found]) == [("forgotten", 0, (400,))]
     assert found.sentence.startswith("your Jupyter kernel 400, started 3 h")
-    assert "holds 12.0 GiB and has done nothing for 31 min; you have started 500 on this GPU since" in found.sentence
+    assert "holds 12.0 GiB and has been idle for 31 min; you have started 500 on this GPU since" in found.sentence
     assert found.advice == "if it is no longer needed, shutting it down in Jupyter or 'kill 400' frees its memory"
     assert machine.scan(after=60, p400=5.0, p500=50) == ()
 
@@ -208,7 +208,7 @@ def test_an_idle_orphan_is_reported_as_forgotten_unless_its_gpu_is_busy(machine:
     machine.origins[400] = ProcessOrigin(orphan=True)
     machine.changes = {"utilisation_percent": 0}
     (found,) = [machine.scan(after=60) for _ in range(32)][-1]
-    assert found.sentence.endswith("whatever started it has ended")
+    assert found.sentence.endswith("the program that started it has ended")
     machine.changes = {"utilisation_percent": 80}
     assert machine.scan(after=60) == ()
 
@@ -218,7 +218,7 @@ def test_a_process_with_hardly_any_cpu_time_is_reported_after_one_reading(machin
     machine.add(0, 400, 12, cpu_seconds=41.0)
     machine.add(0, 500, 20, start_time=29 * HOUR, cpu_seconds=900.0, parent=51)
     (found,) = machine.scan()
-    assert "has used 41 s of processor time in all" in found.sentence
+    assert "has used 41 s of CPU time in total" in found.sentence
     machine.rows[0][0] = replace(machine.rows[0][0], cpu_seconds=4100.0)
     machine.detector = AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin, viewer="ana")
     assert machine.scan() == ()
@@ -239,7 +239,7 @@ def test_unattributed_memory_beyond_the_drivers_own_is_reported(machine: Machine
     machine.changes = {"used_bytes": 16 * 2**30}
     found = machine.scan(after=2)
     assert [(anomaly.kind, anomaly.held_bytes >> 30) for anomaly in found] == [("unseen", 4), ("unseen", 16)]
-    assert "4.0 GiB belong to no visible process" in found[0].sentence
+    assert "4.0 GiB do not belong to any visible process" in found[0].sentence
     assert "cudaMallocManaged" in found[0].advice
     assert "cudaMallocManaged" not in found[1].advice
     machine.changes = {"used_bytes": 16 * 2**30, "reserved_bytes": None}  # used now includes the driver's reserve

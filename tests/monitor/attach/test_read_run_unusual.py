@@ -46,7 +46,7 @@ def test_a_zombie_is_an_error() -> None:
 
 def test_a_reused_pid_is_an_error(start: Start, script: Script) -> None:
     pid = start([sys.executable, script(SLEEPS)])
-    with pytest.raises(CannotTellError, match="another one by now"):
+    with pytest.raises(CannotTellError, match="a different one now"):
         read_run(pid, start_time=psutil.Process(pid).create_time() - 100)
 
 
@@ -143,7 +143,7 @@ def test_a_folder_in_our_working_directory_is_not_taken_for_the_processs_model(
 def test_code_that_a_process_names_as_its_model_is_not_run(start: Start, script: Script, flags: Flags) -> None:
     reading = read_run(start([sys.executable, script(SLEEPS), *flags(model_name_or_path="os:abort")])).reading
     assert reading.missing == ("model.id",)
-    assert "is not run" in reading.warnings[0]
+    assert "does not run code" in reading.warnings[0]
 
 
 def test_a_worker_without_a_rank_is_a_single_process(start: Start, tmp_path: Path) -> None:

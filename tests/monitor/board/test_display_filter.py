@@ -107,5 +107,5 @@ def test_devices_are_named_by_index_range_mig_device_and_uuid(
 
 @pytest.mark.parametrize("text", ["", "x", "3-1", "0,,1", "-1", "0:", "GPU-", "1.5", "9" * 40])
 def test_what_names_no_gpu_is_one_sentence(text):
-    with pytest.raises(InputError, match="is no GPU: give indices, ranges, MIG devices or uuids"):
+    with pytest.raises(InputError, match="is not a GPU: give indices, ranges, MIG devices or uuids"):
         parse_devices(text)

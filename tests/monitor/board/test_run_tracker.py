@@ -140,7 +140,7 @@ def test_a_process_that_frees_its_memory_has_not_ended(machine: Machine) -> None
     run, row = only_run(machine.tick(None))
     assert run.ended_at is None
     assert status(row) == "ended"
-    assert "holds no memory on GPU 0 any more, and still runs" in sentence(row)
+    assert "no longer holds memory on GPU 0, but is still running" in sentence(row)
     run, row = only_run(machine.tick(41))
     assert (status(row), row.ended_at) == ("on_budget", None)
 
@@ -173,7 +173,7 @@ def test_figures_from_before_a_hang_are_ignored(machine: Machine) -> None:
     [
         ({"error": "OutOfMemoryError", "ended": 2_000.5}, "out_of_memory", "has run out of memory, as torch itself"),
         ({"out_of_memory": 1, "out_of_memory_time": 1_990.0}, "out_of_memory", "has run out of memory"),
-        ({"out_of_memory": 1, "out_of_memory_time": 1_200.0, "ended": 2_000.5}, "ended", "has come to its end"),
+        ({"out_of_memory": 1, "out_of_memory_time": 1_200.0, "ended": 2_000.5}, "ended", "has finished"),
         ({"error": "KeyError", "ended": 2_000.5}, "ended", "was ended by KeyError"),
         ({}, "ended", "was killed, or crashed"),
     ],
@@ -219,7 +219,7 @@ def test_a_process_killed_for_lack_of_host_memory(machine: Machine, make_budget:
     for _ in range(2):
         row = only_run(machine.tick(None))[1]
         assert status(row) == "out_of_memory"
-        assert "because host memory ran out: probably this one" in sentence(row)
+        assert "because host memory ran out, probably this one" in sentence(row)
 
 
 def test_oom_kills_are_read_from_the_kernels_counters(tmp_path: Path) -> None:

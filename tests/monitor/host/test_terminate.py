@@ -116,7 +116,7 @@ def test_a_process_is_overdue_after_the_grace_period_and_sigkill_ends_it(signal_
 def test_another_process_with_the_pid_is_not_ended(signal_method, start):
     process = start(SLEEPY)
     shown = make_reading(process.pid)
-    with pytest.raises(NotTerminatedError, match="is another one by now: the one that was shown has ended"):
+    with pytest.raises(NotTerminatedError, match="is a different one now: the one that was shown has ended"):
         ProcessTermination(make_reading(process.pid, start_time=shown.start_time - 1))
     assert process.poll() is None
 
@@ -145,7 +145,7 @@ def test_a_process_that_has_taken_over_the_pid_is_not_ended(signal_method, start
 def test_vramtop_and_its_ancestors_are_never_ended():
     for pid in (os.getpid(), os.getppid()):
         with pytest.raises(
-            NotTerminatedError, match="is vramtop itself or has started it" if pid > 1 else "parent of all others"
+            NotTerminatedError, match="is vramtop itself or started it" if pid > 1 else "parent of all others"
         ):
             ProcessTermination(make_reading(pid))
 
@@ -158,7 +158,7 @@ def test_the_first_process_is_never_ended():
 def test_a_process_of_unknown_identity_is_not_ended(start):
     process = start(SLEEPY)
     with pytest.raises(
-        NotTerminatedError, match=r"cannot be distinguished from another one with that pid \(not visible from here\)"
+        NotTerminatedError, match=r"cannot be told from another one with the same pid \(not visible from here\)"
     ):
         ProcessTermination(make_reading(process.pid, start_time=None, note="not visible from here"))
     assert process.poll() is None
@@ -260,7 +260,7 @@ def test_a_batch_signals_what_it_may_and_says_why_it_refuses_the_rest(signal_met
     reused = make_reading(third.pid, start_time=1.0)
     batch = TerminationBatch([make_reading(first.pid), make_reading(second.pid), reused, make_reading(os.getpid())])
     assert [member.process.pid for member in batch.running] == [first.pid, second.pid]
-    assert "is another one by now" in batch.refused[reused.key]
+    assert "is a different one now" in batch.refused[reused.key]
     assert "is vramtop itself" in batch.refused[make_reading(os.getpid()).key]
     batch.send(signal.SIGINT)
     for member in batch.members:

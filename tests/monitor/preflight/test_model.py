@@ -158,7 +158,7 @@ def test_a_disk_too_small_for_the_download_is_a_failure(
     monkeypatch.setattr("vramtop.monitor.preflight.checks.model.free_bytes", lambda path: 10 * 2**30)
     found = ModelFilesCheck().run(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
     assert found.status == "failure"
-    assert "about 15.0 GiB are to be downloaded" in found.found
+    assert "about 15.0 GiB need to be downloaded" in found.found
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_a_job_without_folders_is_skipped(make_context: MakeContext) -> None:
 @pytest.mark.parametrize(
     ("free", "limit", "status", "words"),
     [
-        (44, None, "failure", "not one has room"),
+        (44, None, "failure", "no room for one"),
         (46, None, "pass", "room for 1; none is deleted"),
         (100, 2, "warning", "room for 2, and 2 and the newest are kept"),
         (140, 2, "pass", "room for the 2 that are kept"),

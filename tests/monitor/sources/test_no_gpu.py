@@ -81,4 +81,4 @@ def test_the_fit_of_a_pending_job_is_unknown_without_a_gpu(
     (row,) = watchlist.update(make_snapshot([])).pending
     assert row.fit is None
     assert row.budget is not None
-    assert row.problem == "needs 40.0 GiB, and no GPU is seen here"
+    assert row.problem == "needs 40.0 GiB, and no GPU is visible here"

@@ -145,7 +145,7 @@ def test_a_call_for_details_that_hangs_leaves_old_figures_with_their_age_and_the
     driver.gpus[1].utilisation = 77
     hanging, other = source.read().gpus
     assert hanging.details == before.details
-    assert "nvmlDeviceGetPcieThroughput has not come back" in hanging.faults[0].message
+    assert "nvmlDeviceGetPcieThroughput has not returned" in hanging.faults[0].message
     assert not other.is_stale
     assert other.utilisation_percent == 77
     driver.release()

@@ -77,7 +77,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert (second.used_bytes, second.read_at) == (20 * GIB, 1000)
     assert second.is_stale
     assert codes(second) == ["NO_ANSWER"]
-    assert re.search(r"nvmlDeviceGetMemoryInfo has not come back for \d+ s", second.faults[0].message)
+    assert re.search(r"nvmlDeviceGetMemoryInfo has not returned for \d+ s", second.faults[0].message)
     assert "its figures are old" in second.faults[0].message
 
 
@@ -150,7 +150,7 @@ def test_a_gpu_that_hangs_from_the_start_has_a_reading_without_figures(driver, s
     first, second, third = source.read().gpus
     assert (first.index, first.total_bytes, first.used_bytes, first.processes) == (0, None, None, None)
     assert codes(first) == ["NO_ANSWER"]
-    assert "nvmlDeviceGetHandleByIndex has not come back" in first.reason("used_bytes")
+    assert "nvmlDeviceGetHandleByIndex has not returned" in first.reason("used_bytes")
     assert "nothing is known of it yet" in first.reason("used_bytes")
     assert (second.used_bytes, third.used_bytes) == (20 * GIB, 20 * GIB)
     driver.release()
@@ -159,7 +159,7 @@ def test_a_gpu_that_hangs_from_the_start_has_a_reading_without_figures(driver, s
 
 def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(driver, source, waits, three_gpus):
     driver.hang("nvmlInitWithFlags")
-    with pytest.raises(NoDriverError, match="the NVIDIA driver hangs: nvmlInit has not come back for 0 s"):
+    with pytest.raises(NoDriverError, match="the NVIDIA driver hangs: nvmlInit has not returned for 0 s"):
         source.open()
     source.close()
     waits.clear()
@@ -181,7 +181,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     driver.hang("nvmlDeviceGetCount")
     clock.advance(COUNT_INTERVAL_SECONDS)
     snapshot = source.read()
-    assert "nvmlDeviceGetCount has not come back" in snapshot.faults[0].message
+    assert "nvmlDeviceGetCount has not returned" in snapshot.faults[0].message
     assert [gpu.read_at for gpu in snapshot.gpus] == [clock.time] * 3
     driver.gpus.append(fake_gpu(uuid="GPU-3"))
     driver.release()

@@ -88,4 +88,4 @@ async def test_without_automatic_attaching_the_summary_says_how_to_attach(start,
     app = open_app(start(), enabled=False)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "not attached" in screen_text(app))
-        assert "a attaches to a running job" in screen_text(app)
+        assert "press a to attach to a running job" in screen_text(app)

@@ -14,7 +14,7 @@ from vramtop.monitor.sources.nvml.error_messages import NoDriverError
 from vramtop.tui.cli.main import main
 
 WHY = "the NVIDIA driver is installed but its kernel module is not loaded"
-HANGS = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 5 s"
+HANGS = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not returned for 5 s"
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -69,7 +69,7 @@ def test_without_a_driver_each_command_states_the_reason(run: Run, job: str, tmp
     assert not recording.exists()
     code, out, err = run(None, "fit", job, "--method", "formula")
     assert (code, err) == (3, "")
-    assert f"{WHY[4:]}; name the machine with --gpu-type or --gpu-memory" in " ".join(out.split())
+    assert f"{WHY[4:]}; describe the machine with --gpu-type or --gpu-memory" in " ".join(out.split())
     assert run(None, "fit", job, "--method", "formula", "--gpu-type", "h100-80gb", "--json")[0] == 0
     assert run(None, "estimate", job, "--method", "formula", "--json")[0] == 0
 
@@ -108,7 +108,7 @@ def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
     idle = run(make_snapshot([make_gpu(0)]), *words)
     hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
     blind = run(make_snapshot([hangs]), *words)
-    assert "it is on none of the GPUs that are visible here" in idle[1]
+    assert "it is not on any GPU that is visible here" in idle[1]
     assert "its memory cannot be read" in blind[1]
 
 

@@ -78,7 +78,7 @@ def test_the_largest_value_that_fits_is_printed(fit: Fit) -> None:
     kept = found(fit("job.toml", "--gpu-memory", "80GiB", "--json", "--keep-global-batch"))["largest"]
     assert 16 % kept["micro_batch"] == 0
     text = fit("job.toml", "--gpu-memory", "80GiB").stdout
-    assert f"largest that fits, with everything else unchanged: micro-batch {largest['micro_batch']} (now 8)" in text
+    assert f"largest that fits, all else unchanged: micro-batch {largest['micro_batch']} (now 8)" in text
 
 
 def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:

@@ -82,7 +82,7 @@ def test_a_process_opens_the_dashboard_on_a_terminal(monkeypatch: pytest.MonkeyP
         (["fit", "gpt2", "--precison", "bf16"], "there is no flag --precison; did you mean --precision?"),
         (["fit", "gpt2", "--hub-token", "x"], "there is no flag --hub-token; see vramtop fit --help"),
         (["fit", "gpt2", "--bf16", "--fp16"], "--bf16 and --fp16 contradict each other"),
-        (["fit", "gpt2", "--zero", "3"], "--zero: over how many GPUs? give --gpus N"),
+        (["fit", "gpt2", "--zero", "3"], "--zero: give the number of GPUs with --gpus N"),
         (["fit", "gpt2", "--model", "phi-2"], "both gpt2 and --model phi-2 name a model; give one"),
         (["fit", "gpt2", "--zero"], "vramtop fit: --zero: expected one argument; see vramtop fit --help"),
         (["record", "a.jsonl", "b.jsonl"], "unexpected: b.jsonl"),

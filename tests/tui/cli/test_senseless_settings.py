@@ -12,7 +12,7 @@ from vramtop.monitor.sources.nvml.error_messages import NoDriverError
 from vramtop.tui.cli.main import main
 
 SCRIPT = "print('ready', flush=True)\ninput()\n"
-WRONG = "--per_device_train_batch_size on the command line is -1, which is no batch size"
+WRONG = "--per_device_train_batch_size on the command line is -1, which is not a valid batch size"
 
 
 class NoDriver:
@@ -59,7 +59,7 @@ def test_fit_names_a_senseless_setting_of_a_launch_line(script: str, capsys: pyt
         ),
         (
             ["accelerate", "launch", "--num_processes", "8", "--use_deepspeed", "--zero_stage", "99"],
-            "is no stage of ZeRO",
+            "is not a valid stage of ZeRO",
         ),
     ],
 )
@@ -93,4 +93,6 @@ def test_attach_names_a_senseless_setting(
     assert main(["attach", str(training), "--json"]) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out)["refused"] == {"training.micro_batch": WRONG}
-    assert captured.err.startswith(f"vramtop: {WRONG}; process and command line do not set training.sequence_length")
+    assert captured.err.startswith(
+        f"vramtop: {WRONG}; the process and its command line do not set training.sequence_length"
+    )

@@ -47,7 +47,7 @@ def test_a_model_name_is_loaded_as_a_job_with_its_usual_task():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "nothing is given"),
+        ("", "nothing given"),
         ("none.yaml", "no such file"),
         ("nonesuch-9000", "no model"),
         ("echo hello world", "starts no Python script"),

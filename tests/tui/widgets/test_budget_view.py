@@ -26,7 +26,7 @@ def test_each_mig_device_has_a_bar_and_its_full_name(
     ]
     assert len({line.index("│") for line in lines}) == 1
     assert [line.partition("│")[2].strip() for line in lines] == [
-        "✗ closed to programs",
+        "✗ not usable",
         "✓ 14.0 left",
         "✓ 14.0 left",
         "✗ short 6.0",

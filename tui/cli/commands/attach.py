@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     budget = budget and budget_on_gpu(budget, gpu.cuda_total_bytes if gpu else None)
     comparison = _compare(attachment, budget, process) if budget else None
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
-        comparison = replace(comparison, sentence="it is on none of the GPUs that are visible here")
+        comparison = replace(comparison, sentence="it is not on any GPU that is visible here")
     report = RunReport(
         attachment=attachment,
         job=job,
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             refused = attachment.reading.refused
             wrong = [f"{refused[key]}; " for key in missing if key in refused]
             absent = [key for key in missing if key not in refused]
-            unset = f"process and command line do not set {', '.join(absent)}; " if absent else ""
+            unset = f"the process and its command line do not set {', '.join(absent)}; " if absent else ""
             print(f"vramtop: {''.join(dict.fromkeys(wrong))}{unset}give {flags}", file=sys.stderr)
     else:
         output = detect_output(ascii_only=options.ascii)

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     demand = CurrentDemand(Demand(host=is_on(saved, HOST_LINE)), always=figures)
     source, banner = _source(options, demand)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
-        raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
+        raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")
     if is_dumb_terminal():
         return _print_once(options)
     depth = colour_depth()
@@ -67,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
         watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
     attach = _attach(options, watchlist, settings) if banner is None else None
+    if attach is None:
+        AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app import AppOptions, VramtopApp
@@ -150,11 +152,11 @@ def _print_once(options: argparse.Namespace) -> int:
     """Print one reading, and why there is no dashboard."""
     name = os.environ.get("TERM", "")
     reason = (
-        f"a terminal of type {printable(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
+        f"a terminal of type {printable(name)} (TERM) cannot be drawn on" if name else "TERM is not set to a terminal"
     )
     if options.demo or options.replay:
         raise InputError(f"{reason}, so no recording can be played on it")
-    print(f"vramtop: {reason}: one reading instead of the dashboard", file=sys.stderr)
+    print(f"vramtop: {reason}: printing one reading instead of the dashboard", file=sys.stderr)
     from . import once
 
     return once.run(options)

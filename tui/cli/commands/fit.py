@@ -167,7 +167,7 @@ def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
     if clear or verdict.verdict not in ("fits", "tight"):
         return ()
     return (
-        "CUDA gives a program only one MIG device, and no GPU beside it: start this job with "
+        "CUDA gives a program only one MIG device and no GPU beside it: start this job with "
         f"CUDA_VISIBLE_DEVICES={names}.",
     )
 
@@ -203,7 +203,7 @@ def _open_source() -> Iterator[NvmlSource]:
     try:
         source.open()
     except CannotTellError as error:
-        advice = "name the machine with --gpu-type or --gpu-memory"
+        advice = "describe the machine with --gpu-type or --gpu-memory"
         raise CannotTellError(f"{error.message.rstrip('.')}; {advice}") from None
     try:
         yield source
@@ -214,7 +214,7 @@ def _open_source() -> Iterator[NvmlSource]:
 def _read_gpus(source: NvmlSource) -> Snapshot:
     snapshot = source.read()
     if not snapshot.gpus:
-        raise CannotTellError("NVML sees no GPU here; name the machine with --gpu-type or --gpu-memory")
+        raise CannotTellError("NVML sees no GPU here; describe the machine with --gpu-type or --gpu-memory")
     return snapshot
 
 
@@ -262,7 +262,7 @@ def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ..
             "unset it, or give --gpu INDEX"
         )
     note = f"Only GPU {gpu_list(indices)}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}."
-    return indices, (note, f"They may be others: {uncertainty}.") if uncertainty else (note,)
+    return indices, (note, f"They may be different ones: {uncertainty}.") if uncertainty else (note,)
 
 
 def _scale_bytes(devices: Sequence[DeviceCapacity], budget: Budget) -> int | None:

@@ -290,7 +290,7 @@ def _command(row: ProcessRow) -> str:
 def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     gpu = row.reading
     used, total, free = (format_gib(size) for size in (gpu.used_bytes, gpu.total_bytes, gpu.free_bytes))
-    sizes = (f"{used} of {total} GiB used", f"{free} free")
+    sizes = (f"{used} of {total} GiB in use", f"{free} free")
     if isinstance(gpu, MigDevice):
         name = f"MIG {gpu.device.profile or 'device'}"
         if gpu.shares_memory_of:

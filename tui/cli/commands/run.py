@@ -16,7 +16,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     del options
     if not launch:
-        raise InputError("no command is given: vramtop run -- python train.py ...")
+        raise InputError("no command given; write: vramtop run -- python train.py ...")
     try:
         os.execvpe(launch[0], list(launch), probed_environment(os.environ))  # noqa: S606
     except OSError as error:

@@ -184,4 +184,4 @@ def _largest_line(grown: LargestFitting, job: Job) -> str:
     if not job.is_served:
         batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "not even micro-batch 1"
         text = f"{batch} (now {training.micro_batch}); {text}"
-    return f"largest that fits, with everything else unchanged: {text}"
+    return f"largest that fits, all else unchanged: {text}"

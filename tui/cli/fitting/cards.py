@@ -64,7 +64,7 @@ def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[
     """Yield the table of cards, those of the same size in one row."""
     if not cards:
         most = f", not even on {_MANY[-1]} of them with --fsdp" if job.parallel.world_size == 1 else ""
-        yield output.text(f"it fits on no card of the catalogue{most}; try --qlora, or a shorter --seq-len")
+        yield output.text(f"it does not fit on any card of the catalogue{most}; try --qlora, or a shorter --seq-len")
         return
     sharded = any(card.sharded for card in cards)
     several = "; several GPUs: sharded with --fsdp" if sharded else ""

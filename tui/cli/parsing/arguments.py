@@ -131,7 +131,7 @@ def _record(parser: "Parser") -> None:
     text = "Stop after this time."
     parser.add_argument("--seconds", type=positive_seconds, default=None, metavar="SECONDS", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
-    text = "Do not attach to training processes by itself: the recording has no budgets."
+    text = "Do not attach to training processes automatically: the recording has no budgets."
     parser.add_argument("--no-attach", action="store_true", default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)

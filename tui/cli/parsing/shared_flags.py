@@ -73,7 +73,7 @@ def add_method_argument(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=("auto", "formula", "exact", "traced"),
         default="auto",
-        help="formula: closed form, parameters counted from the shape; exact: closed form, parameters counted on the "
+        help="formula: closed form, parameters counted from the config; exact: closed form, parameters counted on the "
         "built model; traced: one training step traced; auto: the most accurate that is available (default: auto).",
     )
 
@@ -105,7 +105,7 @@ class _GpuTypeAction(argparse.Action):
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
-    text = "A GPU of the catalogue, as people write it: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
+    text = "A GPU of the catalogue, by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
     gpu.add_argument(
         "--gpu-type", "--gpu-name", "--gpu-model", "--card", action=_GpuTypeAction, metavar="NAME", help=text
     )

@@ -71,7 +71,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     ),
     FamiliarFlag(
         names=("--global-batch-size", "--train-batch-size", "--gbs"),
-        meaning="Sequences per optimizer step over all GPUs (DeepSpeed, Megatron): divided by GPUs and accumulation.",
+        meaning="Sequences per optimizer step over all GPUs, as in DeepSpeed and Megatron.",
         settings=read.number(GLOBAL_BATCH),
         placeholder="N",
         remark="all sequences of an optimizer step, as DeepSpeed and Megatron mean it.",
@@ -128,12 +128,12 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
     _fixed("--full --full-finetune --full-finetuning", "Train all parameters: no adapters.", {TUNING: "full"}),
     _switch(
         "--load-in-4bit --4bit --use-4bit",
-        "Frozen weights in 4 bits (nf4), trained through LoRA.",
+        "4-bit frozen weights (nf4), trained through LoRA.",
         {TUNING: "lora", BITS: "4", f"{SOFT}lora.quantization": "nf4"},
     ),
     _switch(
         "--load-in-8bit --8bit --use-8bit",
-        "Frozen weights in 8 bits, trained through LoRA.",
+        "8-bit frozen weights, trained through LoRA.",
         {TUNING: "lora", BITS: "8", f"{SOFT}lora.quantization": "int8"},
     ),
     FamiliarFlag(
@@ -233,7 +233,7 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
             "--use-flash-attention-2",
             "--flash-attention-2",
         ),
-        meaning="Flash attention of version 2, or of the version given.",
+        meaning="FlashAttention 2, or the version given.",
         settings=read.flash_attention,
         placeholder="2|3",
         value_optional=True,
@@ -246,11 +246,11 @@ FAMILIAR_FLAGS: tuple[FamiliarFlag, ...] = (
         placeholder="NAME",
         choices=("sdpa", "eager", "flash_attention_2", "flash_attention_3"),
     ),
-    _fixed("--sdpa --xformers", "Attention that stores no scores (--attention sdpa).", {_ATTENTION: "sdpa"}),
+    _fixed("--sdpa --xformers", "Attention that does not store its scores (--attention sdpa).", {_ATTENTION: "sdpa"}),
     _fixed("--eager", "Attention that stores its scores (--attention eager).", {_ATTENTION: "eager"}),
     _switch(
         "--liger --use-liger-kernel --use-liger --enable-liger-kernel",
-        "Liger-Kernel's loss, which stores no logits (--loss fused-linear).",
+        "Liger-Kernel's loss, which does not store the logits (--loss fused-linear).",
         {_LOSS: "fused-linear"},
         {_LOSS: "full"},
     ),

@@ -131,7 +131,7 @@ def dtype(text: str) -> Settings:
     """Read the type in which the weights are loaded."""
     found = _DTYPES.get(text.lower().removeprefix("torch."))
     if found is None:
-        raise InputError(f"{text!r} is no type of weights; give bf16, fp16 or fp32")
+        raise InputError(f"{text!r} is not a type of weights; give bf16, fp16 or fp32")
     return {WEIGHTS: found}
 
 
@@ -146,7 +146,7 @@ def bits(text: str) -> Settings:
     if text in ("16", "32"):
         return {BITS: "none"}
     if text not in kinds:
-        raise InputError(f"{text!r} is no number of bits; give 4, 8 or 16")
+        raise InputError(f"{text!r} is not a number of bits; give 4, 8 or 16")
     return {TUNING: "lora", BITS: text, f"{SOFT}lora.quantization": kinds[text]}
 
 
@@ -172,7 +172,7 @@ def flash_attention(text: str) -> Settings:
     """Read ``--flash-attn [fa2]``."""
     found = _FLASH.get(text.lower())
     if found is None:
-        raise InputError(f"{text!r} is no version of flash attention; give 2 or 3")
+        raise InputError(f"{text!r} is not a version of FlashAttention; give 2 or 3")
     return {"model.attention": found}
 
 
@@ -224,7 +224,7 @@ def zero(text: str) -> Settings:
     """Read a stage of ZeRO; stage 0 shards nothing, as DDP."""
     stage = text.lower().removeprefix("stage").removeprefix("-").removeprefix("_")
     if stage not in ("0", "1", "2", "3"):
-        raise InputError(f"{text!r} is no stage of ZeRO; give 1, 2 or 3")
+        raise InputError(f"{text!r} is not a ZeRO stage; give 1, 2 or 3")
     return {"parallel.strategy": "ddp" if stage == "0" else f"zero{stage}", SPREAD: True}
 
 
@@ -243,7 +243,7 @@ def offload(what: str) -> Reader:
         if text.lower() == "none":
             return {}
         if text.lower() not in (*_YES, "cpu"):
-            raise InputError(f"{text!r} is no device to offload to; give cpu or none")
+            raise InputError(f"{text!r} is not a device to offload to; give cpu or none")
         return {"parallel.cpu_offload": what}
 
     return read

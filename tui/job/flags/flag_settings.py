@@ -62,7 +62,7 @@ class FlagSettings:
             return job
         if self.processes is None:
             if self.spread_flag and job.parallel.data_ranks == 1:
-                raise InputError(f"{self.spread_flag}: over how many GPUs? give --gpus N")
+                raise InputError(f"{self.spread_flag}: give the number of GPUs with --gpus N")
             return job
         parallel = job.parallel
         within = parallel.tensor * parallel.pipeline * parallel.context
@@ -204,7 +204,7 @@ def _remarks(flags: Sequence[tuple[str, str]]) -> Iterator[str]:
             yield f"{flag}: {remark}"
     ignored = [flag for flag in given if flag in IGNORED_FLAGS]
     if ignored:
-        yield f"{', '.join(ignored)}: the memory of a GPU does not depend on it."
+        yield f"{', '.join(ignored)}: GPU memory does not depend on it."
 
 
 def _replaced(flag: str, given: Mapping[str, str]) -> bool:

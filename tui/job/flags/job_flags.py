@@ -25,8 +25,8 @@ _HEADINGS = {
 """Heading of each table's flags in the help, in their order there."""
 _WITHOUT_VALUE = {"training.activation_checkpointing": "full", "parallel.cpu_offload": "all"}
 """The value of a flag that stands alone, of keys that are not true or false."""
-_USUAL_HEADING = "what most people set"
-_FAMILIAR_HEADING = "further names that other tools have for these settings (with - or _)"
+_USUAL_HEADING = "common settings"
+_FAMILIAR_HEADING = "names that other tools have for these settings (with - or _)"
 _USUAL = (
     *("--batch-size", "--seq-len", "--lora", "--qlora", "--bf16", "--fp16", "--gradient-checkpointing", "--optim"),
     *("--flash-attention", "--fsdp", "--ddp", "--zero"),

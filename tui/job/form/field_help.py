@@ -6,7 +6,7 @@ from .fields import TUNING
 from .sharding import HELP as SHARDING_HELP
 
 _HELP = {
-    TUNING: "full: every weight trains; LoRA: small adapters train beside frozen weights; QLoRA: the same on 4-bit "
+    TUNING: "full: trains all weights; LoRA: trains small adapters beside frozen weights; QLoRA: LoRA on 4-bit "
     "weights.",
     "target.gpu": "The GPUs that the job is compared with: those of this machine, or a card of the catalogue; Enter "
     "searches.",

@@ -138,7 +138,7 @@ class FieldRow(Widget):
             case _ if self.field.key == MODEL:
                 return ModelInput(state.text, self._models)
             case _:
-                hint = "as usual" if self.field.optional else "type a value"
+                hint = "default" if self.field.optional else "type a value"
                 return FieldInput(state.text, placeholder=hint, compact=True, classes="control")
 
     def _show_line(self, kind: str, text: str) -> None:

@@ -56,7 +56,7 @@ class ModelInput(FieldInput):
     def __init__(self, value: str, models: Sequence[ModelChoice]) -> None:
         super().__init__(
             value,
-            placeholder="type to search, or a hub id or a folder",
+            placeholder="type to search, or a hub id or folder",
             suggester=ModelSuggester(models),
             compact=True,
             classes="control",

@@ -215,11 +215,11 @@ class JobForm(VerticalScroll):
             found = tuple(key for key in state.found_keys() if key not in top)
             placed.update(top, found)
             if top:
-                yield _Section(top, "heading-missing", "missing: fill in")
+                yield _Section(top, "heading-missing", "missing: fill these in")
             if found:
                 yield _Section(found, "heading-found", state.found_title)
         basic = tuple(key for key in BASIC if key not in placed)
-        yield _Section(basic, "heading-defaults" if placed else "", "not found: defaults")
+        yield _Section(basic, "heading-defaults" if placed else "", "not found: defaults used")
         for group in self._groups:
             if rest := tuple(key for key in group.keys if key not in placed):
                 yield _Section(rest, group.id, group.title, group)

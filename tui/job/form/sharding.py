@@ -23,9 +23,9 @@ _WORDS = {
 }
 """Words of strategies, the usual ones first; a strategy without one has its own name."""
 HELP = {
-    SHARDING: "DDP copies the model to every GPU; FSDP and ZeRO-3 split weights, gradients and optimizer; ZeRO-2 all "
-    "but the weights.",
-    GPUS: "Data-parallel GPUs over which the job is copied or split; tensor and pipeline parallelism multiply them.",
+    SHARDING: "DDP copies the model to every GPU; FSDP and ZeRO-3 shard weights, gradients and optimizer states; "
+    "ZeRO-2 all but the weights.",
+    GPUS: "Number of data-parallel GPUs; tensor and pipeline parallelism multiply it.",
 }
 
 

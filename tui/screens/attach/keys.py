@@ -3,8 +3,8 @@
 from textual.binding import Binding, BindingType
 
 ATTACH_KEYS: list[BindingType] = [
-    Binding("escape", "app.pop_screen", "Back"),
-    Binding("f3", "choose", "Process", key_display="F3", tooltip="attach to another process as well"),
+    Binding("escape", "app.pop_screen", "Back", key_display="Esc"),
+    Binding("f3", "choose", "Process", key_display="F3", tooltip="attach to one more process"),
     Binding(
         "i", "app.open_screen('process')", "Info",
         tooltip="the process itself: SM, CPU, RAM, environment, open files, folder, parents, limits",
@@ -16,19 +16,19 @@ ATTACH_KEYS: list[BindingType] = [
     ),
     Binding(
         "f8", "forget", "Forget", key_display="F8", show=False,
-        tooltip="forget what you filled in for this command line; an emptied field is forgotten too",
+        tooltip="forget what you filled in for this command line; clearing a field forgets it, too",
     ),
     Binding(
         "plus,equals_sign", "zoom(-1)", "Zoom", key_display="+/-",
-        tooltip="show a shorter or a longer time: 1, 5, 15, 60 minutes, the whole run",
+        tooltip="show a shorter or longer time: 1, 5, 15, 60 minutes, the whole run",
     ),
     Binding("minus,underscore", "zoom(1)", "Zoom out", show=False),
     Binding(
         "right_square_bracket", "run(1)", "Runs", key_display="[/]",
         tooltip="the previous run, the next run; ↑ ↓ choose the rank that is drawn",
     ),
-    Binding("left_square_bracket", "run(-1)", "Run before", show=False),
-    Binding("x", "dismiss_run", "Dismiss", tooltip="dismiss this run: an ended one stays until then"),
+    Binding("left_square_bracket", "run(-1)", "Previous run", show=False),
+    Binding("x", "dismiss_run", "Dismiss", tooltip="dismiss this run; an ended run stays until then"),
 ]  # fmt: skip
 
 ATTACH_LAYOUT = """

@@ -41,9 +41,9 @@ class PidChooser(Vertical):
         """The pid, a line for failures, and the processes on GPUs."""
         with Horizontal():
             yield Label("PID ")
-            yield Input(placeholder="type it, then Enter", compact=True, id="pid")
+            yield Input(placeholder="type it, then press Enter", compact=True, id="pid")
         yield Static(id="failure", markup=False)
-        yield Label("or one of these (Tab, then Enter):", id="these")
+        yield Label("or choose one of these (Tab, then Enter):", id="these")
         yield OptionList(id="running", compact=True, markup=False)
 
     def show_board(self, board: Board) -> None:
@@ -75,7 +75,7 @@ class PidChooser(Vertical):
         event.stop()
         text = event.value.strip()
         if not text.isdecimal() or len(text) > 9:
-            self.show_failure(f"A pid is a whole number, which {text!r} is not." if text else "Type a pid first.")
+            self.show_failure(f"A pid is a whole number, which {text!r} is not." if text else "Enter a pid first.")
             return
         self.post_message(self.Chosen(int(text)))
 

@@ -92,7 +92,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     if comparison is not None:
         mark = STATUSES[comparison.status]
         status = CellText(f"{mark.letter} {mark.word}", tone)
-        phase = PHASES[comparison.phase][1] if comparison.phase else ""
+        phase = PHASES[comparison.phase] if comparison.phase else ""
         if comparison.peak_usage:
             peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
     ended = row.ended_at is not None

@@ -136,9 +136,8 @@ def _scale(row: ProcessRow) -> int:
 def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
     used = row.process.used_bytes
     drawn = draw_bar(_held_parts(row), scale_bytes=scale, width=cells, empty=" " if used is not None else "?")
-    when = "held last" if row.ended_at is not None else "of"
-    size = f"{format_gib(used)} {when} {format_gib(row.gpu.total_bytes)} GiB"
-    tail = f"│ {format_gib(used)} held last" if row.ended_at is not None else f"│ {size}"
+    size = f"{format_gib(used)} of {format_gib(row.gpu.total_bytes)} GiB"
+    tail = f"│ {format_gib(used)} at its end" if row.ended_at is not None else f"│ {size}"
     return Content.assemble(f"{f'GPU {row.gpu.label}':<{_LABEL_WIDTH}}", bar_content(drawn), tail)
 
 
@@ -146,7 +145,7 @@ def _held_parts(row: ProcessRow) -> Sequence[BarSegment]:
     """Return what it holds: one segment, or three if torch's counters are known; then what is beyond its budget."""
     used, counters, colour = row.process.used_bytes, row.process.counters, held_colour(row)
     if used is None or counters is None or counters.allocated_bytes is None or counters.reserved_bytes is None:
-        held = (f"held {format_gib(used)}", "held")
+        held = (f"in use {format_gib(used)}", "in use")
         parts = [BarSegment(size_bytes=used or 0, colour=colour, labels=held, min_one_cell=True)]
     else:
         context, size = COMPONENTS["context"], counters.allocated_bytes
@@ -187,14 +186,14 @@ def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
 def _status_line(row: ProcessRow, now: float) -> Content:
     comparison = row.comparison
     if comparison is None:
-        return Content.styled(row.problem or "No job is known to run here, so there is no budget.", "dim")
+        return Content.styled(row.problem or "No known job runs here, so there is no budget.", "dim")
     status = badge(STATUSES[comparison.status], comparison.status)
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
     size = difference_label(comparison)
     difference = f" {size} GiB" if size else ""
-    phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
+    phase = f" · {PHASES[comparison.phase]}" if comparison.phase else ""
     since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
     return Content.assemble(status, f"{difference}{phase} · {comparison.sentence} · {high_water_label(comparison)}")

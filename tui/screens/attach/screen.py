@@ -191,7 +191,7 @@ class AttachScreen(Screen[None]):
         if attachment is not None:
             self._edits.forget()
             self._watchlist.dismiss_runs(self._keys)
-            self.notify("Forgotten: what you had filled in for this command line.")
+            self.notify("What you filled in for this command line is forgotten.")
             self._read(attachment.pid, attachment.start_time, recall=False)
 
     def action_step(self) -> None:
@@ -199,7 +199,7 @@ class AttachScreen(Screen[None]):
         row = self.query_one(FollowedRun).selected
         budget = self._budget or (row.budget if row else None)
         if budget is None:
-            self.notify("There is no budget for this process yet, so there is no step to draw.", severity="warning")
+            self.notify("There is no budget for this process yet, so there is no step to show.", severity="warning")
         else:
             self._step.open(budget, self._estimates, gpu_bytes=row.gpu.total_bytes if row else None)
 
@@ -330,7 +330,7 @@ class AttachScreen(Screen[None]):
         self._show_problem(sentence)
 
     def _show_problem(self, sentence: str | None, *, mark: str = "✗") -> None:
-        note = " Until then the last settings count." if self._budget and sentence else ""
+        note = " Until then, the last settings apply." if self._budget and sentence else ""
         self.query_one(FollowedRun).show_problem(f"{mark} {sentence}{note}" if sentence else None)
 
     def _focus_on(self, form: JobForm | None) -> None:

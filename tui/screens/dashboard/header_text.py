@@ -129,7 +129,7 @@ def _planning_lines(board: Board) -> list[Content]:
     faults = board.snapshot.faults
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
     if board.snapshot.source.kind == "nvml":
-        words = " f checks a job against any GPU model; --demo plays a recording"
+        words = " press f to check a job against any GPU; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(UNCERTAIN)}"), words))
     return lines
 
@@ -197,12 +197,12 @@ def _reading(board: Board) -> str | None:
 def _without_budgets(board: Board) -> str:
     """Return why there is no budget, and what to do."""
     if board.attach_progress is None:
-        return "no budgets yet: a attaches to a running job, f checks whether a job fits"
+        return "no budgets yet: press a to attach to a running job, f to check a new one"
     reasons = Counter(row.no_budget_reason for row in board.processes if row.no_budget_reason)
     if not reasons:
-        return "no process on these GPUs: f checks whether a job fits"
+        return "no processes on these GPUs: press f to check whether a job fits"
     named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(4))
-    return f"no running job has a budget ({named}): a attaches to one, f checks whether a job fits"
+    return f"no running job has a budget ({named}): press a to attach to one, f to check a new job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def _named(status: Status, jobs: Sequence[_Running]) -> Content:
     """Return the jobs of a status, by name if they are few and need attention."""
     mark, those = STATUSES[status], [job for job in jobs if job.status == status]
     if status == "on_budget" and len(those) == len(jobs):
-        words = f"all {len(jobs)} jobs" if len(jobs) > 1 else "the running job"
+        words = f"all {len(jobs)} jobs are" if len(jobs) > 1 else "the running job is"
         return Content.styled(f"{mark.letter} {words} {mark.word}", "$text-success")
     if status in ("on_budget", *_CALM) or len(those) > _MAX_NAMED_JOBS:
         return _count(status, jobs)

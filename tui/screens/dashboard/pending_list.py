@@ -29,7 +29,7 @@ class PendingList(StaticLines):
 def pending_line(row: PendingRow, width: int, now: float) -> Content:
     """Return a pending job with its verdict and the reason; one whose verdict has just changed is highlighted."""
     if row.fit is None:
-        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "it has no budget"
+        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "no budget"
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
     is_new = row.fits_changed_at is not None and now - row.fits_changed_at < _HIGHLIGHT_SECONDS

@@ -59,13 +59,13 @@ class DashboardScreen(ProcessScreen):
             tooltip="filter the processes: pid, user, command, job, status, gpu3; Esc shows all",
         ),
         *PROCESS_KEYS,
-        Binding("r", "app.record", "Rec", show=False, tooltip="record to a file, and stop recording"),
+        Binding("r", "app.record", "Record", show=False, tooltip="start or stop recording to a file"),
         Binding(
             "x", "dismiss_selected", "Dismiss", show=False,
-            tooltip="dismiss the ended run under the cursor; otherwise unpin a pending job",
+            tooltip="dismiss the ended run under the cursor, or unpin a pending job",
         ),
-        Binding("h", "host_line", "Host", show=False, tooltip="show the load of the host at the top, or hide it"),
-        Binding("escape", "show_all", "Show all"),
+        Binding("h", "host_line", "Host", show=False, tooltip="show or hide the host line: CPU, RAM, swap, load"),
+        Binding("escape", "show_all", "Show all", key_display="Esc"),
     ]  # fmt: skip
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class DashboardScreen(ProcessScreen):
         if jobs:
             app.choose_job(jobs, self._unpin, Offset(1, self.query_one(PendingList).region.bottom))
         else:
-            self.notify("No job was pinned here; those of a recording stay.", severity="warning")
+            self.notify("No job is pinned here; jobs of a recording cannot be unpinned.", severity="warning")
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .side_screens import SideScreens
 
 _NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
-NO_MODEL = "type a model: a name, hub id or folder; F3 opens a file"
-_CHOOSE = "Enter takes the highlighted model; Esc keeps what you typed"
+NO_MODEL = "enter a model: name, hub id or folder; F3 opens a file"
+_CHOOSE = "Enter takes the highlighted model; Esc keeps your text"
 
 
 class JobCheck:

@@ -55,7 +55,7 @@ class JobFiles:
             return
         text = self._session.changes_text(job, self._screen.query_one(GpuPicker).catalogue_count)
         self._screen.app.copy_to_clipboard(text)
-        self._screen.app.push_screen(CopiedTextScreen(text, "The changed settings"))
+        self._screen.app.push_screen(CopiedTextScreen(text, "Changed settings"))
 
     def show_read_again(self, loaded: "LoadedJob") -> None:
         """Show what was opened as it is with the model that the user has given."""

@@ -7,12 +7,12 @@ from ...job.form import ALT_DIGIT_CHARACTERS
 FIT_KEYS: list[BindingType] = [
     Binding(
         "escape", "app.pop_screen", "Back", key_display="Esc",
-        tooltip="close; f opens the same job again. Letters and digits act where no field is being typed into",
+        tooltip="close; f opens the same job again. Letters and digits are keys unless you type in a field",
     ),
     Binding("f1", "app.help", show=False),
     Binding(
         "f2", "pin", "Pin", key_display="F2",
-        tooltip="pin the job as pending: the dashboard shows whether it fits; an earlier version of it is replaced",
+        tooltip="pin the job as pending: the dashboard shows whether it fits; replaces an earlier version of it",
     ),
     Binding("p", "pin", show=False),
     Binding(
@@ -22,10 +22,10 @@ FIT_KEYS: list[BindingType] = [
     Binding("o", "open", show=False),
     Binding(
         "f4", "choose_gpus", "GPUs", key_display="F4", show=False,
-        tooltip="choose the GPUs: those of this machine, or a number of another model from the catalogue",
+        tooltip="choose the GPUs: those of this machine, or any number of a model from the catalogue",
     ),
     Binding("g", "choose_gpus", show=False),
-    Binding("f5", "step", "Step", key_display="F5", tooltip="memory of one training step by component"),
+    Binding("f5", "step", "Step", key_display="F5", tooltip="memory over one training step, by component"),
     Binding("t", "step", show=False),
     Binding(
         "f6", "other_pane", "Fixes", key_display="F6",
@@ -33,7 +33,7 @@ FIT_KEYS: list[BindingType] = [
     ),
     Binding(
         "1", "apply(1)", show=False, key_display="1-9",
-        tooltip="apply a suggestion: Alt+digit while a field is being typed into; Enter applies the highlighted one",
+        tooltip="apply a suggestion (Alt+digit while you type in a field); Enter applies the highlighted one",
     ),
     *(Binding(f"{number}", f"apply({number})", show=False) for number in range(2, 10)),
     *(
@@ -42,30 +42,30 @@ FIT_KEYS: list[BindingType] = [
     ),
     Binding(
         "f7", "what_if", "What-if", key_display="F7",
-        tooltip="what-if: memory over micro-batch or sequence length; l goes to the largest that fits, Enter applies",
+        tooltip="what-if: memory over micro-batch or sequence length; l: the largest that fits, Enter applies it",
     ),
     Binding("i", "what_if", show=False),
     Binding("f8", "save", "Save", key_display="F8", tooltip="save as a job file, for vramtop fit FILE"),
     Binding("w", "save", show=False),
     Binding(
         "f9", "copy", "Copy", key_display="F9",
-        tooltip="copy the changed settings: as flags of vramtop fit, and as edits of the tool's own file",
+        tooltip="copy the changed settings, as flags of vramtop fit and as edits of the tool's own file",
     ),
     Binding("y", "copy", show=False),
     Binding(
         "f10", "undo", "Undo", key_display="F10", priority=True,
-        tooltip="undo: a suggestion, an opened file, or the edits of one field",
+        tooltip="undo a suggestion, an opened file, or the edits of one field",
     ),
     Binding("u", "undo", show=False),
     Binding(
         "f11", "keep", "Keep A", key_display="F11", show=False,
-        tooltip="keep this job as candidate A, and compare changes with it; again: let it go. a, where F11 is taken",
+        tooltip="keep this job as candidate A and compare changes with it; again: drop it (a, where F11 is taken)",
     ),
     Binding("a", "keep", show=False),
     Binding("b", "swap", show=False, tooltip="go back to candidate A; the job as it is now becomes A"),
     Binding(
         "f12", "preflight", "Check", key_display="F12",
-        tooltip="preflight: driver, model, access tokens, disk, libraries and network that the job needs",
+        tooltip="preflight: check the driver, model, access tokens, disk, libraries and network that the job needs",
     ),
     Binding("c", "preflight", show=False),
 ]  # fmt: skip

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .verdict_pane import EstimateJob, QuickEstimatorFor
 
 _WIDE_COLUMNS = 116
-_HEADING_HELP = "Enter unfolds these settings, and folds them again"
+_HEADING_HELP = "Enter unfolds or folds these settings"
 
 
 class FitCheckScreen(Screen[None]):
@@ -174,7 +174,7 @@ class FitCheckScreen(Screen[None]):
         if job is not None and budget is not None:
             self._session.pin(job, budget)
             self.notify(
-                f"{job.label} is pending: the dashboard shows whether it fits; x there unpins it.", markup=False
+                f"{job.label} is pending: the dashboard shows whether it fits; press x there to unpin it.", markup=False
             )
 
     def action_apply(self, number: int) -> None:

@@ -45,7 +45,7 @@ class SideScreens:
         from ..what_if import WhatIfScreen
 
         if advice is None or not advice.can_plot:
-            sentence = "The quick estimate has no rule for this model, so there is no plot."
+            sentence = "The closed form has no rule for this model, so there is no plot."
             self._opener.notify(sentence, severity="warning")
             return
         self._what_if = WhatIfScreen(advice.sweeps, label=budget.job.label)

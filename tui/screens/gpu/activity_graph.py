@@ -52,8 +52,10 @@ class _Graph:
 
 
 _GRAPHS = (
-    _Graph("utilisation_percent", "compute", "share of time in which a program ran", COMPUTE_COLOUR),
-    _Graph("memory_utilisation_percent", "bandwidth", "share of time in which memory was used", BANDWIDTH_COLOUR),
+    _Graph("utilisation_percent", "compute", "share of time in which a kernel ran", COMPUTE_COLOUR),
+    _Graph(
+        "memory_utilisation_percent", "bandwidth", "share of time in which memory was read or written", BANDWIDTH_COLOUR
+    ),
 )
 
 
@@ -66,8 +68,9 @@ class ActivityGraph(CellRows):
 
     def show(self, gpu: GpuReading, histories: Histories) -> None:
         """Draw the history of a whole GPU."""
-        self._shown = gpu, histories
-        self._draw()
+        if self._shown != (gpu, histories):
+            self._shown = gpu, histories
+            self._draw()
 
     def _draw(self) -> None:
         height = self.size.height - 2  # a title above, the time below

@@ -60,8 +60,10 @@ def bar_line(label: str, bar: Content, words: Content, graph: Content, shape: Li
 
 
 def share_bar(share: float | None, width: int, style: str) -> Content:
-    """Return a bar of a share of 1, and a thin line to the end of the scale; no bar if the share is unknown."""
-    full = 0 if share is None else round(min(1.0, max(0.0, share)) * width)
+    """Return a bar of a share of 1, and a thin line to the end of the scale; nothing if the share is unknown."""
+    if share is None:
+        return Content(" " * width)
+    full = round(min(1.0, max(0.0, share)) * width)
     return Content.assemble((_BAR * full, style), (_REST * (width - full), FAINT))
 
 

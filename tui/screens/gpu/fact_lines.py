@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MIN_COMMON_WORDS = 3
 """Sentences whose beginnings have fewer words in common stay whole."""
-_COMPUTE_MODES = {"default": "default", "exclusive_process": "one process only", "prohibited": "no process allowed"}
+_COMPUTE_MODES = {"default": "default", "exclusive_process": "one process only", "prohibited": "no processes allowed"}
 
 
 def fact_lines(gpu: GpuReading, width: int) -> list[Content]:
@@ -179,7 +179,7 @@ def _rows(rows: RemappedRows | None) -> list[Content]:
     if rows.pending:
         parts.append(_alarm("a row is remapped at the next reset"))
     if rows.failed:
-        parts.append(_alarm("remapping failed: the GPU should be replaced"))
+        parts.append(_alarm("remapping failed: replace the GPU"))
     return parts
 
 

@@ -11,6 +11,6 @@ GPU_KEYS: list[BindingType] = [
     Binding("right", "step(1)", show=False, priority=True),
     Binding(
         "tab", "app.focus_next", show=False, key_display="Tab",
-        tooltip="to the figures, which ↑ ↓ scroll where there is no room for all, and back to the processes",
+        tooltip="to the figures (↑ ↓ scroll them) and back to the processes",
     ),
 ]  # fmt: skip

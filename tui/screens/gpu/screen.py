@@ -14,6 +14,7 @@ from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 
 from ...draw import ALARM, MUTED, format_duration, join_to_width, left_and_right, printable, reason_badge
 from ...widgets import ContentLines, KeysLine, StaticLines
+from ..base import is_complete
 from ..dashboard.gpus import graph_span, stale_seconds
 from ..dashboard.processes import COLUMNS_SETTING, PROCESS_KEYS, ProcessScreen, ProcessTable, columns_named
 from .activity_graph import MIN_HEIGHT, ActivityGraph
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.events import Resize
+    from textual.geometry import Size
 
     from vramtop.monitor.board import Board, GpuRow
     from vramtop.monitor.snapshot import Demand, DetailLevel, GpuKey, GpuReading, ProcessKey
@@ -67,7 +69,6 @@ class GpuScreen(ProcessScreen):
     GpuScreen #figures { margin: 0 1; }
     GpuScreen #graph { margin: 1 1 0 1; }
     GpuScreen #processes { width: 100%; }
-    GpuScreen.-tall #processes { margin-top: 1; }
     GpuScreen .-stale { text-opacity: 60%; }
     """
 
@@ -80,6 +81,8 @@ class GpuScreen(ProcessScreen):
         """Its place among the GPUs and MIG devices of that board."""
         self._feed: FeedStatus | None = None
         """How readings arrived when the screen was drawn."""
+        self._drawn: tuple[Board, GpuKey, Size] | None = None
+        """What was drawn last."""
 
     @property
     def demand(self) -> Demand:
@@ -95,7 +98,7 @@ class GpuScreen(ProcessScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Offer only keys that do something; if no process can be terminated, k says why."""
-        return self.offers(action)
+        return is_complete(self) and self.offers(action)
 
     def compose(self) -> ComposeResult:
         """The figures, the graphs, and the processes."""
@@ -109,7 +112,7 @@ class GpuScreen(ProcessScreen):
 
     def on_mount(self) -> None:
         """Draw the latest board, and look every second whether it is old."""
-        if not self.query(ProcessTable):  # the app is being closed
+        if not is_complete(self):  # the app is being closed
             return
         self.table.show_view("processes")
         self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
@@ -127,7 +130,8 @@ class GpuScreen(ProcessScreen):
         self._gpu = next((gpu for gpu in shown if gpu.reading.key == self._key), None)
         if self._gpu is not None:
             self._position = shown.index(self._gpu)
-        self._draw()
+        if self._drawn != (board, self._key, self.size) or self._feed != self.app.feed:
+            self._draw()
 
     def action_step(self, by: int) -> None:
         """Show the next GPU (1), or the previous one (-1); after the last comes the first."""
@@ -149,9 +153,9 @@ class GpuScreen(ProcessScreen):
 
     def _draw(self) -> None:
         board, size = self.app.board, self.size
-        if board is None or not self.is_mounted or not size.width:
+        if board is None or not is_complete(self) or not size.width:
             return
-        self._feed = self.app.feed
+        self._feed, self._drawn = self.app.feed, (board, self._key, size)
         title, state = self.query_one("#title", StaticLines), self.query_one("#state", StaticLines)
         if self._gpu is None:
             title.show(Content.styled("GPU", "bold"))
@@ -187,7 +191,7 @@ class GpuScreen(ProcessScreen):
         graph = self.query_one(ActivityGraph)
         graph.display = left >= MIN_HEIGHT
         graph.styles.height = min(left, _MAX_GRAPH_LINES)
-        self.set_class(tall, "-tall")
+        self.table.styles.margin = (int(tall), 0, 0, 0)
         self.query_one(_Figures).styles.height = height
 
 
@@ -225,18 +229,18 @@ def _state(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Conten
     if details is None or details.level != "full":
         if board.snapshot.source.kind != "nvml":
             known = gpu.memory_utilisation_percent is not None
-            words = f"{'' if known else 'bandwidth, '}clocks, links and health of this GPU were not recorded"
+            words = f"{'' if known else 'bandwidth, '}the recording has no clocks, links and health of this GPU"
         elif paused:
-            words = "paused: Z resumes the readings, with clocks, links and health"
+            words = "paused: press Z to resume the readings"
         else:
             words = "… reading clocks, links and health"
         return Content.styled(words, MUTED).truncate(width, ellipsis=True)
     if details.clock_reasons is None:
         reason = details.reason("clock_reasons") or "not reported"
-        return Content.styled(f"what holds its clocks back is n/a: {printable(reason)}", MUTED).truncate(width)
+        return Content.styled(f"clock throttle reasons n/a: {printable(reason)}", MUTED).truncate(width)
     reasons = clock_reasons(details.clock_reasons)
     if not reasons:
-        return Content.styled("✓ nothing holds its clocks back", "$text-success")
+        return Content.styled("✓ clocks are not throttled", "$text-success")
     parts = [
         Content.assemble(reason_badge(reason), f"{' ' if reason.kind == 'slowed' else ': '}{reason.sentence}")
         for reason in reasons

@@ -19,4 +19,4 @@ def open_pending_preflight(app: BoardApp) -> None:
         bottom = max((widget.region.bottom for widget in app.screen.query("#pending")), default=2)
         app.choose_job([row.job for row in pending], check, Offset(1, bottom))
     else:
-        app.notify("No job is pending here; f opens the fit check, which has preflight too.", severity="warning")
+        app.notify("No job is pending; press f for the fit check, which has preflight, too.", severity="warning")

@@ -148,9 +148,7 @@ def open_preflight(
         launch: the launch line that the job was read from; None: there was none.
     """
     if job is None or not (job.model.id or job.model.config):
-        opener.notify(
-            "There is no job to check yet: choose a model, and correct the marked fields.", severity="warning"
-        )
+        opener.notify("There is no job to check yet: choose a model and correct the marked fields.", severity="warning")
         return
     app, marks = opener.app, opener.query(PreflightMark)
     request = PreflightRequest(

@@ -78,7 +78,7 @@ def _command_lines(arguments: Sequence[str]) -> Iterable[Content]:
     """Yield the command line; if it is long, each option with its values on a line of its own."""
     whole = " ".join(arguments)
     if len(whole) <= _MAX_COMMAND_WIDTH:
-        yield Content(whole) if whole else Content.styled("hidden, or a thread of the kernel", MUTED)
+        yield Content(whole) if whole else Content.styled("hidden, or a kernel thread", MUTED)
         return
     line: list[str] = []
     for argument in arguments:
@@ -105,7 +105,7 @@ def _place_lines(details: ProcessDetails) -> Iterable[Content]:
         more += [f"swapped out {size_text(ram['swap'])}"] if "swap" in ram else []
         yield _named("", ", ".join(more))
     if details.cpus is not None:
-        yield _named("processors", f"may run on {details.cpus}")
+        yield _named("CPUs", f"may run on {details.cpus}")
 
 
 _RAM_WORDS = {"own": "its own", "files": "of files", "shared": "shared memory", "locked": "locked"}
@@ -120,7 +120,7 @@ def _group_limits(cgroup: CgroupFacts) -> str:
         limits.append(f"limit {size_text(cgroup.memory_limit_bytes)}")
     elif cgroup.memory_bytes is not None:
         limits.append("no limit")
-    limits += [] if cgroup.cpu_limit is None else [f"at most {cgroup.cpu_limit:g} processors"]
+    limits += [] if cgroup.cpu_limit is None else [f"at most {cgroup.cpu_limit:g} CPUs"]
     limits += [] if cgroup.tasks_limit is None else [f"at most {cgroup.tasks_limit:,} processes and threads"]
     return ", ".join(limits)
 
@@ -129,7 +129,7 @@ def _parent_lines(details: ProcessDetails) -> Iterable[Content]:
     """Yield the ancestors, the first of them at the top, each line further in than the one before."""
     chain = [(each.pid, each.user, each.command) for each in reversed(details.parents)]
     if not chain:
-        yield Content.styled("none that is visible from here", MUTED)
+        yield Content.styled("none visible from here", MUTED)
         return
     chain.append((details.pid, details.user, "this process"))
     for depth, (pid, user, command) in enumerate(chain):

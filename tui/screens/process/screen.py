@@ -18,7 +18,7 @@ from vramtop.monitor.snapshot import Demand
 from ...background import LatestOnlyTask
 from ...draw import MUTED, format_duration, left_and_right, printable, process_name
 from ...widgets import KeysLine, StaticLines
-from ..base import is_ascii_only
+from ..base import is_ascii_only, is_complete
 from .details_text import Part, detail_parts, listed_part, matching_parts
 from .figures_text import FIGURES, FigureHistory, figure_lines
 from .keys import PROCESS_KEYS
@@ -74,6 +74,8 @@ class ProcessInfoScreen(Screen[None]):
         self._read = read
         self._rows: tuple[ProcessRow, ...] = ()
         """The process on each of its GPUs, as of the last board that had it."""
+        self._board: Board | None = None
+        """The board that was shown last."""
         self._present = False
         """The latest board has it."""
         self._history = FigureHistory()
@@ -105,6 +107,8 @@ class ProcessInfoScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Read the details."""
+        if not is_complete(self):  # the app is being closed
+            return
         self.query_one("#parts").focus()
         if self.app.board:
             self.show_board(self.app.board)
@@ -121,12 +125,19 @@ class ProcessInfoScreen(Screen[None]):
 
     def show_board(self, board: Board) -> None:
         """Show the figures of this board."""
+        if board is self._board:
+            return
+        self._board = board
         rows = tuple(row for row in board.processes if row.process.key == self._key)
         self._present = bool(rows)
         if rows:
             self._rows = rows
             self._history.record(rows)
         self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Before the screen has its widgets it can only be left."""
+        return action == "leave" or is_complete(self)
 
     def action_read(self) -> None:
         """Read the details again."""
@@ -143,12 +154,12 @@ class ProcessInfoScreen(Screen[None]):
         if self._rows:
             self.app.show_process(self._rows[0])
         else:
-            self.notify("This process is on no GPU now.", severity="warning")
+            self.notify("This process is not on a GPU now.", severity="warning")
 
     def action_leave(self) -> None:
         """Show all lines again; if all are shown, leave the screen."""
-        box = self.query_one("#filter", Input)
-        if box.display:
+        box = self.query_one("#filter", Input) if is_complete(self) else None
+        if box and box.display:
             box.value, box.display = "", False
             self.query_one("#parts").focus()
         else:
@@ -214,14 +225,14 @@ class ProcessInfoScreen(Screen[None]):
 
     def _draw(self) -> None:
         """Draw title and figures."""
-        if not self.is_mounted or not self.size.width:
+        if not is_complete(self) or not self.size.width:
             return
         width = self.size.width - 2
         self.query_one("#title", StaticLines).show(self._title(width))
         if self._present:
             lines = figure_lines(self._rows, self._history, width, live=self._is_live, ascii_only=is_ascii_only(self))
         else:
-            lines = iter([Content.styled("It is on no GPU now: there are no figures.", MUTED)])
+            lines = iter([Content.styled("It is not on a GPU now, so there are no figures.", MUTED)])
         self.query_one("#figures", StaticLines).show(Content("\n").join(lines), layout=True)
 
     def _title(self, width: int) -> Content:
@@ -239,14 +250,16 @@ class ProcessInfoScreen(Screen[None]):
         return left_and_right(Content(" · ".join(facts)), right, width)
 
     def _draw_parts(self) -> None:
+        if not is_complete(self):
+            return
         box = self.query_one("#filter", Input)
         words = box.value if box.display else ""
         parts = matching_parts(self._parts or self._listed_part, words)
         if self._problem is not None:
-            old = [Part("Below: as it was read before", ())] if self._parts and parts else []
+            old = [Part("Below: as last read", ())] if self._parts and parts else []
             parts = (Part("", (Content.styled(self._problem, "$text-warning"),)), *old, *parts)[:_MAX_PARTS]
         elif words.split() and not parts:
-            parts = (Part("", (Content.styled(f"no line has {words!r}; Esc shows all", MUTED),)),)
+            parts = (Part("", (Content.styled(f"no line contains {words!r}; Esc shows all", MUTED),)),)
         elif not parts:
             parts = (Part("", (Content.styled("… reading the process", MUTED),)),)
         for at in range(_MAX_PARTS):

@@ -17,7 +17,7 @@ def open_step(app: BoardApp) -> None:
     elif pending:
         show_step(app, pending, app.max_gpu_bytes)
     else:
-        app.notify("No running or pending job has a budget, so there is no step to draw.", severity="warning")
+        app.notify("No running or pending job has a budget, so there is no step to show.", severity="warning")
 
 
 def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None) -> None:

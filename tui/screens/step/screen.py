@@ -24,8 +24,8 @@ from .tensor_table import tensor_lines
 _UNTRACED = "The step was not traced: "
 _WIDE_COLUMNS = 110
 """From this width on the legend uses the long words."""
-TRACING = "Not traced yet: below, the phases of the closed form, each at its peak. The trace is running."
-_NO_TRACE = "There is no trace of this job's step: below, the phases of the closed form, each at its peak."
+TRACING = "Tracing the step. Until then: the phases of the closed form, each at its peak."
+_NO_TRACE = "This job's step has no trace: shown are the phases of the closed form, each at its peak."
 
 
 class StepScreen(Screen[None]):

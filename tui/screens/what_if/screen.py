@@ -26,17 +26,17 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
         label: the job's name.
     """
 
-    TITLE = "What if"
+    TITLE = "What-if"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f7,i", "dismiss(None)", "Back", key_display="Esc"),
-        Binding("tab,m,s", "next_setting", "Other setting", key_display="Tab", priority=True),
+        Binding("tab,m,s", "next_setting", "Other axis", key_display="Tab", priority=True),
         Binding("left", "step(-1)", "Less", key_display="←"),
         Binding("right", "step(1)", "More", key_display="→"),
         Binding("pageup", "step(-8)", show=False),
         Binding("pagedown", "step(8)", show=False),
         Binding("l", "largest", "Largest"),
         Binding("home", "reset", "Now", key_display="Home"),
-        Binding("enter", "apply", "Take it", key_display="Enter"),
+        Binding("enter", "apply", "Apply", key_display="Enter"),
     ]
     DEFAULT_CSS = """
     WhatIfScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
@@ -113,7 +113,7 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
 
     def _draw(self) -> None:
         sweep = self.sweep
-        title = f"What if {self._label} had another {AXES[sweep.axis]}?"
+        title = f"What-if: {self._label} with another {AXES[sweep.axis]}"
         self.query_one("#title", StaticLines).show(Content(title))
         self.query_one("#facts", StaticLines).show(Content("\n").join(facts(sweep, self._value)), layout=True)
         self.query_one("#plot", WhatIfPlot).show(sweep, cursor=self._value)
@@ -145,11 +145,11 @@ def facts(sweep: Sweep, value: int) -> list[Content]:
         )
         lines.append(Content(f"{sentence}{more}"))
     elif tight is not None:
-        lines.append(Content(f"tight up to {name} {tight.value:,}; none fits for sure"))
+        lines.append(Content(f"tight up to {name} {tight.value:,}; none surely fits"))
     else:
         lines.append(Content(f"no {name} fits"))
     limits = sweep.limits
     if limits.available_bytes is not None and limits.gpu_bytes is not None:
         can = f"{format_gib(limits.available_bytes)} of {format_gib(limits.gpu_bytes)} GiB available"
-        lines.append(Content.styled(f"{can} on the GPU with the least memory left", "dim"))
+        lines.append(Content.styled(f"{can} on the GPU with the least available memory", "dim"))
     return lines

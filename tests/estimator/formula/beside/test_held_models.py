@@ -138,7 +138,7 @@ def test_a_model_that_cannot_be_found_is_taken_for_one_like_the_trained_one() ->
     alone = estimate(job(), method="formula")
     weights = alone.phases[0].components.weights
     assert budget.phases[0].components.weights == 2 * weights
-    assert any("no/such-model is taken for one like the trained model" in each for each in budget.warnings)
+    assert any("no/such-model is assumed to be like the trained model" in each for each in budget.warnings)
     assert budget.peak.low_bytes <= alone.peak.low_bytes
     assert budget.peak.high_bytes >= alone.peak.high_bytes + 2 * weights
 

@@ -170,7 +170,7 @@ def test_a_run_is_left_alone_and_attached_again(machine, start, script, flags) -
     until(lambda: board.processes[0].process.key in LeftAlone())
     later = machine(left_alone=LeftAlone())  # another dashboard remembers it
     assert later.read(pid).processes[0].no_budget_reason == "left alone"
-    assert "attached again" in here.attach.toggle(here.show(pid).processes[0])
+    assert "attached to again" in here.attach.toggle(here.show(pid).processes[0])
     assert here.read(pid).processes[0].budget is not None
 
 

@@ -75,14 +75,14 @@ def test_a_job_that_once_reached_its_budget_stays_on_budget(make_budget: Callabl
     budget = make_budget(device=37.65, low=38, high=44)
     dropped = judge(budget, readings(*[40.0] * 5, *[12.0] * 590), running=4_000)
     assert dropped.status == "on_budget"
-    assert "holds less at the moment" in dropped.sentence
+    assert "holds less now" in dropped.sentence
     assert judge(budget, readings(*[12.0] * 600), running=4_000).status == "under"
     remembered = judge(budget, readings(40.0, *[12.0] * 600), running=4_000, recent=600)
     assert remembered.status == "on_budget"
     assert remembered.peak_usage is not None
     assert remembered.peak_usage.size_bytes == 40 * GIB
     higher = judge(budget, readings(50.0, *[12.0] * 600), running=4_000)
-    assert (higher.status, "has held 50.0 GiB" in higher.sentence) == ("on_budget", True)
+    assert (higher.status, "reached 50.0 GiB" in higher.sentence) == ("on_budget", True)
 
 
 def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Budget]) -> None:
@@ -118,7 +118,7 @@ def test_growth_in_the_steady_phase_is_reported_with_the_time_to_the_limit(make_
     assert (found.status, found.diverges) == ("growing", True)
     assert found.trend is not None
     assert found.trend.bytes_per_second == pytest.approx(0.01 * GIB, rel=0.05)
-    assert "grows by 0.6 GiB a minute" in found.sentence
+    assert "growing by 0.6 GiB per minute" in found.sentence
     assert "full in about 10 minutes (almost certain)" in found.sentence
 
 

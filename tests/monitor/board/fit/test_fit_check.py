@@ -122,8 +122,8 @@ def test_device_capacity_is_the_free_memory_of_nvml(
         ("default", ("compute",), None),
         (None, ("compute",), None),
         ("exclusive_process", ("graphics",), None),
-        ("exclusive_process", ("compute",), "takes one program at a time"),
-        ("prohibited", None, "takes no compute programs"),
+        ("exclusive_process", ("compute",), "allows one program at a time"),
+        ("prohibited", None, "does not allow compute programs"),
     ],
 )
 def test_a_gpu_whose_compute_mode_allows_no_further_program_is_closed(

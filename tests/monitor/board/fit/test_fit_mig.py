@@ -97,7 +97,7 @@ def test_several_ranks_are_placed_on_whole_gpus(
     assert {gpu.verdict for gpu in both.gpus if gpu.device.mig} == {"does_not_fit"}
     one = check_fit(budget, device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}))
     assert (one.verdict, one.placement) == ("does_not_fit", (1,))
-    assert "there is 1 here; a MIG device is for jobs of one rank" in one.sentence
+    assert "there is 1 here; a MIG device is for jobs with one rank" in one.sentence
     assert "MIG" not in check_fit(budget, device_capacities(make_snapshot([make_gpu(1)]), {})).sentence
 
 

@@ -83,4 +83,4 @@ def test_vllm_on_several_gpus_is_not_placed_on_mig_devices(
     assert check_serving_fit(small, 1, devices[:3]).cuda_devices == ("MIG-0-3-0",)
     both = check_serving_fit(small, 2, devices)
     assert (both.verdict, both.placement) == ("does_not_fit", (1,))
-    assert "there is 1 here; a MIG device is for jobs of one rank" in both.sentence
+    assert "there is 1 here; a MIG device is for jobs with one rank" in both.sentence

@@ -87,7 +87,7 @@ async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job
         assert watchlist.runs() == ()
         await pilot.press(*"4096")
         await until_shown(pilot, lambda: [job.job.training.sequence_length for job in watchlist.runs()] == [4096])
-        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
         assert text_of(screen, "#problem") == ""
     watched = watchlist.runs()[0]
@@ -293,7 +293,7 @@ async def test_in_a_small_terminal_a_key_shows_the_settings(training, watchlist,
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         shown = lambda: [screen.query_one(name).display for name in ("#settings", "#memory")]  # noqa: E731 - short
         assert shown() == [False, True]
         await pilot.press("f6")
@@ -313,7 +313,7 @@ async def test_wrong_values_are_reported_and_the_last_valid_settings_stay_in_eff
         await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("x")
         await until_shown(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
-        await until_shown(pilot, lambda: "last settings count" in text_of(screen, "#problem"))
+        await until_shown(pilot, lambda: "last settings apply" in text_of(screen, "#problem"))
         await pilot.press("backspace")
         await until_shown(pilot, lambda: text_of(screen, "#problem") == "")
         screen.query_one("#row-model-id Input", Input).focus()
@@ -380,7 +380,7 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
-        assert "no memory on a GPU yet" in text_of(screen, "#bars")
+        assert "not hold GPU memory yet" in text_of(screen, "#bars")
         assert not screen.query_one(RunGraph).display
 
 
@@ -421,11 +421,11 @@ async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(
         await pilot.press("f5")
         assert pilot.app.screen is screen  # there is no step to draw yet
         await pilot.press(*"4096")
-        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "within budget" in text_of(screen, "#bars"))
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
         step = pilot.app.screen
-        await until_shown(pilot, lambda: "Not traced yet" in text_of(step, "#state"))
+        await until_shown(pilot, lambda: "Tracing the step" in text_of(step, "#state"))
         assert "GPU 80.0" in text_of(step, "#lines")
         go.set()
         await until_shown(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))

@@ -124,7 +124,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
         assert remarks(screen) == ""
         assert f"found for {OLD}" in str(screen.query_one("#heading-found").render())
         assert "being read again with gpt2" in problem(screen)
-        assert "Until then the last settings count" in problem(screen)
+        assert "Until then, the last settings apply" in problem(screen)
         assert watchlist.runs()[0].job.model.id == OLD
         # A later edit wins over what is being read, and is kept.
         await retype(pilot, screen, "training.micro_batch", "7")

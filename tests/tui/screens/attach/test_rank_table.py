@@ -42,7 +42,7 @@ def test_each_rank_shows_its_memory_and_the_source_of_its_peak(rows_of):
     assert cells(rows, "PEAK") == ["41.0", "61.0"]
     assert cells(rows, "KNOWN BY") == ["seen 1.0 s"] * 2
     assert cells(rows, "DIFF") == ["0.0", "+21.0"]
-    assert cells(rows, "STATUS") == ["✓ on budget", "▲ OVER"]
+    assert cells(rows, "STATUS") == ["✓ within budget", "▲ OVER"]
 
 
 def test_the_peak_of_the_driver_or_the_probe_is_preferred(rows_of):
@@ -58,11 +58,11 @@ def test_the_peak_of_the_driver_or_the_probe_is_preferred(rows_of):
 
 
 def test_ranks_without_a_gpu_and_ended_ranks_are_listed(rows_of):
-    assert cells(rows_of(40, None), "STATUS") == ["✓ on budget", "on no GPU yet"]
+    assert cells(rows_of(40, None), "STATUS") == ["✓ within budget", "on no GPU yet"]
     assert cells(rows_of(40, None), "GPU") == ["0", "1"]
     rows_of(40, 40)
     rows = rows_of(40, None)
-    assert cells(rows, "STATUS") == ["✓ on budget", "■ ended"]
+    assert cells(rows, "STATUS") == ["✓ within budget", "■ ended"]
     assert cells(rows, "HOLDS") == ["40.0", "-"]
 
 

@@ -32,7 +32,7 @@ def test_without_runs_the_line_explains_the_screen(runs_of):
 def test_a_single_run_is_named_and_several_have_numbers_and_statuses(runs_of):
     assert run_tabs(runs_of(1), ((1, 1_000.0),), 80).plain == "run-number-0"
     line = run_tabs(runs_of(2), ((2, 1_000.0),), 80).plain
-    assert "1 run-number-0  ✓ on budget" in line
+    assert "1 run-number-0  ✓ within budget" in line
     assert "2 run-number-1" in line
 
 

@@ -89,7 +89,7 @@ async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_sna
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         text = screen_text(app)
-        assert "61.5 of 80.0 GiB (77 %) · free 18.0 · util 98 % · 412 of 700 W · 63 °C" in text
+        assert "61.5 of 80.0 GiB in use (77 %) · free 18.0 · util 98 % · 412 of 700 W · 63 °C" in text
         assert "train.py 60.5" in text
         assert "gpubox-3 · driver 580.95 · CUDA 13.0" in text
         assert "unattributed: driver" in text
@@ -145,7 +145,7 @@ async def test_job_over_its_budget_is_shown_by_word_and_sign_in_panel_table_and_
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         lines = screen_lines(app)
-        assert any("▲ OVER  qwen-7b-dpo +22.5 on GPU 1" in line and "✓ 1 on budget" in line for line in lines)
+        assert any("▲ OVER  qwen-7b-dpo +22.5 on GPU 1" in line and "✓ 1 within budget" in line for line in lines)
         assert any("qwen-7b-dpo  ▲ OVER  +22.5 GiB" in line for line in lines)
         assert any(line.split()[:7] == ["2", "ana", "1", "74.5", "52.0", "+22.5", "▲"] for line in lines)
 
@@ -256,7 +256,7 @@ async def test_gpu_with_an_old_reading_is_marked(open_app, make_snapshot, make_g
 async def test_a_gpu_with_a_hanging_driver_is_marked_and_the_others_are_updated(
     open_app, make_snapshot, make_gpu, make_process
 ):
-    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 12 s; its figures are old"
+    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not returned for 12 s; its figures are old"
     hangs = Fault(field=None, code=NO_ANSWER, message=words)
     old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
     app = open_app([make_snapshot([make_gpu(0, [make_process(7, 30)]), old])])
@@ -336,7 +336,7 @@ async def test_without_a_driver_the_dashboard_offers_planning(open_app, make_sna
         await settle(pilot)
         text = screen_text(app)
         assert " ".join(why.split()) in " ".join(text.split())  # in full, over two lines
-        assert "PLANNING  f checks a job against any GPU model; --demo plays a recording" in text
+        assert "PLANNING  press f to check a job against any GPU; --demo plays a recording" in text
         assert "0 GPUs" in text
         await pilot.press("f")
         await opened(pilot, "FitCheckScreen")
@@ -511,7 +511,7 @@ async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
         await until_shown(pilot, lambda: not any(line.startswith(" pending") for line in screen_lines(app)))
         await pilot.press("x")
         await pilot.pause()
-        assert any("No job was pinned here" in note.message for note in app._notifications)
+        assert any("No job is pinned here" in note.message for note in app._notifications)
 
 
 async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, make_snapshot, make_gpu, make_process):
@@ -558,7 +558,7 @@ async def test_lost_gpu_is_not_shown_as_idle(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert "nothing runs here" not in screen_text(app)
+        assert "nothing is running" not in screen_text(app)
         assert "processes n/a: not known" in screen_text(app)
 
 
@@ -594,7 +594,7 @@ async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapsh
         await opened(pilot, "FitCheckScreen")
         app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
         await until_shown(pilot, lambda: app.screen.job.model.id == "small")
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")  # the list of models, then the screen
         await until_shown(pilot, lambda: app.fit_draft is not None)
         await pilot.press("f")
         await opened(pilot, "ChoiceMenu")

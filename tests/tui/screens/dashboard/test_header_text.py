@@ -42,7 +42,7 @@ def test_the_same_fault_of_several_gpus_is_shown_once(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     lost = Fault(field=None, code="GPU_IS_LOST", message="the GPU no longer answers")
-    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU: a call has not come back for 12 s")
+    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU: a call has not returned for 12 s")
     power = Fault(field="power_w", code="NOT_SUPPORTED", message="this GPU does not report its power draw")
     gpus = [make_gpu(0, faults=(lost,)), make_gpu(1, faults=(power,)), make_gpu(2, faults=(lost,))]
     gpus.append(make_gpu(3, faults=(hangs, power)))
@@ -50,7 +50,7 @@ def test_the_same_fault_of_several_gpus_is_shown_once(
     shown = [line.plain for line in notices(replace(board, gpus=rows(gpus)), FeedStatus(interval=1.0), 120)]
     assert shown == [
         " !  GPU 0, 2: the GPU no longer answers",
-        " !  GPU 3: the driver hangs on this GPU: a call has not come back for 12 s",
+        " !  GPU 3: the driver hangs on this GPU: a call has not returned for 12 s",
     ]
     other = Fault(field=None, code="RESET_REQUIRED", message="the GPU must be reset")
     gpus.append(make_gpu(4, faults=(other,)))

@@ -116,10 +116,10 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
             "── 0:3:1 MIG 2c.3g.40gb ",
             "┌─ 0:9 MIG 1g.20gb ",
         ]
-        assert "in MIG mode: programs run in its 3 devices" in panels[0][1]
-        assert "11.0 of 40.0 GiB (28 %), shared · free 29.0" in panels[1][0]
+        assert "in MIG mode: programs run on its 3 MIG devices" in panels[0][1]
+        assert "11.0 of 40.0 GiB in use (28 %), shared · free 29.0" in panels[1][0]
         assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
-        assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
+        assert "shares the memory of 0:3:0; of that train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
         device = list(app.screen.query("#panels GpuPanel").results(GpuPanel))[3].lines
         painted = [span for span in device[1].spans if " on #" in str(span.style)]
@@ -266,11 +266,11 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
-        "GPU 0 NVIDIA H100 80GB HBM3 24.0 of 80.0 GiB used 56.5 free util n/a 412 W 63 C",
-        "GPU 0:3:0 MIG 1c.3g.40gb 11.0 of 40.0 GiB used 29.0 free",
+        "GPU 0 NVIDIA H100 80GB HBM3 24.0 of 80.0 GiB in use 56.5 free util n/a 412 W 63 C",
+        "GPU 0:3:0 MIG 1c.3g.40gb 11.0 of 40.0 GiB in use 29.0 free",
         "GPU 0:3:1 MIG 2c.3g.40gb, memory of 0:3:0",
-        "GPU 0:9 MIG 1g.20gb 12.0 of 20.0 GiB used 8.0 free",
-        "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB used 78.5 free util 98 % 412 W 63 C",
+        "GPU 0:9 MIG 1g.20gb 12.0 of 20.0 GiB in use 8.0 free",
+        "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB in use 78.5 free util 98 % 412 W 63 C",
     ]
     assert any(" ".join(line.split()).startswith("pid 2 ana GPU 0:3:1 2.0 GiB") for line in lines)
     assert main(["--once", "--json"]) == 0

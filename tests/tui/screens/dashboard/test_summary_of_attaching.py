@@ -13,11 +13,11 @@ from vramtop.tui.screens.dashboard.header_text import summary_line
 @pytest.mark.parametrize(
     ("progress", "reasons", "words"),
     [
-        (None, (), "no budgets yet: a attaches to a running job, f checks whether a job fits"),
+        (None, (), "no budgets yet: press a to attach to a running job, f to check a new one"),
         (AttachProgress(2, 16), ("reading…",), "reading 3 of 16 runs"),
         (AttachProgress(0, 1), ("reading…",), "reading a run"),
         (AttachProgress(0, 0), ("reading…",), "reading the runs"),
-        (AttachProgress(0, 0), (), "no process on these GPUs: f checks whether a job fits"),
+        (AttachProgress(0, 0), (), "no processes on these GPUs: press f to check whether a job fits"),
         (
             AttachProgress(1, 1),
             ("server", "server", "no access"),

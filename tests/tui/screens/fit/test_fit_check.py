@@ -168,7 +168,7 @@ async def test_the_model_name_is_completed_while_typing(watchlist, estimate, boa
 async def test_without_a_model_the_screen_asks_for_one(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     async with ScreenHost(screen).run_test() as pilot:
-        await until_shown(pilot, lambda: "type a model" in text_of(screen, "#problem"))
+        await until_shown(pilot, lambda: "enter a model" in text_of(screen, "#problem"))
 
 
 async def test_p_types_inside_a_field_and_pins_outside(watchlist, estimate, board):
@@ -226,7 +226,7 @@ async def test_the_better_estimate_replaces_the_quick_one_and_is_kept_when_pinne
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until_shown(pilot, lambda: "from the shape" in text_of(screen, "#answer"))
+        await until_shown(pilot, lambda: "closed form" in text_of(screen, "#answer"))
         go.set()
         await until_shown(pilot, lambda: "exact count" in text_of(screen, "#answer"))
         assert "12.0 GiB" in text_of(screen, "#answer")
@@ -401,7 +401,7 @@ async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, es
         assert row(screen, "training.micro_batch").value == 3
         assert "--per_device_train_batch_size" in str(row(screen, "training.micro_batch").query_one(".remark").render())
         asked = [str(label.render()) for label in screen.query(".-missing")]
-        assert asked == ["missing: fill in"]
+        assert asked == ["missing: fill these in"]
         assert screen.job is None
         assert "sequence length is missing" in text_of(screen, "#problem")
         await retype(pilot, screen, "training.sequence_length", "512")
@@ -494,7 +494,7 @@ async def test_without_a_model_keys_explain_why_nothing_happens(watchlist, estim
             app.notices.clear()
             await pilot.press(key)
             assert app.screen is screen
-            assert "type a model" in app.notices[-1]
+            assert "enter a model" in app.notices[-1]
 
 
 async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, estimate, board, make_budget):
@@ -511,9 +511,7 @@ async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, esti
         screen.show_board(board)
         await until_shown(pilot, lambda: "is being traced" in text_of(screen, "#answer"))
         go.set()
-        await until_shown(
-            pilot, lambda: "2.00 GiB more than the estimate before it, which was 10.0" in text_of(screen, "#answer")
-        )
+        await until_shown(pilot, lambda: "2.00 GiB more than the quick estimate of 10.0" in text_of(screen, "#answer"))
         await pilot.press("f5")
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen))
 
@@ -587,7 +585,7 @@ async def test_two_candidates_are_compared_and_exchanged(watchlist, estimate, bo
         screen.show_board(board)
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f11")
-        await until_shown(pilot, lambda: "B is A so far" in text_of(screen, "#comparison"))
+        await until_shown(pilot, lambda: "B is still the same as A" in text_of(screen, "#comparison"))
         await retype(pilot, screen, "training.micro_batch", "9")
         await until_shown(pilot, lambda: "micro-batch 9" in text_of(screen, "#comparison"))
         lines = text_of(screen, "#comparison").splitlines()

@@ -74,7 +74,7 @@ SHOWN = (
     "persistence on · compute mode default · power limit 700 W (the highest) · off at 92 °C",
     "PCI 0000:34:00.0 · VBIOS 96.00.74.00.01 · compute capability 9.0 · BAR1 1.0 of 128.0 GiB · NUMA node 0",
     "nearest CPUs 0-31,64-95",
-    "share of time in which a program ran",
+    "share of time in which a kernel ran",
 )
 
 
@@ -171,7 +171,7 @@ async def test_figures_that_are_unknown_have_their_reasons_and_are_not_0(
         await shown(pilot)
         text = screen_text(app)
         assert "n/a: this GPU does not report its fans, NVLinks, whether ECC is on" in text
-        assert "nothing holds its clocks back" in text
+        assert "clocks are not throttled" in text
         assert "0 %" not in text.partition("share of time")[0]
         for label in ("compute", "bandwidth", "power", "temperature", "clocks", "fans", "PCIe", "NVLink", "ECC"):
             assert "n/a" in next(line for line in screen_lines(app) if line.startswith(f" {label}"))
@@ -186,13 +186,13 @@ async def test_a_recording_says_what_it_has_not(open_app, two_gpus) -> None:
         await shown(pilot)
         assert "hot" in screen_lines(app)[1]
         await pilot.press("right")
-        assert "bandwidth, clocks, links and health of this GPU were not recorded" in screen_lines(app)[1]
+        assert "bandwidth, the recording has no clocks, links and health of this GPU" in screen_lines(app)[1]
 
 
 async def test_a_gpu_that_hangs_has_old_figures_with_their_age_and_one_that_goes_is_said_to_be_gone(
     open_app, two_gpus
 ) -> None:
-    message = "the driver hangs on this GPU: nvmlDeviceGetPcieThroughput has not come back for 7 s"
+    message = "the driver hangs on this GPU: nvmlDeviceGetPcieThroughput has not returned for 7 s"
     stale = replace(
         two_gpus.gpus[0], faults=(Fault(field=None, code=NO_ANSWER, message=message),), read_at=two_gpus.time - 7
     )

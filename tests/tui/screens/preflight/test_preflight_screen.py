@@ -243,7 +243,7 @@ async def test_p_reports_that_there_is_no_pending_job(open_app):
     async with app.run_test(notifications=True) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("p")
-        await until_shown(pilot, lambda: "No job is pending here" in text(app))
+        await until_shown(pilot, lambda: "No job is pending" in text(app))
 
 
 async def test_f12_in_the_fit_check_checks_the_machine_chosen_there(no_network, make_budget):

@@ -23,6 +23,7 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.attach.screen import AttachScreen
+from vramtop.tui.screens.base import ShowsBoard
 from vramtop.tui.screens.process.screen import ProcessInfoScreen
 
 GIB = 2**30
@@ -110,11 +111,11 @@ async def test_an_ended_process_keeps_what_was_read_and_says_so(driver, program)
         program.kill()
         program.wait()
         driver.gpus[0].processes = []
-        await until_shown(pilot, lambda: "It is on no GPU now" in screen_text(app))
+        await until_shown(pilot, lambda: "It is not on a GPU now" in screen_text(app))
         assert "data.bin" in screen_text(app)
         await pilot.press("r")
         await until_shown(pilot, lambda: f"There is no process {program.pid} here" in screen_text(app))
-        assert "as it was read before" in screen_text(app)
+        assert "as last read" in screen_text(app)
 
 
 async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_read(
@@ -136,7 +137,7 @@ async def test_a_recording_shows_what_it_has_and_no_process_of_this_machine_is_r
         assert "CPU  1612 %" in text
         assert "12.0 GiB" in text
         assert "n/a: this GPU does not report it" in text
-        assert "n/a: the recording does not contain this figure" in text
+        assert "n/a: not in the recording" in text
         assert f"python train.py --seed {os.getpid()}" in text
         await pilot.press("i")
         await until_shown(pilot, lambda: not isinstance(app.screen, ProcessInfoScreen))
@@ -170,3 +171,38 @@ async def test_the_attach_screen_leads_to_the_process_of_its_run(
         await until_shown(pilot, lambda: f"There is no process {2**22 - 5} here" in screen_text(app))
         await pilot.press("escape")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen))
+
+
+@pytest.mark.parametrize("key", ["i", "g", "c", "k"])
+async def test_a_screen_that_is_closed_while_it_opens_takes_no_board(driver, program, key):
+    """Keys that are typed quickly open a screen and leave it, or the app, before it has its widgets."""
+    driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, GIB)])]
+    app = VramtopApp(NvmlSource(), Watchlist(never), AppOptions(interval=0.01))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        for _ in range(3):
+            app.simulate_key(key)
+            app.simulate_key("escape")
+            opened = app.screen
+            app.rebuild_board()
+            await pilot.press("escape")
+            if isinstance(opened, ShowsBoard):
+                opened.show_board(app.board)
+        app.simulate_key(key)
+        app.exit()
+    assert app.return_code == 0
+
+
+async def test_details_that_arrive_after_the_process_screen_was_closed_are_dropped(driver, program):
+    driver.gpus = [FakeGpu(processes=[FakeProcess(program.pid, GIB)])]
+    app = VramtopApp(NvmlSource(), Watchlist(never), AppOptions(interval=0.05))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        await pilot.press("i")
+        await until_shown(pilot, lambda: isinstance(app.screen, ProcessInfoScreen) and app.screen.is_mounted)
+        screen = app.screen
+        app.pop_screen()
+        screen.action_read()
+        screen.show_board(replace(app.board))
+        await pilot.pause()
+        assert app.return_code is None

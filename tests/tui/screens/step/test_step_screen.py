@@ -117,12 +117,12 @@ async def test_phases_of_the_formula_are_drawn_until_the_trace_arrives(make_budg
 
     async with ScreenHost(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
-        assert "Not traced yet" in screen_text(pilot.app)
+        assert "Tracing the step" in screen_text(pilot.app)
         assert "phases, not time" in screen_text(pilot.app)
         assert "largest tensors" not in screen_text(pilot.app)
         go.set()
         await until_shown(pilot, lambda: "largest tensors" in screen_text(pilot.app))
-        assert "Not traced yet" not in screen_text(pilot.app)
+        assert "Tracing the step" not in screen_text(pilot.app)
 
 
 async def test_the_reason_for_a_missing_trace_is_shown(make_budget):
@@ -130,7 +130,7 @@ async def test_the_reason_for_a_missing_trace_is_shown(make_budget):
         raise CannotTellError("no Python with torch was found")
 
     async with ScreenHost(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
-        await until_shown(pilot, lambda: "There is no trace" in screen_text(pilot.app))
+        await until_shown(pilot, lambda: "has no trace" in screen_text(pilot.app))
         assert "no Python with torch was found" in " ".join(screen_text(pilot.app).split())
     exact = replace(make_budget(JOB), method="exact", assumptions=("The step was not traced: zero3 cannot be traced.",))
     async with ScreenHost(StepScreen(exact)).run_test(size=(100, 30)) as pilot:
@@ -181,7 +181,7 @@ async def test_the_dashboard_reports_that_there_is_no_budget(make_snapshot, make
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("t")
-        await until_shown(pilot, lambda: any("no step to draw" in said.message for said in app._notifications))
+        await until_shown(pilot, lambda: any("no step to show" in said.message for said in app._notifications))
 
 
 async def test_the_step_opened_from_the_fit_check_is_redrawn_when_its_trace_arrives(make_budget, traced):

@@ -37,6 +37,8 @@ from .panel_shape import LABEL_WIDTH, PanelShape, panel_line
 _NAME_WIDTH = 38
 """Cells for the name of a GPU in a wide panel, with the frame."""
 _MIN_BAR_WIDTH = 12
+_IN_USE_WIDTH = 60
+"""Width of figures that say ``in use``; where there is less room, the bar alone says it."""
 
 
 def panel_lines(
@@ -73,7 +75,7 @@ def _jobless_lines(gpu: GpuRow, shape: PanelShape, stale_seconds: float | None) 
         room = shape.width - 4 - LABEL_WIDTH
         words = shorten(words, max(shape.figures_width, room - _MIN_BAR_WIDTH - 2))
         cells = min(shape.bar_width, room - cell_len(words) - 2)
-        line = panel_line("held", bar_content(held_cells(gpu, cells)), Content.styled(words, MUTED), shape, cells)
+        line = panel_line("in use", bar_content(held_cells(gpu, cells)), Content.styled(words, MUTED), shape, cells)
     return [
         _title("──", gpu.reading, FAINT, shape, stale_seconds),
         left_and_right(Content.assemble("  ", line), Content(), shape.width),
@@ -85,17 +87,17 @@ def _title(corners: str, reading: GpuReading, style: str, shape: PanelShape, sta
     return _border(corners, _name(reading), figures, style, shape.width)
 
 
-def used_words(reading: GpuReading) -> str:
+def used_words(reading: GpuReading, unit: str = "GiB") -> str:
     """Return used and total memory in words, or why they are not known."""
     if reading.used_bytes is None or reading.total_bytes is None:
         reason = reading.reason("used_bytes") or reading.reason("total_bytes")
         return f"memory n/a: {printable(reason)}" if reason else "memory n/a"
     if isinstance(reading, MigDevice) and reading.shares_memory_of:
-        words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB"
-        return f"{words}, the same as of {reading.shares_memory_of}"
+        words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit}"
+        return f"{words}, the same memory as {reading.shares_memory_of}"
     share = 100 * reading.used_bytes / reading.total_bytes
     shared = ", shared" if isinstance(reading, MigDevice) and reading.shares_memory else ""
-    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %){shared}"
+    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} {unit} ({share:.0f} %){shared}"
 
 
 def _name(reading: GpuReading) -> Content:
@@ -109,7 +111,9 @@ def _name(reading: GpuReading) -> Content:
 
 
 def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:
-    parts: list[Content | str] = [Content.styled(shorten(used_words(reading), width), "bold")]
+    parts: list[Content | str] = [
+        Content.styled(shorten(used_words(reading, "GiB in use" if width >= _IN_USE_WIDTH else "GiB"), width), "bold")
+    ]
     if stale_seconds is not None:
         parts.insert(0, Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM))
     parts.append(f"free {format_gib(reading.free_bytes)}")
@@ -119,15 +123,15 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if isinstance(gpu.reading, MigDevice) and _is_shared(gpu):
         holders = ", ".join(f"{process_name(row.process)} {format_gib(row.process.used_bytes)}" for row in gpu.rows)
-        words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of it {holders}' if holders else ''}"
-        return panel_line("held", Content.styled(words, MUTED), Content(), shape)
+        words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of that {holders}' if holders else ''}"
+        return panel_line("in use", Content.styled(words, MUTED), Content(), shape)
     if not gpu.reading.total_bytes:
         reason = gpu.reading.reason("total_bytes") or "the GPU's total memory is not known"
         known = gpu.reading.attributed_bytes
         held = "" if known is None else f", processes hold {format_gib(known)} GiB"
-        return panel_line("held", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
+        return panel_line("in use", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
     drawn = bar_content(held_cells(gpu, shape.bar_width))
-    return panel_line("held", drawn, _held_figures(gpu, shape.figures_width), shape)
+    return panel_line("in use", drawn, _held_figures(gpu, shape.figures_width), shape)
 
 
 def _held_figures(gpu: GpuRow, width: int) -> Content:
@@ -169,9 +173,9 @@ def _why_no_budget(gpu: GpuRow) -> str:
         count = len(gpu.reading.mig)
         reason = gpu.reading.reason("mig")
         words = (
-            f"in MIG mode: programs run in its {count} device{'s' * (count > 1)}"
+            f"in MIG mode: programs run on its {count} MIG device{'s' * (count > 1)}"
             if count
-            else "in MIG mode, without devices"
+            else "in MIG mode, without MIG devices"
         )
         return f"{words}; {printable(reason)}" if reason else words
     if problem := next((row.problem for row in gpu.rows if row.problem), None):
@@ -182,7 +186,7 @@ def _why_no_budget(gpu: GpuRow) -> str:
     reasons = dict.fromkeys(row.no_budget_reason for row in gpu.rows if row.no_budget_reason)
     if reasons:
         return f"no budget: {', '.join(str(reason) for reason in reasons)}"
-    return "no job known here" if gpu.rows else "nothing runs here"
+    return "no known job" if gpu.rows else "nothing is running"
 
 
 def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:

@@ -95,7 +95,7 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
 
 def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
     """Return the titles above the lines of ``gpu_row_line``."""
-    right = [f"{'held/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
+    right = [f"{'used/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
     if width >= 100:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
         right.append(f"{'job':{_JOB_WIDTH}}")
@@ -103,7 +103,7 @@ def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
         right.insert(3, f"{'power    temp':>{_HARDWARE_WIDTH}}")
     words = "  ".join(right)
     room = max(4, width - names - 2 - len(words) - 2)
-    held = shorten("held GiB, ┃ where its budget ends", room + 1)
+    held = shorten("GiB in use, ┃ end of its budget", room + 1)
     return Content.styled(f"{'GPU':{names + 1}} {held:{room + 1}} {words}", MUTED).truncate(width)
 
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from .columns import ColumnName
 
 PROCESS_KEYS = (
-    Binding("v", "view", "View", tooltip="runs, the tree of parent processes, or all processes; kept"),
+    Binding("v", "view", "View", tooltip="switch the view: runs, process tree, all processes; remembered"),
     Binding(
         "space", "mark", "Mark", show=False, key_display="Space",
         tooltip="mark the processes under the cursor, for k; Esc unmarks all",
     ),
-    Binding("c", "columns", "Columns", show=False, tooltip="choose the columns, such as SM, CPU, RAM, threads; kept"),
-    Binding("s", "sort", "Sort", tooltip="sort the processes by the next column, marked ↓ in its title"),
+    Binding("c", "columns", "Columns", show=False, tooltip="choose columns, such as SM, CPU, RAM, threads; remembered"),
+    Binding("s", "sort", "Sort", tooltip="sort by the next column; ↓ marks it"),
     Binding(
         "k", "terminate", "Kill",
         tooltip="signal the marked processes, or those under the cursor: TERM, INT or KILL; asks first, by name; "
@@ -42,7 +42,7 @@ PROCESS_KEYS = (
     Binding("k", "explain_refusal", show=False),
     Binding(
         "l", "leave_alone", "Leave", show=False,
-        tooltip="leave the run under the cursor alone, without a budget, or attach to it again",
+        tooltip="detach from the run under the cursor and leave it alone, or attach to it again",
     ),
     Binding("escape", "unmark", "Unmark", show=False, tooltip="unmark all, then remove the filter"),
 )  # fmt: skip
@@ -84,7 +84,7 @@ class ProcessScreen(Screen[None]):
         """Return the commands of the command palette that act on processes."""
         yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
         yield SystemCommand("Columns", "Choose the columns of the process table", self.action_columns)
-        yield SystemCommand("View", "Runs, the tree of parent processes, or all processes", self.action_view)
+        yield SystemCommand("View", "Switch the view: runs, process tree, all processes", self.action_view)
         if self.app.termination_refusal is None:
             yield SystemCommand("Kill", "Signal the marked processes, or those under the cursor", self.action_terminate)
 
@@ -141,7 +141,7 @@ class ProcessScreen(Screen[None]):
         if self.app.termination_refusal:
             self.action_explain_refusal()
         elif board is None or not rows:
-            self.notify("There is no process under the cursor that could be ended.", severity="warning")
+            self.notify("There is no process under the cursor that can be signalled.", severity="warning")
         elif not present:
             ended = f"Process {rows[0].process.pid} has" if len(rows) == 1 else "These processes have"
             self.notify(f"{ended} ended already.", severity="warning")
@@ -152,7 +152,7 @@ class ProcessScreen(Screen[None]):
         """Leave the run of the process under the cursor alone, or attach to it again."""
         row, attach = self.selected_process, self.app.attach
         if attach is None:
-            self.notify("A recording is shown as it was recorded.", severity="warning")
+            self.notify("The runs of a recording cannot be attached to or left alone.", severity="warning")
         elif row is None or row.ended_at is not None:
             self.notify("There is no running process under the cursor.", severity="warning")
         else:

@@ -14,8 +14,7 @@ from vramtop.monitor.snapshot import GpuProcess, GpuReading, ProcessKey, gpu_lis
 from ....draw import MUTED, SEPARATOR, format_duration, gpu_labels, printable, process_name, shorten
 
 _SIGNAL_HELP = (
-    "SIGTERM asks it to end, SIGINT is what Ctrl-C sends, SIGKILL ends it at once: nothing is saved. "
-    "What has not been saved is lost."
+    "SIGTERM asks it to end, SIGINT is what Ctrl-C sends, SIGKILL ends it at once without saving. Unsaved work is lost."
 )
 _LABEL_WIDTH = 9
 _MAX_COMMAND_LINES = 4
@@ -157,7 +156,7 @@ def still_running_text(termination: ProcessTermination) -> str:
         left = f" SIGKILL is offered in {GRACE_SECONDS - termination.seconds:.0f} s." if signal != "SIGKILL" else ""
         return f"… {signal} was sent {termination.seconds:.0f} s ago; it has not ended yet.{left}{hindrance}"
     advice = (
-        " SIGKILL ends it at once: nothing is saved, and no other process is notified." if signal != "SIGKILL" else ""
+        " SIGKILL ends it at once: nothing is saved and no other process is notified." if signal != "SIGKILL" else ""
     )
     return f"! Still there {format_duration(termination.seconds)} after {signal}.{advice}{hindrance}"
 

@@ -30,11 +30,11 @@ def comparison_lines(kept: Budget, now: Budget, capacity: Capacity, *, width: in
 
 def _settings(kept: Budget, now: Budget) -> Iterator[Content]:
     """Yield what differs between the two, in words."""
-    yield Content.assemble(("A and B", "bold"), (" · F11 lets A go, b goes back to A", MUTED))
+    yield Content.assemble(("A and B", "bold"), (" · F11 drops A, b goes back to A", MUTED))
     changes = {key: value for key, value in job_differences(kept.job, now.job).items() if key != "name"}
     back = job_differences(now.job, kept.job)
     if not changes and not back:
-        yield Content.styled("B is A so far: change a setting, and the differences are here", MUTED)
+        yield Content.styled("B is still the same as A: change a setting to see the difference", MUTED)
         return
     yield Content.assemble(
         ("A  ", "bold"), settings_words({key: value for key, value in back.items() if key != "name"})

@@ -32,7 +32,7 @@ from .comparison import comparison_lines
 from .headline import headline
 from .suggestions import Suggestions
 
-_NO_GPUS = "There is no GPU here to compare it with: choose a GPU model (F4)."
+_NO_GPUS = "There is no GPU here to compare with: choose a GPU model (F4)."
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
@@ -184,14 +184,14 @@ class VerdictView(VerticalScroll):
     def _method_lines(self, budget: Budget) -> list[Content]:
         """Say that the step is being traced, or how the refined peak differs from the quick one."""
         if self._refining:
-            return [Content.styled("the step is being traced; its figure will replace this one", MUTED)]
+            return [Content.styled("tracing one step; its figure will replace this one", MUTED)]
         if self._replaced is None:
             return []
         new, old = budget.peak.device_bytes, self._replaced.peak.device_bytes
         change = f"{format_gib(abs(new - old), digits=2)} GiB {'more' if new > old else 'less'} than"
         if format_gib(new) == format_gib(old):
             change = "the same as"
-        sentence = f"{METHOD_LABELS[budget.method]}: {change} the estimate before it, which was {format_gib(old)}"
+        sentence = f"{METHOD_LABELS[budget.method]}: {change} the quick estimate of {format_gib(old)}"
         return [Content.styled(sentence, "bold $success")]
 
     def _draw_plot(self) -> None:
@@ -207,8 +207,8 @@ class VerdictView(VerticalScroll):
         over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
         over.display = plot.display = bool(sweeps)
         if sweeps:
-            hint = (" · F7 what-if: other values, and lengths", MUTED)
-            over.show(Content.assemble(("need over the micro-batch", "bold"), hint))
+            hint = (" · F7 what-if: other values and sequence lengths", MUTED)
+            over.show(Content.assemble(("GiB needed by micro-batch", "bold"), hint))
             plot.show(sweeps[0])
 
 

@@ -86,8 +86,8 @@ def test_unknown_total_shows_the_reason_and_the_memory_of_processes(make_row, ma
 
 
 def test_idle_gpu_and_unknown_job_are_stated(make_row, make_gpu, make_process):
-    assert "nothing runs here" in drawn(make_row(make_gpu(0)))[2]
-    assert "no job known here" in drawn(make_row(make_gpu(0, [make_process(1, 3)])))[2]
+    assert "nothing is running" in drawn(make_row(make_gpu(0)))[2]
+    assert "no known job" in drawn(make_row(make_gpu(0, [make_process(1, 3)])))[2]
 
 
 def test_summary_names_each_gpu_of_a_job_over_its_budget_once(make_budget, make_snapshot, make_gpu, make_process):
@@ -248,4 +248,4 @@ def test_the_summary_says_that_all_jobs_are_on_budget(make_budget, make_snapshot
     for pid in (1, 2):
         watchlist.add_run(WatchedJob(job=Job(name=f"job-{pid}"), pids=((pid, 1_000.0),)))
     gpus = [make_gpu(0, [make_process(1, 20)]), make_gpu(1, [make_process(2, 20)])]
-    assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs on budget"
+    assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs are within budget"

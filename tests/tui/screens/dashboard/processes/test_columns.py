@@ -78,7 +78,7 @@ def test_a_process_on_two_gpus_counts_once_and_unknown_ranks_are_marked(make_boa
 
 
 def test_unknown_is_never_0(make_board, make_gpu, make_process, with_figures):
-    first = Fault(field="cpu_percent", code=FIRST_SAMPLE, message="this needs two readings")
+    first = Fault(field="cpu_percent", code=FIRST_SAMPLE, message="needs two readings")
     refused = Fault(field="sm_percent", code="NOT_SUPPORTED", message="not reported")
     gpus = [make_gpu(0, [with_figures(5, None, None, faults=(first, refused)), make_process(6, 1)])]
     live = texts(make_board(gpus))

@@ -220,7 +220,7 @@ def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three_processes
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("on budget", [2])],
+    [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("in budget", [2])],
 )
 def test_filter_searches_every_field(make_board, make_gpu, make_process, three_processes, words: str, found: list[int]):
     others = {"command": "./serve", "name": "serve", "user": "dee"}

@@ -310,7 +310,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until_shown(pilot, lambda: "is another one by now: the one that was shown has ended" in notice_text(app))
+        await until_shown(pilot, lambda: "is a different one now: the one that was shown has ended" in notice_text(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
@@ -318,7 +318,7 @@ async def test_a_reused_pid_opens_no_dialog(open_app, make_reading, start):
     ("changes", "sentence"),
     [
         ({"pid": 1}, "parent of all others"),
-        ({"pid": os.getpid()}, "is vramtop itself or has started it"),
+        ({"pid": os.getpid()}, "is vramtop itself or started it"),
         ({"start_time": None, "note": "not visible from here"}, "not visible from here"),
         ({"pid": 2**22 - 1}, "has ended already; no signal was sent"),
     ],
@@ -375,9 +375,9 @@ async def test_footer_and_palette_offer_termination(open_app, make_process, size
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"read_only": True}, "vramtop was started with --read-only: it ends no process."),
-        ({"source": Source(kind="recording", path="run.jsonl")}, "played from a recording"),
-        ({"source": Source(kind="demo")}, "played from a recording"),
+        ({"read_only": True}, "vramtop was started with --read-only, so it does not end processes."),
+        ({"source": Source(kind="recording", path="run.jsonl")}, "come from a recording"),
+        ({"source": Source(kind="demo")}, "come from a recording"),
     ],
 )
 async def test_where_termination_is_off_the_key_is_hidden_and_the_reason_is_given(

@@ -159,7 +159,7 @@ def _status_words(row: ProcessRow) -> str:
     if row.comparison is None:
         return "-"
     mark = STATUSES[row.comparison.status]
-    word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.word  # the column is no wider
+    word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.short_word  # the column is no wider
     return f"{mark.letter} {word}"
 
 

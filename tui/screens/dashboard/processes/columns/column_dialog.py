@@ -70,6 +70,8 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
 
     def on_mount(self) -> None:
         """Draw the columns."""
+        if not self.query("#keys"):  # the app is being closed
+            return
         self.query_one(ContentLines).styles.height = len(COLUMNS)
         keys = "Space on/off · ← → importance · d default · Enter keeps · Esc cancels"
         self.query_one("#keys", StaticLines).show(Content.styled(keys, MUTED))

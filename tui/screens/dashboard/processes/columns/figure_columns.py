@@ -76,23 +76,23 @@ _SM, _BW, _CPU, _RAM, _THREADS = (
 )
 FIGURE_COLUMNS = (
     Column(
-        name="SM %", about="time its kernels ran on the GPU; of a run the mean", width=4, right=True,
+        name="SM %", about="share of time its kernels ran on the GPU; for a run, the mean", width=4, right=True,
         importance=41, is_default=False, figure="sm_percent", process=_SM[0], group=_SM[1],
     ),
     Column(
-        name="BW %", about="time it used the GPU's memory; of a run the mean", width=4, right=True,
+        name="BW %", about="share of time it read or wrote GPU memory; for a run, the mean", width=4, right=True,
         importance=42, is_default=False, figure="bandwidth_percent", process=_BW[0], group=_BW[1],
     ),
     Column(
-        name="CPU %", about="processor time, 100 is one core; of a run the sum", width=6, right=True,
+        name="CPU %", about="CPU time, 100 is one core; for a run, the sum", width=6, right=True,
         importance=43, is_default=False, figure="cpu_percent", process=_CPU[0], group=_CPU[1],
     ),
     Column(
-        name="RAM GiB", about="host memory (resident); of a run the sum", width=7, right=True,
+        name="RAM GiB", about="resident host memory; for a run, the sum", width=7, right=True,
         importance=44, is_default=False, figure="rss_bytes", process=_RAM[0], group=_RAM[1],
     ),
     Column(
-        name="THR", about="threads; of a run the sum", width=5, right=True,
+        name="THR", about="threads; for a run, the sum", width=5, right=True,
         importance=45, is_default=False, figure="threads", process=_THREADS[0], group=_THREADS[1],
     ),
 )  # fmt: skip

@@ -106,7 +106,7 @@ def _spread(group: ProcessGroup) -> CellText:
 
 COLUMNS = (
     Column(
-        name="PID", about="process id; of a run the number of processes", width=7, right=True, importance=0,
+        name="PID", about="process id; for a run, the number of processes", width=7, right=True, importance=0,
         process=lambda row: CellText(str(row.process.pid)),
         group=lambda group: CellText(group_count(group)),
     ),
@@ -116,33 +116,34 @@ COLUMNS = (
         group=lambda group: CellText(group_user(group)),
     ),
     Column(
-        name="GPU", about="index of the GPU, or MIG device; of a run all of them", width=3, right=True, importance=10,
+        name="GPU", about="GPU index or MIG device; for a run, all of them", width=3, right=True, importance=10,
         process=lambda row: CellText(row.gpu.label),
         group=lambda group: CellText(group_gpus(group)),
     ),
     Column(
-        name="VRAM GiB", about="GPU memory that it holds; of a run the sum", width=8, right=True, importance=20,
+        name="VRAM GiB", about="GPU memory in use; for a run, the sum", width=8, right=True, importance=20,
         process=_used, group=group_used,
     ),
     Column(
-        name="MAX", about="of a run: the rank that holds the most", width=5, right=True, importance=50, of_groups=True,
+        name="MAX", about="for a run: memory of the rank that holds the most", width=5, right=True,
+        importance=50, of_groups=True,
         process=lambda _: _NOTHING, group=_of_highest(_used),
     ),
     Column(
-        name="SPREAD", about="of a run: its highest less its lowest rank", width=6, right=True,
+        name="SPREAD", about="for a run: highest rank minus lowest rank", width=6, right=True,
         importance=60, of_groups=True,
         process=lambda _: _NOTHING, group=_spread,
     ),
     Column(
-        name="BUDGET", about="predicted memory; of a run that of its highest rank", width=6,
+        name="BUDGET", about="predicted memory; for a run, of its highest rank", width=6,
         right=True, importance=80, process=_budget, group=_of_highest(_budget),
     ),
     Column(
-        name="DIFF", about="held memory less the budget", width=6, right=True, importance=70,
+        name="DIFF", about="memory in use minus the budget", width=6, right=True, importance=70,
         process=_difference, group=_of_highest(_difference),
     ),
     Column(
-        name="STATUS", about="how it compares with its budget, or why it has none", width=STATUS_WIDTH, importance=30,
+        name="STATUS", about="how it compares with its budget, or why there is none", width=STATUS_WIDTH, importance=30,
         process=process_status, group=group_status,
     ),
     *FIGURE_COLUMNS,
