@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SHOWN = {
-    "dashboard": ("▲ OVER", "on budget", "DOES NOT FIT", "qwen-14b-lora"),
+    "dashboard": ("▲ OVER", "within budget", "DOES NOT FIT", "qwen-14b-lora"),
     "runs": ("rank 0", "rank 3", "4 procs", "vLLM server"),
     "attach": ("Why?", "OVER", "weights"),
     "fit-check": ("What makes it fit", "change", "cost", "QLoRA"),
