@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         component_mark as component_mark,
         ink_on as ink_on,
         on_colour as on_colour,
+        peak_place as peak_place,
         unattributed_label as unattributed_label,
     )
     from .process_figures import figure_reason as figure_reason, figure_text as figure_text
@@ -141,8 +142,8 @@ else:
             "gpu_figures": "gpu_figure_parts hardware_cell power_words reason_badge",
             "labels": (
                 "ALARM badge difference_label FAINT format_duration gpu_labels gpu_status high_water_label "
-                "join_to_width left_and_right MUTED process_name run_moments SEPARATOR severity_rank shorten "
-                "signed_gib WORST_FIRST worst_row"
+                "join_to_width left_and_right MUTED process_name run_moments SEPARATOR severity_rank "
+                "shorten signed_gib WORST_FIRST worst_row"
             ),
             "memory_graph": (
                 "axis_labels column_sizes EIGHTHS graph_levels level_of level_rows Readings "
@@ -150,8 +151,8 @@ else:
             ),
             "palette": (
                 "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "
-                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY PHASES STATUSES UNCERTAIN unattributed_label "
-                "VERDICTS WARNING"
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY peak_place PHASES STATUSES UNCERTAIN "
+                "unattributed_label VERDICTS WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

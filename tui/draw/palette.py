@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from .contrast import WHITE, contrast, parse_hex
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget import Budget, ComponentName
+    from vramtop.estimator.budget import Budget, ComponentName, PhaseName
     from vramtop.monitor.board.divergence import RunPhase, Status
     from vramtop.monitor.board.fit import Verdict
     from vramtop.monitor.preflight.context import CheckStatus
@@ -132,6 +132,20 @@ def component_mark(name: ComponentName, budget: Budget) -> Mark:
         return mark
     word, short = _SERVER_WORDS[name]
     return replace(mark, word=word, short=short)
+
+
+_PEAK_PLACES: dict[PhaseName, str] = {
+    "loading": "while loading",
+    "generation": "while generating",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "optimizer step": "in the optimizer step",
+}
+
+
+def peak_place(budget: Budget) -> str:
+    """Return when a budget has its peak: ``in the backward pass``."""
+    return "while serving" if budget.serving else _PEAK_PLACES[budget.peak.phase]
 
 
 @lru_cache(maxsize=256)

@@ -21,6 +21,7 @@ from ..draw import (
     draw_bar,
     format_table,
     memory_segment,
+    peak_place,
     printable,
 )
 
@@ -72,7 +73,7 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
     yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
     yield from output.wrapped(
         f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device "
-        f"{'while it serves' if budget.serving else f'during the {peak.phase}'}"
+        f"{peak_place(budget)}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
         f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
         f" {format_gib(peak.reserved_bytes, digits=2)} reserved",
@@ -128,7 +129,7 @@ def _gpu_lines(alike: Sequence[DeviceVerdict], budget: Budget, result: FitResult
     name = _gpu_name([each.device for each in alike])
     each = " each" if len(alike) > 1 or device.count > 1 else ""
     chosen = "*" if device in result.rank_devices else " "
-    short = f", short of {format_gib(gpu.shortfall_bytes)} GiB" if gpu.shortfall_bytes else ""
+    short = f", {format_gib(gpu.shortfall_bytes)} GiB short" if gpu.shortfall_bytes else ""
     if device.unusable_reason:
         yield output.text(f"{chosen}{name} {device.unusable_reason}")
         return

@@ -27,6 +27,7 @@ from ..draw import (
     component_segments,
     draw_bar,
     memory_segment,
+    peak_place,
 )
 
 METHOD_LABELS: Mapping[Method, str] = {
@@ -59,8 +60,7 @@ def peak_line(budget: Budget) -> Content:
     return Content.assemble(
         "peak ",
         (f"{format_gib(peak.device_bytes)} GiB", "bold"),
-        f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) "
-        f"{'while serving' if budget.serving else f'in the {peak.phase}'} · ",
+        f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) {peak_place(budget)} · ",
         (METHOD_LABELS[budget.method], "bold" if budget.method != "formula" else "dim"),
     )
 

@@ -59,6 +59,10 @@ class Candidate:
     due: float | None = None
     """When it is read, or read again (monotonic seconds); None: it is decided."""
     readings: int = 0
+    cpu_seconds: float | None = None
+    """Processor time that it had used on the latest board, while it is to be read."""
+    cpu_seconds_when_read: float | None = None
+    """The same when it was read last."""
     run: WatchedJob | None = None
     """The run that was added for it."""
     run_shown: bool = False
@@ -73,6 +77,12 @@ class Candidate:
         """Take the figures of a row."""
         self.used_bytes, self.is_server = row.process.used_bytes or 0, row.kind == "server"
         self.gpu_name, self.gpu_bytes = row.gpu.name, row.gpu.total_bytes
+        self.cpu_seconds = row.process.cpu_seconds
+
+    @property
+    def has_worked(self) -> bool:
+        """True unless it has used no processor time since it was read: then reading it again finds nothing new."""
+        return self.cpu_seconds is None or self.cpu_seconds != self.cpu_seconds_when_read
 
 
 def reason_by_kind(process: GpuProcess, program: KnownProgram) -> NoBudgetReason | None:
@@ -139,8 +149,13 @@ class Candidates:
             if candidate.command != row.process.command:
                 self._execute(candidate, row, now)
                 changed = True
-            elif candidate.waits and (row.process.used_bytes or 0) > candidate.used_bytes:
-                candidate.see(row)
+            elif candidate.due is not None:
+                if candidate.waits and (row.process.used_bytes or 0) > candidate.used_bytes:
+                    candidate.see(row)
+                candidate.cpu_seconds = row.process.cpu_seconds
+                if candidate.readings and candidate.due <= now and not candidate.has_worked:
+                    self._postpone(candidate, now)
+                    changed = True
         if len(self._by_key) > 2 * len(rows) + _SPARE_CANDIDATES:
             self._forget_all_but({row.process.key for row in rows})
             changed = True
@@ -172,6 +187,7 @@ class Candidates:
             time: Unix seconds.
         """
         candidate.readings += 1
+        candidate.cpu_seconds_when_read = candidate.cpu_seconds
         candidate.due = self._again(candidate, answer, now, time=time)
         reason: NoBudgetReason | None = "server" if answer.reason and candidate.is_server else answer.reason
         if candidate.run is None:
@@ -293,6 +309,12 @@ class Candidates:
         if answer.too_early or answer.attachment is None or candidate.readings > 1 or age >= YOUNG_SECONDS:
             return None
         return now + SETTLED_SECONDS
+
+    def _postpone(self, candidate: Candidate, now: float) -> None:
+        """Skip a reading."""
+        candidate.readings += 1
+        is_last = candidate.readings > len(RETRY_SECONDS)
+        candidate.due = None if is_last else now + RETRY_SECONDS[candidate.readings - 1]
 
     def _look_again(self) -> None:
         """Collect anew what is to be read: something was added, or has changed."""

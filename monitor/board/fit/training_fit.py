@@ -133,7 +133,7 @@ def _sentence(
             if worst.device.unusable_reason:
                 return f"needs {need}; {worst.device.label} {worst.device.unusable_reason}"
             lack = "is" if worst.device.count == 1 else "are each"
-            return f"needs {need}; {worst.device.label} {lack} short of {shortfall_text(worst.shortfall_bytes)}"
+            return f"needs {need}; {worst.device.label} {lack} {shortfall_text(worst.shortfall_bytes)} short"
         case "unknown":
             unread = (each.device.unread_reason for each in chosen if each.verdict == "unknown")
             reason = next(filter(None, unread), None)

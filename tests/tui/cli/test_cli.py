@@ -112,7 +112,7 @@ def test_estimate_prints_a_table_and_a_labelled_bar(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--method", "formula")
     assert done.returncode == 0
     assert "494,032,768 parameters" in done.stdout
-    assert " GiB on the device during the " in done.stdout
+    assert " GiB on the device in the " in done.stdout
     bar = next(line for line in done.stdout.splitlines() if line.startswith("│weights"))
     assert "│optim" in bar
     assert "├" in bar

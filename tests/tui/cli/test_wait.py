@@ -60,7 +60,7 @@ def test_waiting_ends_when_the_job_fits_and_prints_each_reason_once(
     )
     assert (found.verdict, clock.time) == ("fits", 6.0)
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
-    assert "short of 30" in said[0]
+    assert "is 30" in said[0]
     assert "expected to fit" in said[1]
     (promise,) = promises.active()
     assert promise.pid == os.getppid()  # the parent of this process starts the job

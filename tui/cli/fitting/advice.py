@@ -179,9 +179,9 @@ def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOut
 def _largest_line(grown: LargestFitting, job: Job) -> str:
     training = job.training
     limit = ", the model's limit" if grown.at_model_limit else ""
-    length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"
-    text = f"sequences of {length} (now {training.sequence_length:,})"
+    length = f"sequence length {grown.sequence_length:,}{limit}" if grown.sequence_length else "no sequence length fits"
+    text = f"{length} (now {training.sequence_length:,})"
     if not job.is_served:
-        batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "not even micro-batch 1"
+        batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "no micro-batch fits"
         text = f"{batch} (now {training.micro_batch}); {text}"
     return f"largest that fits, all else unchanged: {text}"

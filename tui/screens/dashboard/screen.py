@@ -17,7 +17,7 @@ from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
 
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
-from .gpus import GpuArea, GpuRows, panel_need
+from .gpus import GpuArea, GpuRows, panel_needs
 from .header_text import header_line, notices, summary_line
 from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
@@ -281,7 +281,7 @@ class DashboardScreen(ProcessScreen):
         return plan_layout(
             width=self._area.width,
             height=height,
-            gpus=[panel_need(gpu) for gpu in board.displayed_gpus],
+            gpus=panel_needs(board.displayed_gpus),
             processes=self.table.needed_rows,
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),

@@ -85,6 +85,23 @@ def test_a_process_that_is_read_too_early_is_read_again_a_few_times(rows) -> Non
     assert not candidates.is_due(1e9)
 
 
+def test_a_process_that_has_not_worked_since_it_was_read_is_not_read_again(rows) -> None:
+    candidates, now = Candidates(()), 0.0
+    still = rows({"pid": 1, "cpu_seconds": 3.0})
+    candidates.update(still, now)
+    assert read(candidates, now, EARLY) == 1
+    now += RETRY_SECONDS[0]
+    candidates.update(still, now)
+    assert not candidates.is_due(now)
+    now += RETRY_SECONDS[1]
+    candidates.update(rows({"pid": 1, "cpu_seconds": 3.5}), now)
+    assert read(candidates, now, EARLY) == 1
+    for _ in range(2):
+        now += RETRY_SECONDS[2]
+        candidates.update(rows({"pid": 1, "cpu_seconds": 3.5}), now)
+    assert not candidates.is_due(1e9)
+
+
 def test_an_old_process_is_not_read_too_early(rows) -> None:
     candidates = Candidates(())
     candidates.update(rows({"pid": 1}), 0.0)

@@ -85,7 +85,7 @@ class PendingJob:
         host = None if self._host is None else HostRam(available_bytes=self._host)
         (row,) = self._fits.rows(snapshot, {}, [(self._budget.job, self._budget)], host)
         assert row.fit is not None
-        assert "short of 0.0 GiB" not in row.fit.sentence
+        assert "0.0 GiB short" not in row.fit.sentence
         return row.fit.verdict
 
 

@@ -47,7 +47,7 @@ def test_alike_devices_give_the_result_of_single_ones(
     counted = check_fit(budget, groups)
     listed = check_fit(budget, [device for group in groups for device in singles(group)])
     assert counted.to_json() == listed.to_json()
-    if " each short of" not in counted.sentence:  # one sentence for all of them
+    if " are each " not in counted.sentence:  # one sentence for all of them
         assert counted.sentence == listed.sentence
 
 

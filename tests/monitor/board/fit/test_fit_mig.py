@@ -85,7 +85,7 @@ def test_free_memory_of_the_whole_gpu_is_not_available_to_a_mig_device(
 ) -> None:
     found = check_fit(make_budget(device=45), device_capacities(make_snapshot([make_mig_gpu()]), {}))
     assert found.verdict == "does_not_fit"
-    assert "GPU 0:3:0 (MIG 1c.3g.40gb) is short of 6.0 GiB" in found.sentence
+    assert "GPU 0:3:0 (MIG 1c.3g.40gb) is 6.0 GiB short" in found.sentence
 
 
 def test_several_ranks_are_placed_on_whole_gpus(

@@ -601,7 +601,7 @@ async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapsh
         await pilot.press("enter")
         await opened(pilot, "FitCheckScreen")
         assert app.screen.job.model.id == "small"
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")  # the first closes the list of models
         await opened(pilot, "DashboardScreen")
         await pilot.press("f")
         await opened(pilot, "ChoiceMenu")

@@ -102,7 +102,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert listed[3].startswith("▶")  # the device with the job, not its GPU
         opened = app.screen.query_one("#open", GpuPanel).shown.plain
         assert "0:9 MIG 1g.20gb of" in opened
-        assert "12.0 of 20.0 GiB (60 %) · free 8.0" in opened
+        assert f"12.0 of 20.0 GiB{' in use' * (size[0] > 80)} (60 %) · free 8.0" in opened
 
 
 async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
@@ -118,7 +118,7 @@ async def test_panels_use_the_scale_of_the_device(open_app: Make, make_snapshot:
         ]
         assert "in MIG mode: programs run on its 3 MIG devices" in panels[0][1]
         assert "11.0 of 40.0 GiB in use (28 %), shared · free 29.0" in panels[1][0]
-        assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
+        assert "11.0 of 40.0 GiB in use, the same memory as 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of that train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
         device = list(app.screen.query("#panels GpuPanel").results(GpuPanel))[3].lines

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .panel_places import (
         PanelNeed as PanelNeed,
         PanelPlace as PanelPlace,
-        panel_need as panel_need,
+        panel_needs as panel_needs,
         place_panels as place_panels,
     )
     from .panel_shape import FRAME_LINES as FRAME_LINES
@@ -26,7 +26,7 @@ else:
             "gpu_area": "GpuArea stale_seconds",
             "gpu_graph_text": "graph_span",
             "gpu_rows": "GpuRows",
-            "panel_places": "panel_need PanelNeed place_panels PanelPlace",
+            "panel_places": "panel_needs PanelNeed place_panels PanelPlace",
             "panel_shape": "FRAME_LINES",
         },
     )

@@ -62,6 +62,14 @@ def panel_need(gpu: GpuRow) -> PanelNeed:
     return "diverging" if row and row.comparison and row.comparison.diverges else "calm"
 
 
+def panel_needs(gpus: Sequence[GpuRow]) -> list[PanelNeed]:
+    """Return how much room each GPU needs; where no GPU has a budget, those with processes get graphs."""
+    needs = [panel_need(gpu) for gpu in gpus]
+    if any(need != "jobless" for need in needs):
+        return needs
+    return ["calm" if gpu.rows else "jobless" for gpu in gpus]
+
+
 @lru_cache(maxsize=4)
 def place_panels(needs: tuple[PanelNeed, ...], *, width: int, room: int) -> tuple[PanelPlace, ...] | None:
     """Place all panels in columns, one below the other; None: they do not fit.

@@ -17,7 +17,7 @@ from vramtop.tui.draw.palette import BAD, GOOD, NO_JOB, unattributed_label
 from vramtop.tui.screens.base import FeedStatus
 from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_lines
 from vramtop.tui.screens.dashboard.gpus.gpu_row_text import gpu_row_line, gpu_row_titles
-from vramtop.tui.screens.dashboard.gpus.panel_places import panel_need
+from vramtop.tui.screens.dashboard.gpus.panel_places import panel_need, panel_needs
 from vramtop.tui.screens.dashboard.gpus.panel_shape import PanelShape
 from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
 
@@ -249,3 +249,10 @@ def test_the_summary_says_that_all_jobs_are_on_budget(make_budget, make_snapshot
         watchlist.add_run(WatchedJob(job=Job(name=f"job-{pid}"), pids=((pid, 1_000.0),)))
     gpus = [make_gpu(0, [make_process(1, 20)]), make_gpu(1, [make_process(2, 20)])]
     assert summary_line(watchlist.update(make_snapshot(gpus)), 100).plain == "✓ all 2 jobs are within budget"
+
+
+def test_gpus_without_a_budget_have_graphs_only_where_no_gpu_has_one(make_row, make_gpu, make_process):
+    used, idle = make_row(make_gpu(0, [make_process(2, 30)])), make_row(make_gpu(1, []))
+    job = make_row(make_gpu(2, [make_process(1, 30)]), need=30)
+    assert panel_needs([used, idle]) == ["calm", "jobless"]
+    assert panel_needs([used, idle, job]) == ["jobless", "jobless", "calm"]
