@@ -11,7 +11,7 @@
 # make explanations  how often the true cause of a divergence is found, in simulation
 # make architecture  draw the rooms and arrows in docs/architecture.md from the imports
 # make completion  write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
-# make picture draw the pictures in docs/ from the demo recording
+# make picture draw the pictures in docs/ and record the tour, from the demo recording
 # make demo    record the demo recording
 
 PYTHON ?= python3
@@ -66,6 +66,7 @@ soak: $(VENV)/installed-for-tests
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/make_pictures.py
+	$(BIN)/python docs/make_recording.py
 
 architecture: $(VENV)/installed-for-tests $(TYPING)
 	PYTHONPATH=build/typing $(BIN)/python docs/make_architecture.py

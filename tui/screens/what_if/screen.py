@@ -29,7 +29,7 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
     TITLE = "What-if"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f7,i", "dismiss(None)", "Back", key_display="Esc"),
-        Binding("tab,m,s", "next_setting", "Other axis", key_display="Tab", priority=True),
+        Binding("tab,m,s", "next_setting", "Axis", key_display="Tab", priority=True),
         Binding("left", "step(-1)", "Less", key_display="←"),
         Binding("right", "step(1)", "More", key_display="→"),
         Binding("pageup", "step(-8)", show=False),

@@ -601,7 +601,7 @@ async def test_f_restores_the_settings_typed_before_escape(open_app, make_snapsh
         await pilot.press("enter")
         await opened(pilot, "FitCheckScreen")
         assert app.screen.job.model.id == "small"
-        await pilot.press("escape", "escape")  # the first closes the list of models
+        await pilot.press("escape")
         await opened(pilot, "DashboardScreen")
         await pilot.press("f")
         await opened(pilot, "ChoiceMenu")
@@ -658,3 +658,23 @@ async def test_tab_skips_the_panels(open_app, make_snapshot, make_gpu):
             await pilot.press("tab")
             assert not isinstance(app.focused, GpuPanel)
         assert len(app.screen.query(GpuPanel)) == 3
+
+
+async def test_the_cursor_shows_where_keys_go_at_once(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(number, [make_process(number + 1, 10)]) for number in range(16)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        rows, table = app.screen.query_one(GpuRows), app.screen.query_one(ProcessTable)
+
+        def grounds() -> tuple[Any, Any]:
+            lines = rows.render_line(0), table.render_line(1)
+            return tuple([segment.style and segment.style.bgcolor for segment in line][-1] for line in lines)
+
+        table.focus()
+        await until_shown(pilot, lambda: table.has_focus)
+        await pilot.pause()
+        before = grounds()
+        await pilot.press("tab")
+        await until_shown(pilot, lambda: all(one != other for one, other in zip(before, grounds(), strict=True)))
+        await pilot.press("shift+tab")
+        await until_shown(pilot, lambda: grounds() == before)

@@ -28,7 +28,7 @@ class GpuRows(ContentLines, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"gpu-rows--selected"}
     DEFAULT_CSS = """
     GpuRows { overflow-y: auto; }
-    GpuRows:focus > .gpu-rows--selected { background: $boost; }
+    GpuRows:focus > .gpu-rows--selected { background: $primary 35%; }
     """
 
     class Selected(Message):
@@ -67,6 +67,11 @@ class GpuRows(ContentLines, can_focus=True):
             gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age)
             for at, (gpu, age) in enumerate(zip(gpus, stale, strict=True))
         ])  # fmt: skip
+
+    def notify_style_update(self) -> None:
+        """Draw again: it has received the focus, or lost it."""
+        super().notify_style_update()
+        self.refresh()
 
     def action_move(self, by: int) -> None:
         """Move the cursor."""

@@ -35,7 +35,8 @@ class ProcessTable(ScrollView, can_focus=True):
         overflow-x: hidden; scrollbar-size-vertical: 1;
     }
     ProcessTable:focus { background-tint: $foreground 5%; }
-    ProcessTable > .processes--cursor { background: $primary 35%; color: $text; }
+    ProcessTable > .processes--cursor { background: $primary 15%; color: $text; }
+    ProcessTable:focus > .processes--cursor { background: $primary 35%; }
     ProcessTable > .processes--header { background: $panel; color: $text; text-style: bold; }
     """
     ALLOW_SELECT = False
@@ -198,6 +199,7 @@ class ProcessTable(ScrollView, can_focus=True):
         """Draw all lines again: colours may have changed."""
         super().notify_style_update()
         self._clear_drawn()
+        self.refresh()
 
     def move_cursor(self, *, row: int) -> None:
         """Put the cursor on the row at this position, and scroll to it."""

@@ -44,7 +44,7 @@ class VerdictView(VerticalScroll):
     """Shows the latest budget beside the GPUs; while the settings are invalid, the last valid budget, dimmed."""
 
     DEFAULT_CSS = """
-    VerdictView { padding: 0 1; scrollbar-size-vertical: 1; }
+    VerdictView { padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     VerdictView Static { height: auto; text-wrap: wrap; }
     VerdictView #problem { display: none; color: $text-error; text-wrap: nowrap; text-overflow: ellipsis; }
     VerdictView.-invalid #problem { display: block; }
