@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         is_file as is_file,
         is_folder as is_folder,
         note_job_folder as note_job_folder,
+        working_folder as working_folder,
     )
     from .process_limit import (
         ProcessLimitError as ProcessLimitError,
@@ -63,7 +64,9 @@ else:
         {
             "cancellation": "CancelToken current_token",
             "errors": "CancelledError CannotTellError InputError VramtopError",
-            "paths": "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder",
+            "paths": (
+                "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"
+            ),
             "process_limit": (
                 "caused_by_process_limit process_limit_error ProcessLimitError require_threads start_thread"
             ),

@@ -4,6 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
+from .errors import InputError
+
 JOB_FOLDERS: set[str] = set()
 """Folders in which jobs were read. Whoever made a job may have put anything there: nothing is imported from them."""
 
@@ -34,6 +36,18 @@ def current_folder() -> str | None:
         return os.path.realpath(os.curdir)
     except OSError:
         return None
+
+
+def working_folder() -> Path:
+    """Return the current folder.
+
+    Raises:
+        InputError: it was removed.
+    """
+    try:
+        return Path.cwd()
+    except OSError:
+        raise InputError("the current folder no longer exists; change to one that does") from None
 
 
 def find_program(name: str, path: str | None) -> Path | None:

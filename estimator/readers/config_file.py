@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..common import InputError, note_job_folder
+from ..common import InputError, note_job_folder, working_folder
 from .config_tool import HINT, Library, is_surely_sft, tool_of_table
 from .program import Launch, Program, deepspeed_layer, yaml_layer
 from .source import (
@@ -87,7 +87,7 @@ def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
     Its tool may be started in the file's folder, in one around it, or in ours.
     """
     folder = path.absolute().parent
-    fallback_folders = (*tuple(folder.parents)[:3], Path.cwd())
+    fallback_folders = (*tuple(folder.parents)[:3], working_folder())
     return FilesystemView(cwd=folder, home=environ.get("HOME"), fallback_folders=fallback_folders)
 
 

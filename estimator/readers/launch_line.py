@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
-from ..common import InputError
+from ..common import InputError, working_folder
 from ..job import Software
 from .notebook import notebook_of_program, with_cells
 from .program import Program, accelerate_layers, read_world_size
@@ -79,7 +79,7 @@ def read_launch(
         line = " ".join(argv)
         raise InputError(f"{line[:120]!r} starts no Python script or module that can be read")
     variables = {**(os.environ if environ is None else environ), **launch.assignments}
-    folder = Path.cwd() if cwd is None else cwd
+    folder = working_folder() if cwd is None else cwd
     program = Program(
         launch=launch,
         launcher=parse_launch(launcher) if launcher else launch,

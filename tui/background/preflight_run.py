@@ -4,10 +4,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CancelledError, VramtopError
+from vramtop.estimator.common import CancelledError, VramtopError, working_folder
 from vramtop.estimator.job import Job, find_gpu
 from vramtop.monitor.board import Board
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
@@ -80,7 +79,7 @@ def read_context(request: PreflightRequest) -> CheckContext:
         _machine(request),
         find_job_interpreter(request.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
-        folder=Path.cwd(),
+        folder=working_folder(),
         launch=launch,
         worker_python=request.python,
     )

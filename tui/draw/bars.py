@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import format_gib
@@ -164,10 +165,13 @@ def beyond_segment(size_bytes: int, end_label: str = "") -> BarSegment:
     return BarSegment(size_bytes=size_bytes, colour=BEYOND_BUDGET, end_label=end_label, min_one_cell=True)
 
 
+_colours = attrgetter("colour", "ground")
+
+
 def cell_runs(cells: Sequence[Cell]) -> list[tuple[str, str | None, str | None]]:
     """Join neighbouring cells of the same colours: (text, colour, ground)."""
-    runs = groupby(cells, key=lambda cell: (cell.colour, cell.ground))
-    return [("".join(cell.char for cell in run), *colours) for colours, run in runs]
+    runs = groupby(cells, key=_colours)
+    return [("".join([cell.char for cell in run]), *colours) for colours, run in runs]
 
 
 def _filled(segment: BarSegment, start: int, end: int, text_end: int, line: str) -> list[Cell]:

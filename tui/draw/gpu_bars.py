@@ -58,8 +58,9 @@ def held_cells(gpu: GpuRow, width: int, *, figures: bool = True, label_end: int 
     reading, total = gpu.reading, gpu.reading.total_bytes or 1
     jobs = [row for row in gpu.rows if row.budget]
     others = [row for row in gpu.rows if not row.budget]
-    seen = [row for row in others if (row.process.used_bytes or 0) * width >= _MIN_PROCESS_CELLS * total]
-    small = sum(row.process.used_bytes or 0 for row in others if row not in seen)
+    least = _MIN_PROCESS_CELLS * total / width if width else 0.0
+    seen = [row for row in others if (row.process.used_bytes or 0) >= least]
+    small = sum(size for row in others if (size := row.process.used_bytes or 0) < least)
     beyond = [beyond_budget_bytes(row) for row in jobs]
     words, colour = _difference(gpu) if figures else ("", None)
     segments = [_process_segment(row, less_bytes=more, figures=figures) for row, more in zip(jobs, beyond, strict=True)]

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label, Static
 
-from vramtop.estimator.common import InputError, expand_user
+from vramtop.estimator.common import InputError, current_folder, expand_user
 from vramtop.estimator.job import Job, save_job
 
 
@@ -44,7 +44,7 @@ class SaveJobScreen(ModalScreen[Path | None]):
         with Vertical() as box:
             box.border_title = "Save as a job file"
             box.border_subtitle = "Enter saves · Esc closes"
-            yield Label(f"path (relative to {Path.cwd()})", markup=False)
+            yield Label(f"path (relative to {current_folder() or 'a folder that was removed'})", markup=False)
             yield Input(self._path, placeholder="job.toml", compact=True)
             yield Static(id="failure", markup=False)
 

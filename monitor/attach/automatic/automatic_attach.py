@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import ProcessLimitError, start_thread
+from vramtop.estimator.common import ProcessLimitError, current_folder, start_thread
 
 from ...board import AttachProgress
 from ...snapshot import WatchedJob
@@ -228,7 +227,7 @@ class AutomaticAttach:
             on_gpu=self._on_gpu,
             gpu_name=candidate.gpu_name,
             gpu_bytes=candidate.gpu_bytes,
-            folder=str(Path.cwd()),
+            folder=current_folder(),
         )
 
     def _take(self, candidate: Candidate, answer: RunAnswer) -> None:

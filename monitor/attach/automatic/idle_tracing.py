@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import ProcessLimitError, start_thread
+from vramtop.estimator.common import ProcessLimitError, current_folder, start_thread
 
 from ...host import machine_is_idle
 
@@ -107,7 +106,7 @@ class IdleTracing:
         try:
             gpu_type = match_nvml_name(name, work.gpu_bytes) if name and not job.target.gpu else None
             answer = client.read(
-                TraceRequest(job=job, gpu=gpu_type, environ=work.environ, python=work.python, folder=str(Path.cwd()))
+                TraceRequest(job=job, gpu=gpu_type, environ=work.environ, python=work.python, folder=current_folder())
             )
             if answer.budget is not None and self._watchlist.improve_budget(work.run, answer.budget):
                 self.on_change()

@@ -33,7 +33,7 @@ def main() -> None:
             _limit(reads=isinstance(request, run_answer.ReadRequest))
             limited = True
         with contextlib.suppress(OSError):  # relative names mean the same as in vramtop itself
-            os.chdir(request.folder)
+            os.chdir(request.folder or "/")
         answers.write(json.dumps({**run_answer.encode(read_job.answer(request)), "id": message["id"]}) + "\n")
         answers.flush()
 

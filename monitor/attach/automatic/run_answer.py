@@ -33,8 +33,8 @@ class ReadRequest:
     gpu_name: str | None
     """Name of its GPU, as NVML gives it."""
     gpu_bytes: int | None
-    folder: str
-    """Working folder of vramtop itself."""
+    folder: str | None
+    """Working folder of vramtop itself; None: it was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class TraceRequest:
     gpu: Gpu | None
     environ: Mapping[str, str]
     python: str
-    folder: str
+    folder: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

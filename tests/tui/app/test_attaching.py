@@ -74,7 +74,7 @@ async def test_enter_asks_an_incomplete_run_for_what_is_missing(start, open_app)
     app = open_app(process)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "? incomplete" in screen_text(app))
-        assert "its sequence length is not known" in screen_text(app)
+        assert "missing: sequence length" in screen_text(app)
         await pilot.press("enter")
         await until_shown(pilot, lambda: isinstance(app.screen, AttachScreen) and isinstance(app.focused, Input))
         await pilot.press(*"1024")

@@ -156,3 +156,17 @@ def test_unknown_versions_are_not_invented(run: Run, make_snapshot: Callable[...
     nameless = replace(snapshot, source=replace(snapshot.source, driver_version=None, cuda_version=None))
     out = run(nameless, "--once")[1]
     assert out.splitlines()[0] == "gpubox-3, 0 GPUs"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("preflight", "gpt2", "--gpu-memory", "8GiB"), ("fit", "--gpu-memory", "8GiB", "--", "python", "train.py")],
+)
+def test_a_current_folder_that_was_removed_is_said(run, tmp_path, monkeypatch, words) -> None:
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    code, output, errors = run(None, *words)
+    assert (code, output) == (2, "")
+    assert errors == "vramtop: the current folder no longer exists; change to one that does\n"

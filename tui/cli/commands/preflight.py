@@ -4,8 +4,8 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from vramtop.estimator.common import working_folder
 from vramtop.estimator.job import Job
 from vramtop.monitor.preflight import ESTIMATE_TIMEOUT_SECONDS, exit_code, validate_job
 from vramtop.monitor.preflight.checks import find_checks
@@ -54,7 +54,7 @@ def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None
         _machine(options, job),
         find_job_interpreter(options.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
-        folder=Path.cwd(),
+        folder=working_folder(),
         launch=launch,
         method=options.method,
         worker_python=options.python,

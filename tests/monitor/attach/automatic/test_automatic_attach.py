@@ -134,6 +134,15 @@ def test_a_program_that_does_not_say_what_it_trains_is_no_run(machine, start, sc
     assert (board.runs, board.processes[0].no_budget_reason) == ((), "no job")
 
 
+def test_processes_are_read_though_the_current_folder_was_removed(machine, start, script, flags, tmp_path, monkeypatch):
+    pid = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    assert machine().read(pid).processes[0].budget is not None
+
+
 def test_one_bad_process_does_not_stop_the_others(machine, start, script, flags) -> None:
     good = start([sys.executable, script(SLEEPS), *flags(**LLAMA)])
     no_file = start([sys.executable, "-c", SLEEPS])

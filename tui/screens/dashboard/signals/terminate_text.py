@@ -79,7 +79,11 @@ def batch_details(
     ]
     entries += [("job", words, "") for words in _jobs(keys, board)]
     lines = [_entry(label, words, style, width) for label, words, style in entries]
-    lines += [_member_line(member, batch, held, width) for member in batch.members]
+    sizes: dict[ProcessKey, list[int]] = {}
+    for row in held:
+        if row.process.used_bytes is not None:
+            sizes.setdefault(row.process.key, []).append(row.process.used_bytes)
+    lines += [_member_line(member, batch, sizes.get(member.process.key, ()), width) for member in batch.members]
     others = [row for row in rows if row.process.key not in keys]
     lines += [Content.styled(_refusal_line(row, batch, width), "$text-error") for row in others]
     doubts = {member.uncertainty for member in batch.members if member.uncertainty}
@@ -193,13 +197,9 @@ def _jobs(keys: Collection[ProcessKey], board: Board) -> Iterator[str]:
             yield f"{label}: {count} of {total} ranks; the others hang or die with them, or all are restarted"
 
 
-def _member_line(
-    member: ProcessTermination, batch: TerminationBatch, held: Sequence[ProcessRow], width: int
-) -> Content:
+def _member_line(member: ProcessTermination, batch: TerminationBatch, sizes: Sequence[int], width: int) -> Content:
     """Return the line of one of several processes: pid, user, memory, state, name."""
     process = member.process
-    mine = [row for row in held if row.process.key == process.key]
-    sizes = [row.process.used_bytes for row in mine if row.process.used_bytes is not None]
     size = f"{format_gib(sum(sizes))} GiB" if sizes else "n/a"
     refusal = batch.refused.get(process.key)
     if member.ended:
