@@ -318,6 +318,18 @@ def settled(screen: FitCheckScreen) -> bool:
     return budget is not None and budget.job == screen.job
 
 
+async def test_lines_of_the_verdict_stay_as_wide_when_its_scrollbar_appears(watchlist, estimate, board, large):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
+    async with ScreenHost(screen).run_test(size=(120, 24)) as pilot:
+        view = screen.query_one(VerdictView)
+        await until_shown(pilot, lambda: view.size.width > 0)
+        assert not view.show_vertical_scrollbar
+        width = view.scrollable_content_region.width
+        screen.show_board(board)
+        await until_shown(pilot, lambda: suggested(screen) and view.show_vertical_scrollbar)
+        assert view.scrollable_content_region.width == width, "lines drawn before are broken in two"
+
+
 async def test_a_suggestion_can_be_applied_in_four_ways_and_undone(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
