@@ -168,7 +168,7 @@ async def test_the_dialog_names_possible_ranks_and_children(open_app, make_readi
         await open_dialog(pilot)
         text = flat(screen_text(app))
         assert "1 other process on GPUs runs train.py under the same parent (77)" in text
-        assert "it has started 1 other process on GPUs, which may keep holding memory after it has ended" in text
+        assert "it has started 1 other process on GPUs, which may keep holding memory" in text
 
 
 async def test_only_the_confirmation_key_ends_a_process(
