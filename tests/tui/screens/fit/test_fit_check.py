@@ -509,7 +509,7 @@ async def test_a_traced_estimate_states_the_estimate_it_replaced(watchlist, esti
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until_shown(pilot, lambda: "is being traced" in text_of(screen, "#answer"))
+        await until_shown(pilot, lambda: "tracing one step" in text_of(screen, "#answer"))
         go.set()
         await until_shown(pilot, lambda: "2.00 GiB more than the quick estimate of 10.0" in text_of(screen, "#answer"))
         await pilot.press("f5")
