@@ -12,7 +12,8 @@ from transformers.models.auto import modeling_auto
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import MethodChoice, estimate
-from vramtop.estimator.job.job import Job, ModelSpec, Task, Training
+from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.estimator.job.task import Task
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
 from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models

@@ -166,7 +166,7 @@ def test_only_the_named_mig_device_is_checked(make_context: MakeContext, make_mi
     assert budget.peak.device_bytes > 39 * GIB
     failed = FitVerdictCheck().run(make_context(asked, **asked_of))
     assert (failed.status, failed.advice) == ("failure", "vramtop fit says what would make it smaller")
-    assert "GPU 0:9 (MIG 1g.20gb) is short" in failed.found
+    assert "GPU 0:9 (MIG 1g.20gb) is 64.0 GiB short" in failed.found
     small = dataclasses.replace(
         budget, peak=dataclasses.replace(budget.peak, device_bytes=30 * GIB, high_bytes=31 * GIB)
     )

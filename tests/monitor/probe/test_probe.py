@@ -347,7 +347,7 @@ def test_the_command_runs_unchanged_under_the_probe(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == (f"{BOOTSTRAP}\n", 7)
 
 
-@pytest.mark.parametrize(("words", "sentence"), [((), "no command is given"), (("/no/such",), "/no/such: cannot be")])
+@pytest.mark.parametrize(("words", "sentence"), [((), "no command given"), (("/no/such",), "/no/such: cannot be")])
 def test_a_command_that_cannot_be_started_is_reported_in_one_sentence(words: tuple[str, ...], sentence: str) -> None:
     command = [sys.executable, "-m", "vramtop.tui.cli", "run", *(["--", *words] if words else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -52,7 +52,7 @@ def test_a_suspended_gpu_is_not_opened_until_it_wakes(driver, source, power):
     source.open()
     (gpu,) = source.read().gpus
     assert [fault.code for fault in gpu.faults] == ["ASLEEP"]
-    assert "sleeps" in gpu.reason("used_bytes")
+    assert "asleep" in gpu.reason("used_bytes")
     assert (gpu.total_bytes, gpu.used_bytes, gpu.processes) == (None, None, None)
     assert not [call for call in driver.calls if call.startswith("nvmlDeviceGet") and "Count" not in call]
     power("auto", "active")
