@@ -59,7 +59,8 @@ class BlockingInputDriver(DriverHooks):
                 if not data:  # end of input; the driver notices that the terminal is gone
                     poll.unregister(self.fileno)
                 poll_seconds = _ESCAPE_SECONDS if data.endswith(b"\x1b") else _POLL_SECONDS
-                for event in parser.feed(decode(data)) if data else ():
+                text = decode(data)  # empty if a character is not complete yet; the parser takes that for the end
+                for event in parser.feed(text) if text else ():
                     self.process_message(event)
             else:
                 idle_seconds, poll_seconds = idle_seconds + poll_seconds, _POLL_SECONDS
