@@ -16,7 +16,7 @@ from ..draw import MIN_TEXT_CONTRAST, ColourDepth
 from .changed_cells_app import ChangedCellsApp
 from .driver import TerminalDriver
 from .line_filters import OutputFilters
-from .textual_private import HAS_LINUX_DRIVER
+from .textual_private import HAS_LINUX_DRIVER, terminal_size_of
 from .too_small import MIN_SIZE, TooSmallScreen
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 TEXT_CONTRAST_VARIABLE = "text-contrast"
 """Variable of a theme: the contrast that its text gets at least, if not 4.5."""
-_RESIZE_SETTLED_SECONDS = (0.25, 1.0, 5.0)
-"""Times without a resize after which the last size is repeated: on a busy machine an older one may arrive late."""
+_RESIZE_SETTLED_SECONDS = 0.25
+"""Time without a resize after which the last size is repeated: an older one may have come last."""
 
 
 class TerminalApp(ChangedCellsApp):
@@ -44,8 +44,8 @@ class TerminalApp(ChangedCellsApp):
         """The unexpected error that ended the app."""
         self._was_sized = False
         """True once the terminal's first size is known."""
-        self._settled: list[Timer] = []
-        """Run out when no resize follows the last one."""
+        self._settled: Timer | None = None
+        """Runs out when no resize follows the last one."""
 
     @property
     def ascii_only(self) -> bool:
@@ -76,8 +76,14 @@ class TerminalApp(ChangedCellsApp):
         return super().deliver_screenshot(filename, path or str(Path.cwd()), time_format)
 
     def check_size(self) -> None:
-        """Show or hide the screen for a terminal that is too small; another screen may have opened over it."""
+        """Show or hide the screen for a terminal that is too small, and repair a size that is not the terminal's.
+
+        Called once a second: another screen may have opened; and of two signals that a busy machine handles at once,
+        the older size may come last.
+        """
         self._show_if_too_small(self.size)
+        if self.screen_stack and not self.size == self.screen.outer_size == terminal_size_of(self):
+            self._repeat_size()
 
     def close_recording(self) -> None:
         """Complete the recording; an app that records overrides this."""
@@ -90,16 +96,19 @@ class TerminalApp(ChangedCellsApp):
     @on(Resize)
     def _check_new_size(self, event: Resize) -> None:
         self._show_if_too_small(event.size)
-        for timer in self._settled:
-            timer.stop()
+        if self._settled is not None:
+            self._settled.stop()
         if self._was_sized:
-            self._settled = [self.set_timer(seconds, self._resize_screen) for seconds in _RESIZE_SETTLED_SECONDS]
+            self._settled = self.set_timer(_RESIZE_SETTLED_SECONDS, self._repeat_size)
         self._was_sized = True
 
-    def _resize_screen(self) -> None:
-        """Repeat the last size: on a busy machine a screen in the stack may receive an older one after it."""
-        if self.screen_stack:
-            self.screen.post_message(Resize(self.size, self.size))
+    def _repeat_size(self) -> None:
+        """Give the app, or the screen in front, the size of the terminal: either may have received an older one last."""
+        size = terminal_size_of(self)
+        if size != self.size:
+            self.post_message(Resize(size, size))
+        elif self.screen_stack:
+            self.screen.post_message(Resize(size, size))
 
     def _show_if_too_small(self, size: Size) -> None:
         is_small = size.width < MIN_SIZE.width or size.height < MIN_SIZE.height

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from rich.console import RenderableType
 from textual.app import App
 from textual.driver import Driver
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.strip import Strip
 
@@ -26,6 +27,7 @@ __all__ = [
     "can_be_compared",
     "clear_styles_cache",
     "painted_pieces",
+    "terminal_size_of",
     "write_to_terminal",
 ]
 
@@ -104,6 +106,12 @@ def write_to_terminal(app: App[Any], text: str) -> None:
     driver = getattr(app, "_driver", None)
     if driver is not None:
         driver.write(text)
+
+
+def terminal_size_of(app: App[Any]) -> Size:
+    """Return the size of the terminal as ``App._driver`` measures it now; ``App.size`` is that of the last event."""
+    driver = getattr(app, "_driver", None)
+    return Size(*driver.terminal_size()) if isinstance(driver, DriverHooks) else app.size
 
 
 class AppHooks(App[None]):

@@ -8,6 +8,7 @@ from waiting import until_shown
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_source
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.tty import terminal_app
 from vramtop.tui.tty.too_small import MIN_SIZE, TooSmallScreen
 
 
@@ -57,11 +58,23 @@ async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
         await until_shown(pilot, lambda: "79.6" in "\n".join(lines(app)))
 
 
+@pytest.mark.parametrize("keys", [[], ["question_mark"], ["f"], ["ctrl+p"], ["g"], ["i"], ["c"], ["a"]])
+async def test_a_screen_of_the_right_size_is_not_resized_again(app, keys, monkeypatch) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until_shown(pilot, lambda: app.board)
+        await pilot.press(*keys)
+        await pilot.pause(0.3)
+        resized: list[None] = []
+        monkeypatch.setattr(app, "_repeat_size", lambda: resized.append(None))
+        app.check_size()
+        assert resized == []
+
+
 async def test_a_screen_that_receives_an_older_size_last_gets_the_size_of_the_terminal(app) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, lambda: app.board)
         await pilot.resize_terminal(132, 43)
-        await pilot.pause(0.5)  # as on a busy machine: after the first repetition
+        await pilot.pause(0.5)  # as on a busy machine: after the repetition
         app.screen.post_message(Resize(Size(74, 31), Size(74, 31)))
         await until_shown(pilot, lambda: len(lines(app)) == 31)
         await until_shown(pilot, lambda: len(lines(app)) == 43)
@@ -73,10 +86,23 @@ def test_a_burst_of_resizes_on_a_real_terminal_ends_with_the_last_size(on_termin
     for at in range(60):
         dashboard.resize(1 + 37 * at % 211, 1 + 13 * at % 67)
         dashboard.read(0.01)
-    before = len(dashboard.written)
     dashboard.resize(132, 43)
-    dashboard.wait_for("CUDA 13.0", since=before)
-    dashboard.wait_for("\x1b[43;1H", since=before)  # its last line
+
+    def redraws_for_the_last_size() -> bool:
+        before = len(dashboard.written)
+        dashboard.type("\x0c")  # Ctrl+L: otherwise only cells are drawn that an older frame left different
+        for _ in range(10):
+            dashboard.read()
+        return all(text in dashboard.written[before:] for text in (b"CUDA 13.0", b"\x1b[43;1H"))
+
+    dashboard.until(redraws_for_the_last_size)
     dashboard.type("q")
     assert dashboard.end() == 0
     assert b"Traceback" not in dashboard.written
+
+
+async def test_an_app_that_received_an_older_size_last_asks_the_terminal(app, monkeypatch) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until_shown(pilot, lambda: app.board)
+        monkeypatch.setattr(terminal_app, "terminal_size_of", lambda _: Size(132, 43))
+        await until_shown(pilot, lambda: app.size == (132, 43) and len(lines(app)) == 43)

@@ -181,6 +181,7 @@ async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_
     app = VramtopApp(scripted_source([make_snapshot([make_gpu(0, processes)])]), Watchlist(lambda _: None), options)
     async with app.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: app.board is not None and demand.value.processes)
+        await until_shown(pilot, lambda: app.screen.table.has_focus and app.screen.table.row_count >= 300)
         assert demand.value.process_figures == {"cpu_percent"}
         first = demand.value.processes
         assert 0 < len(first) < 24
