@@ -103,7 +103,7 @@ class TerminalApp(ChangedCellsApp):
         self._was_sized = True
 
     def _repeat_size(self) -> None:
-        """Give the app, or the screen in front, the size of the terminal: either may have received an older one last."""
+        """Give the app, or the screen in front, the size of the terminal: either may have got an older one last."""
         size = terminal_size_of(self)
         if size != self.size:
             self.post_message(Resize(size, size))
