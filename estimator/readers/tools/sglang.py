@@ -10,7 +10,18 @@ from typing import Any
 from ..program import Program, ToolCommand
 from ..source import FindingCollector, JobReading, LayeredSettings, as_word, default_setting, is_open
 from ..trainer import config_dtype, known_config
-from .shared import Tool, ToolKey, ToolKeys, apply_rules, has_any, int_rule, record_int, record_word, tool_layers
+from .shared import (
+    Tool,
+    ToolKey,
+    ToolKeys,
+    apply_rules,
+    has_any,
+    int_rule,
+    record_int,
+    record_share,
+    record_word,
+    tool_layers,
+)
 
 _SHARE = "inference.gpu_memory_utilization"
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
@@ -75,14 +86,7 @@ def _read_share(settings: LayeredSettings, findings: FindingCollector) -> None:
     if share is None or is_open(share):  # decided at its start by rules that differ from version to version
         findings.require(_SHARE)
         return
-    try:
-        number = 0.0 if isinstance(share.value, bool) else float(share.value)
-    except (TypeError, ValueError, OverflowError):
-        number = 0.0
-    if 0 < number < 1:
-        findings.record_from(share, _SHARE, number)
-    else:
-        findings.refuse(_SHARE, share, "share of the GPU's memory (above 0, below 1)")
+    record_share(findings, _SHARE, share, whole=False)
 
 
 def _read_types(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:

@@ -11,7 +11,18 @@ from ...job.rules import older
 from ..program import Program, ToolCommand
 from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, default_setting, is_open
 from ..trainer import config_dtype, known_config
-from .shared import Tool, ToolKey, ToolKeys, apply_rules, has_any, int_rule, record_int, record_word, tool_layers
+from .shared import (
+    Tool,
+    ToolKey,
+    ToolKeys,
+    apply_rules,
+    has_any,
+    int_rule,
+    record_int,
+    record_share,
+    record_word,
+    tool_layers,
+)
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _AUTO_DTYPE = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}
@@ -114,15 +125,7 @@ def _read_memory_share(settings: LayeredSettings, program: Program) -> None:
     value = _DEFAULT_MEMORY_SHARE_BEFORE_0_20 if old else _DEFAULT_MEMORY_SHARE
     default = default_setting(value, f"vLLM {version or '0.20 and newer'}'s default gpu_memory_utilization")
     share = settings.find("gpu_memory_utilization") or default
-    key = "inference.gpu_memory_utilization"
-    try:
-        number = 0.0 if isinstance(share.value, bool) else float(share.value)
-    except (TypeError, ValueError, OverflowError):
-        number = 0.0
-    if 0 < number <= 1:
-        findings.record_from(share, key, number)
-    else:
-        findings.refuse(key, share, "share of the GPU's memory (above 0, at most 1)")
+    record_share(findings, "inference.gpu_memory_utilization", share, whole=True)
 
 
 def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:

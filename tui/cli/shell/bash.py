@@ -16,7 +16,7 @@ _SOURCES: Mapping[Source, str] = {
 
 
 def bash_text(commands: Sequence[Command]) -> str:
-    """Return the script."""
+    """Return the completion script for bash."""
     return "\n".join(_lines(commands)) + "\n"
 
 

@@ -15,7 +15,7 @@ _SOURCES: Mapping[Source, str] = {
 
 
 def fish_text(commands: Sequence[Command]) -> str:
-    """Return the script."""
+    """Return the completion script for fish."""
     return "\n".join(_lines(commands)) + "\n"
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         record_int as record_int,
         record_optimizer as record_optimizer,
         record_ranks as record_ranks,
+        record_share as record_share,
         record_word as record_word,
         switch_rule as switch_rule,
         word_rule as word_rule,
@@ -63,7 +64,7 @@ else:
         {
             "key_rules": (
                 "apply_rules bool_rule int_rule optimizer_options record_bool record_int record_optimizer "
-                "record_ranks record_word switch_rule word_rule"
+                "record_ranks record_share record_word switch_rule word_rule"
             ),
             "known_models": "config_of_model folder_id torchtitan_id torchtune_id",
             "merged_settings": "CONFIG_SUFFIXES expand_abbreviations overrides_first tool_layers tool_settings",

@@ -76,6 +76,25 @@ def record_int(findings: FindingCollector, key: str, setting: Setting | None) ->
     findings.record_count(key, setting)
 
 
+def record_share(findings: FindingCollector, key: str, setting: Setting, *, whole: bool) -> None:
+    """Record a share of the GPU's memory; refuse any other value.
+
+    Args:
+        findings: receives the value.
+        key: the job's key.
+        setting: as it was found.
+        whole: the share may be 1.
+    """
+    try:
+        number = 0.0 if isinstance(setting.value, bool) else float(setting.value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0.0
+    if 0 < number < 1 or (whole and number == 1):
+        findings.record_from(setting, key, number)
+    else:
+        findings.refuse(key, setting, f"share of the GPU's memory (above 0, {'at most' if whole else 'below'} 1)")
+
+
 def record_bool(findings: FindingCollector, key: str, setting: Setting | None) -> None:
     """Record a value that is true or false; ignore any other."""
     if setting is not None and (value := as_bool(setting)) is not None:

@@ -34,7 +34,7 @@ _WANTED_WHERE_ROOM_IS_SHORT: Mapping[PanelNeed, int] = {**_WANTED, "calm": FRAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelPlace:
-    """The place of a panel."""
+    """Where a GPU's panel stands, in cells of the area of the GPUs, and how tall its graph is."""
 
     x: int
     y: int
