@@ -50,6 +50,8 @@ def _unsupported_training(request: Request) -> Iterator[str]:
         yield f"the optimizer {training.optimizer} cannot be traced"
     if training.loss != "full":
         yield f"the {training.loss} loss cannot be traced"
+    if training.fused_kernels:
+        yield "fused kernels cannot be traced"
     if training.loss_length is not None:
         yield "logits of a part of each sequence cannot be traced"
     if training.reference_pass:
