@@ -59,6 +59,8 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
     reference_pass: bool = False
     """A reference model's forward pass runs while the activations of the trained model are held."""
+    varying_lengths: bool | None = None
+    """Batches differ in length from step to step: not packed, padded to their longest sequence or not at all."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: the model generates text; no gradients, no optimizer."""
 
