@@ -51,10 +51,10 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     fused_kernels: list[FusedKernel] | None = None
     """Parts of the model that fused kernels compute (Liger-Kernel, Unsloth), which save less; absent: the framework's.
 
-    ``norm``: RMS and layer norms; ``mlp``: the product of a gated MLP; ``rope``: rotary embeddings; ``cross-entropy``:
-    the loss, which writes its gradient over the logits. Absent, NeMo AutoModel has the first three, and whether a
-    ``fused-linear`` loss comes with them is not known; an empty list: none. Models that Liger-Kernel does not patch stay
-    as they are.
+    ``norm``: RMS and layer norms; ``mlp``: the product of a gated MLP; ``rope``: rotary embeddings;
+    ``cross-entropy``: the loss, which writes its gradient over the logits. Absent, NeMo AutoModel has the first three,
+    and whether a ``fused-linear`` loss comes with them is not known; an empty list: none. Models that Liger-Kernel does
+    not patch stay as they are.
     """
     loss_length: Positive | None = None
     """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
