@@ -16,7 +16,10 @@ from .job import Job
 from .rules import LISTED_LIBRARIES
 from .settings import Run, Software, Uncertainties
 
-_TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
+_TABLES = (
+    *("model", "training", "lora", "inference", "rollout", "parallel", "zero"),
+    *("target", "software", "run", "unsure"),
+)
 ABOUT_THE_MODEL: Mapping[str, Any] = {
     "name": None,
     "model.id": None,

@@ -64,9 +64,15 @@ class Parallel:
     reshard_after_forward: bool = True
     fsdp_units: str | None = None
     reduce_dtype: str = "fp32"
+    gradient_dtype: str | None = None
+    sync_every_micro_batch: bool | None = None
+    gradient_as_bucket_view: bool = False
     cpu_offload: str = "none"
     sharding: str = "full"
     double_buffer: bool = False
+    outer_sharding: str = "none"
+    main_weights: bool | None = None
+    communication_unit: int | None = None
     load_on_rank_zero: bool = False
     tensor_plan: str | None = None
 
