@@ -45,8 +45,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Absent: DeepSpeed's defaults."""
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
-    unsure: Uncertainties = field(default_factory=Uncertainties)
     run: Run = field(default_factory=Run)
+    unsure: Uncertainties = field(default_factory=Uncertainties)
 
     @property
     def label(self) -> str:

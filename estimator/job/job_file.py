@@ -16,10 +16,6 @@ from .job import Job
 from .rules import LISTED_LIBRARIES
 from .settings import Run, Software, Uncertainties
 
-_TABLES = (
-    *("model", "training", "lora", "inference", "rollout", "parallel", "zero"),
-    *("target", "software", "run", "unsure"),
-)
 ABOUT_THE_MODEL: Mapping[str, Any] = {
     "name": None,
     "model.id": None,
@@ -113,7 +109,7 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """Return the job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-    for table in _TABLES:
+    for table in _settable():
         value = getattr(job, table)
         if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
             tables[table] = _fields(value)
