@@ -47,6 +47,9 @@ class Lora:
     rank: int = 16
     targets: list[str] | str = field(default_factory=lambda: ["q_proj", "v_proj"])
     quantization: str = "none"
+    dropout: float | None = None
+    kbit_preparation: bool | None = None
+    adapter_dtype: str | None = None
 
 
 @dataclass(frozen=True)
