@@ -25,6 +25,7 @@ class Training:
     optimizer_in_backward: bool = False
     compile: bool = False
     loss: str = "full"
+    fused_kernels: list[str] | None = None
     loss_length: int | None = None
     reference_pass: bool = False
     mode: str = "train"

@@ -73,14 +73,17 @@ class JobField:
 
 
 def job_fields() -> tuple[JobField, ...]:
-    """Return all fields, in the order of the job file."""
+    """Return all fields, in the order of the job file.
+
+    A setting that is on, off or the library's default (``bool | None``) stays as the job has it.
+    """
     found = []
     for table, struct in _TABLES:
         if table == TUNING:
             found.append(JobField(key=TUNING, label=_LABELS[TUNING], kind="choice", choices=(FULL, LORA, QLORA)))
         for field in msgspec.structs.fields(struct):
             key = f"{table}.{field.encode_name}"
-            if key not in _KEYS_WITHOUT_FIELD:
+            if key not in _KEYS_WITHOUT_FIELD and field.type != bool | None:
                 found.append(_field(key, field.type))
     return tuple(found)
 

@@ -39,6 +39,7 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
         "model.code_folder",
         "training.trainable_parameters",
         "training.optimizer_options",
+        "training.varying_lengths",
         "other_models",
         "parallel.tensor_plan",
         "target.gpu",
