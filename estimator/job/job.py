@@ -14,6 +14,7 @@ from .settings import (
     Parallel,
     Rollout,
     Run,
+    Saving,
     Software,
     Target,
     Training,
@@ -40,6 +41,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     other_models: list[OtherModel] = field(default_factory=list)
     """Models held beside the trained one: references, teachers, moving averages."""
     parallel: Parallel = field(default_factory=Parallel)
+    saving: Saving | None = None
+    """Absent: what saving a checkpoint takes is not counted."""
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
     unsure: Uncertainties = field(default_factory=Uncertainties)

@@ -73,6 +73,8 @@ class Parallel:
     double_buffer: bool = False
     load_on_rank_zero: bool = False
     tensor_plan: str | None = None
+    device_map: Any = None
+    max_memory: dict[str, Any] | None = None
 
     @property
     def world_size(self) -> int:
