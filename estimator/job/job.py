@@ -14,6 +14,7 @@ from .settings import (
     Parallel,
     Rollout,
     Run,
+    Saving,
     Software,
     Target,
     Training,
@@ -43,10 +44,12 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     parallel: Parallel = field(default_factory=Parallel)
     zero: Zero | None = None
     """Absent: DeepSpeed's defaults."""
+    saving: Saving | None = None
+    """Absent: what saving a checkpoint takes is not counted."""
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
-    run: Run = field(default_factory=Run)
     unsure: Uncertainties = field(default_factory=Uncertainties)
+    run: Run = field(default_factory=Run)
 
     @property
     def label(self) -> str:

@@ -16,6 +16,7 @@ from .job import Job
 from .rules import LISTED_LIBRARIES
 from .settings import Run, Software, Uncertainties
 
+_TABLES = tuple(name for name in Job.__struct_fields__ if name not in ("name", "other_models"))
 ABOUT_THE_MODEL: Mapping[str, Any] = {
     "name": None,
     "model.id": None,
@@ -109,7 +110,7 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """Return the job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-    for table in _settable():
+    for table in _TABLES:
         value = getattr(job, table)
         if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
             tables[table] = _fields(value)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .generation import Inference as Inference, Rollout as Rollout
     from .model import Lora as Lora, ModelSpec as ModelSpec, OtherModel as OtherModel
     from .parallel import MAX_GPUS as MAX_GPUS, Parallel as Parallel
+    from .saving import Saving as Saving
     from .surroundings import (
         Run as Run,
         Software as Software,
@@ -30,6 +31,7 @@ else:
             "generation": "Inference Rollout",
             "model": "Lora ModelSpec OtherModel",
             "parallel": "MAX_GPUS Parallel",
+            "saving": "Saving",
             "surroundings": "Run Software Target Uncertainties UncertaintyDirection",
             "training": "Training",
             "value_types": "OptimizerName StrategyName",

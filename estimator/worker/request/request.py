@@ -48,6 +48,9 @@ class Lora:
     rank: int = 16
     targets: list[str] | str = field(default_factory=lambda: ["q_proj", "v_proj"])
     quantization: str = "none"
+    dropout: float | None = None
+    kbit_preparation: bool | None = None
+    adapter_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Parallel:
     communication_unit: int | None = None
     load_on_rank_zero: bool = False
     tensor_plan: str | None = None
+    device_map: Any = None
+    max_memory: dict[str, Any] | None = None
 
     @property
     def world_size(self) -> int:

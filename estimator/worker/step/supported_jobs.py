@@ -87,6 +87,8 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
     for name in ("pipeline", "context", "expert"):
         if getattr(parallel, name) > 1:
             yield f"{name} parallelism cannot be traced"
+    if parallel.device_map is not None:
+        yield "modules that a device map places on several devices cannot be traced"
     if parallel.cpu_offload == "optimizer":
         yield "CPU offload of the optimizer alone cannot be traced"
     if parallel.cpu_offload == "all" and not parallel.sharded:

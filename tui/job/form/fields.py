@@ -41,7 +41,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 _DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
 """The defaults of tables that a job may lack."""
 _KEYS_WITHOUT_FIELD = (
-    *("model.config", "model.code_folder", "parallel.tensor_plan"),
+    *("model.config", "model.code_folder", "parallel.tensor_plan", "parallel.device_map", "parallel.max_memory"),
     *("training.trainable_parameters", "training.optimizer_options"),
 )
 _SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
