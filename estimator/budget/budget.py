@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # screens that show budgets need not load the modules that ma
     from .serving_need import ServingNeed
 
 Method = Literal["formula", "exact", "traced"]
-PhaseName = Literal["loading", "generation", "forward", "backward", "optimizer step"]
+PhaseName = Literal["loading", "generation", "forward", "backward", "optimizer step", "saving"]
 ComponentName = Literal[
     "weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"
 ]
@@ -166,7 +166,7 @@ class Budget:
     model: ModelFacts
     method: Method
     phases: tuple[Phase, ...]
-    """In the order of a run: loading, generation (of text to train on, if any), forward, backward, optimizer step."""
+    """In the order of a run: loading, generation (of text to train on), forward, backward, optimizer step, saving."""
     peak: Peak
     steady_device_bytes: int
     """Bytes that NVML shows between steps: the allocator's cache has grown and does not shrink by itself."""

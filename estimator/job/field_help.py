@@ -22,6 +22,8 @@ _PLACEHOLDERS = {
     "model.config": "TABLE",
     "training.optimizer_options": "KEY=VALUE",
     "parallel.tensor_plan": "MODULE:NAME",
+    "parallel.device_map": "MAP",
+    "parallel.max_memory": "TABLE",
     "target.gpu": "GPU",
     "software.cublas_workspace": "SIZES",
     "run.output_dir": "FOLDER",

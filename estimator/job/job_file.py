@@ -16,7 +16,7 @@ from .job import Job
 from .rules import LISTED_LIBRARIES
 from .settings import Run, Software, Uncertainties
 
-_TABLES = ("model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run", "unsure")
+_TABLES = tuple(name for name in Job.__struct_fields__ if name not in ("name", "other_models"))
 ABOUT_THE_MODEL: Mapping[str, Any] = {
     "name": None,
     "model.id": None,

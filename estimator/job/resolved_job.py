@@ -40,6 +40,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     inference: Inference | None
     rollout: Rollout | None
     parallel: Parallel
+    """Without the device map, which ``job`` has."""
     software: Software
     framework: Framework
     strategy: Strategy
@@ -117,7 +118,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
     """
-    training, parallel = job.training, job.parallel
+    training, parallel = job.training, job.parallel.without_device_map
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
     row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]

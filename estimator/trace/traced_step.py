@@ -18,6 +18,8 @@ from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import cache_file, cached_request
 from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
 
+_NOT_TRACED = ("trainable", "varying_lengths")
+"""Beginnings of the training settings of which the worker's steps know nothing: they take full sequences."""
 _CACHE_VERSION = 2
 
 
@@ -96,7 +98,7 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "config": dict(model.config),
         "task": job.model.task,
         "attention": job.model.attention,
-        "training": {key: value for key, value in tables["training"].items() if not key.startswith("trainable")},
+        "training": {key: value for key, value in tables["training"].items() if not key.startswith(_NOT_TRACED)},
         "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),

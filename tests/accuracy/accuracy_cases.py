@@ -1,10 +1,10 @@
 """The accuracy table: jobs with their measured memory, read from ``cases/*.toml`` and ``measured/*.jsonl``.
 
-In a TOML file, the top level and ``[job]`` hold the settings, source, versions and GPU that its rows share,
+In a TOML file, the top level and ``[job]`` hold the settings, source, versions, GPU and mechanism that its rows share,
 ``[models]`` the model configs, and each ``[[case]]`` a row with its own settings and the measured bytes. ``figure`` is
 the measured quantity: ``allocated`` or ``reserved`` (torch.cuda), ``device`` (NVML), or ``component``, a single
-``part`` of the budget. ``expects`` describes what later versions of the software change,
-``explained`` why the prediction is off by more than 10 %; neither adjusts a figure.
+``part`` of the budget. ``mechanism`` names what the row tests, ``expects`` describes what later versions of software
+change, ``explained`` why the prediction is off by more than 10 %; none adjusts a figure.
 
 ``measure.py`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
 """
@@ -46,8 +46,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     versions: str
     confidence: Literal["high", "medium"]
+    mechanism: str
+    """What the row tests, in words."""
     expects: str | None
     explained: str | None
+
+    @property
+    def repository(self) -> str:
+        """The repository or publication that the figure comes from: rows of one share their errors."""
+        return self.source.split()[0]
 
     def predicted_bytes(self, budget: Budget) -> int:
         """Return the budget's figure for the measured quantity."""
@@ -81,6 +88,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     measured_bytes: int
     figure: Figure
     confidence: Literal["high", "medium"]
+    mechanism: str | None = None
     part: Part | None = None
     besides_bytes: int = 0
     config: str | None = None
@@ -101,6 +109,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     source: str
     case: list[_Row]
     versions: str = ""
+    mechanism: str = ""
     card: str | None = None
     left_out: list[LeftOut] = []
     job: dict[str, dict[str, Any]] = {}
@@ -147,6 +156,7 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
             source=row.source or file.source,
             versions=row.versions or file.versions,
             confidence=row.confidence,
+            mechanism=row.mechanism or file.mechanism,
             expects=row.expects,
             explained=row.explained,
         )
@@ -170,6 +180,7 @@ def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Cas
                 source=f"measured/{stem}.jsonl, line {number}: {job.name}",
                 versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
                 confidence="high",
+                mechanism="measured here",
                 expects=None,
                 explained=None,
             )

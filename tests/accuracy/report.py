@@ -87,12 +87,13 @@ def summarize(results: Sequence[Result]) -> AccuracySummary:
 
 
 def group_results(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Return the rows grouped by measured quantity, by method and by source file."""
+    """Return the rows grouped by measured quantity, method, source file and mechanism."""
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(result.case.figure, []).append(result)
         found.setdefault(f"method {result.method}", []).append(result)
         found.setdefault(f"file {result.case.file}", []).append(result)
+        found.setdefault(f"mechanism {result.case.mechanism}", []).append(result)
         if result.case.figure != "component":
             found.setdefault("all but components", []).append(result)
     return dict(sorted(found.items()))
@@ -131,14 +132,14 @@ def _peer_predictions(case: Case, budget: Budget) -> dict[str, int | None]:
 
 def _print_rows(results: Sequence[Result]) -> None:
     names = "".join(f"{name:>11}" for name in PEERS)
-    print(f"{'row':7}{'source':15}{'figure':24}{'measured':>9}{'predicted':>10}{'error':>8}  range{names}")
+    print(f"{'row':7}{'source':17}{'figure':24}{'measured':>9}{'predicted':>10}{'error':>8}  range{names}")
     for result in results:
         case = result.case
         figure = case.figure if case.part is None else f"{case.part} alone"
         inside = {True: "in", False: "out", None: "-"}[result.in_range]
         peers = "".join(f"{_gib(result.peers.get(name)):>11}" for name in PEERS)
         print(
-            f"{case.id:7}{case.file:15}{figure:24}{_gib(case.measured_bytes):>9}{_gib(result.predicted_bytes):>10}"
+            f"{case.id:7}{case.file:17}{figure:24}{_gib(case.measured_bytes):>9}{_gib(result.predicted_bytes):>10}"
             f"{result.error:>+8.1%}  {inside:5}{peers}"
         )
     for result in results:
@@ -147,12 +148,12 @@ def _print_rows(results: Sequence[Result]) -> None:
 
 
 def _print_summaries(results: Sequence[Result]) -> None:
-    print(f"\n{'':22}{'rows':>6}{'median |error|':>16}{'under by > 5 %':>16}{'off by > 10 %':>15}{'in range':>10}")
+    print(f"\n{'':38}{'rows':>6}{'median |error|':>16}{'under by > 5 %':>16}{'off by > 10 %':>15}{'in range':>10}")
     for name, members in group_results(results).items():
         summary = summarize(members)
         inside = "-" if summary.share_in_range is None else f"{summary.share_in_range:.0%}"
         print(
-            f"{name:22}{summary.rows:>6}{summary.median_error:>16.1%}{summary.share_under:>16.0%}{summary.share_off:>15.0%}{inside:>10}"
+            f"{name:38}{summary.rows:>6}{summary.median_error:>16.1%}{summary.share_under:>16.0%}{summary.share_off:>15.0%}{inside:>10}"
         )
 
 

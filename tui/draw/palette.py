@@ -140,6 +140,7 @@ _PEAK_PLACES: dict[PhaseName, str] = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
     "optimizer step": "in the optimizer step",
+    "saving": "while saving",
 }
 
 

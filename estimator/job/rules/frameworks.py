@@ -212,6 +212,18 @@ _ROWS = (
         activation_uncertainty=0.0,
     ),
     Framework(
+        name="automodel",
+        libraries=("torch", "transformers", "nemo-automodel"),
+        hub_weights=True,
+        norm_backward_tensors=5,
+        plain_softmax_families=True,
+        masks_sliding_window=True,
+        frees_mlp_first=True,
+        tensor_parallel_plan=True,
+        initializes_on_gpu=True,
+        available_loss="fused-linear",
+    ),
+    Framework(
         name="megatron",
         libraries=("torch", "megatron-core"),
         low_precision_weights=True,

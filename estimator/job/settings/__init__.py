@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .generation import Inference as Inference, Rollout as Rollout
     from .model import Lora as Lora, ModelSpec as ModelSpec, OtherModel as OtherModel
     from .parallel import MAX_GPUS as MAX_GPUS, Parallel as Parallel
+    from .saving import Saving as Saving
     from .surroundings import (
         Run as Run,
         Software as Software,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .training import Training as Training
     from .value_types import OptimizerName as OptimizerName, StrategyName as StrategyName
+    from .zero import Zero as Zero
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -29,8 +31,10 @@ else:
             "generation": "Inference Rollout",
             "model": "Lora ModelSpec OtherModel",
             "parallel": "MAX_GPUS Parallel",
+            "saving": "Saving",
             "surroundings": "Run Software Target Uncertainties UncertaintyDirection",
             "training": "Training",
             "value_types": "OptimizerName StrategyName",
+            "zero": "Zero",
         },
     )

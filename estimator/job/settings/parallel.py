@@ -3,9 +3,12 @@
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .value_types import Dtype, Positive, StrategyName
 
+DeviceMap = Literal["auto", "balanced", "balanced_low_0", "sequential"] | dict[str, int | str]
+"""A rule by which accelerate places modules, or the device of each module: a GPU's number, ``cpu`` or ``disk``."""
 _DIMENSIONS = ("data_shard", "data_replicate", "tensor", "pipeline", "context", "expert")
 MAX_GPUS = 2**20
 """The largest clusters that are published have some 100,000 GPUs (Meta 24,576 twice, 2024; xAI 200,000, 2025)."""
@@ -46,6 +49,12 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most."""
     reduce_dtype: Dtype = "fp32"
     """Type in which gradients are reduced between GPUs."""
+    gradient_dtype: Dtype | None = None
+    """Type in which gradients are accumulated (DeepSpeed, Megatron-FSDP); absent: as the strategy does."""
+    sync_every_micro_batch: bool | None = None
+    """Gradients are reduced after every micro-batch, not after the last one only; absent: as the framework does."""
+    gradient_as_bucket_view: bool = False
+    """DDP's gradients are views of its buckets, not tensors beside them."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
     """States that are kept in CPU RAM: slower."""
     sharding: Literal[
@@ -54,15 +63,42 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """What is sharded: full, grad_op, hybrid or hybrid_grad_op for FSDP1, the others for Megatron-FSDP."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
+    outer_sharding: Literal["none", "optim"] = "none"
+    """Megatron-FSDP shards optimizer states over ``data_replicate`` too."""
+    main_weights: bool | None = None
+    """Megatron-FSDP keeps an fp32 copy of the weights (``main_params_dtype``); absent: under mixed precision."""
+    communication_unit: Positive | None = None
+    """Megatron-FSDP gathers and reduces about that many elements ahead (``suggested_communication_unit_size``)."""
     load_on_rank_zero: bool = False
     """Only the first rank of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
+    device_map: DeviceMap | None = None
+    """Place modules on ``pipeline`` GPUs that one process uses one after the other, as transformers' ``device_map``.
+
+    ``auto`` and ``balanced`` fill the GPUs evenly, ``balanced_low_0`` leaves room on the first, ``sequential`` fills
+    one after the other; what no GPU has room for goes to CPU RAM, then to the disk. A table names the device of each
+    module: a GPU's number, ``cpu`` or ``disk``.
+    """
+    max_memory: dict[str, int | str] | None = None
+    """Most that ``device_map`` places on a device, as ``{0 = "20GiB", cpu = "60GiB"}``; absent: what is free on it."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which msgspec reports with the key, for more ranks than there are GPUs anywhere."""
+        """Raise ValueError, which msgspec reports with the key, for more ranks than there are GPUs anywhere.
+
+        Also for a device map beside a strategy: accelerate trains such a model in one process only.
+        """
         sizes = {name: getattr(self, name) for name in _DIMENSIONS}
         if max(self.world_size, self.expert) > MAX_GPUS:
             product = " x ".join(f"{name} {size:,}" for name, size in sizes.items() if size > 1)
             raise ValueError(f"{product} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
+        if self.device_map is not None and self.world_size > self.pipeline:
+            raise ValueError("device_map runs in one process: of the sizes, only pipeline may be larger than 1")
+
+    @property
+    def without_device_map(self) -> "Parallel":
+        """The same without ``device_map`` and ``max_memory``; it can be hashed."""
+        if self.device_map is None and self.max_memory is None:
+            return self
+        return replace(self, device_map=None, max_memory=None)
 
     @property
     def data_ranks(self) -> int:

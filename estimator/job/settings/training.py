@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from ..rules import check_options
 from ..trainable import check_patterns
-from .value_types import FrameworkName, OptimizerName, Positive, PrecisionName
+from .value_types import FrameworkName, FusedKernel, OptimizerName, Positive, PrecisionName
 
 
 class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,10 +48,20 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     ``fused-log-probs``: of one example at a time (Liger-Kernel); ``divergence``: between all logits of student and
     teacher (GKD).
     """
+    fused_kernels: list[FusedKernel] | None = None
+    """Parts of the model that fused kernels compute (Liger-Kernel, Unsloth), which save less; absent: the framework's.
+
+    ``norm``: RMS and layer norms; ``mlp``: the product of a gated MLP; ``rope``: rotary embeddings;
+    ``cross-entropy``: the loss, which writes its gradient over the logits. Absent, NeMo AutoModel has the first three,
+    and whether a ``fused-linear`` loss comes with them is not known; an empty list: none. Models that Liger-Kernel does
+    not patch stay as they are.
+    """
     loss_length: Positive | None = None
     """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
     reference_pass: bool = False
     """A reference model's forward pass runs while the activations of the trained model are held."""
+    varying_lengths: bool | None = None
+    """Batches differ in length from step to step: not packed, padded to their longest sequence or not at all."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: the model generates text; no gradients, no optimizer."""
 

@@ -13,6 +13,7 @@ EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_l
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 Dtype = Literal["fp32", "bf16", "fp16"]
 Quantization = Literal["none", "nf4", "nf4-double", "int8"]
+FusedKernel = Literal["norm", "mlp", "rope", "cross-entropy"]
 
 if TYPE_CHECKING:
     FrameworkName: TypeAlias = str

@@ -16,8 +16,8 @@ Component = Literal["weights", "gradients", "optimizer", "activations", "logits"
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
 _ACCUMULATION = "training.gradient_accumulation"
 _TABLES = (
-    *("name", "model", "training", "lora", "inference", "rollout", "parallel", "target", "software", "run"),
-    "other_models",
+    *("name", "model", "training", "lora", "inference", "rollout", "parallel", "saving", "target"),
+    *("software", "run", "other_models"),
 )
 """The tables of a job file, in its order."""
 _COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {

@@ -25,6 +25,7 @@ class Training:
     optimizer_in_backward: bool = False
     compile: bool = False
     loss: str = "full"
+    fused_kernels: list[str] | None = None
     loss_length: int | None = None
     reference_pass: bool = False
     mode: str = "train"
@@ -47,6 +48,9 @@ class Lora:
     rank: int = 16
     targets: list[str] | str = field(default_factory=lambda: ["q_proj", "v_proj"])
     quantization: str = "none"
+    dropout: float | None = None
+    kbit_preparation: bool | None = None
+    adapter_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,19 @@ class Parallel:
     fsdp_backward_prefetch: str | None = None
     limit_all_gathers: bool = True
     reduce_dtype: str = "fp32"
+    gradient_dtype: str | None = None
+    sync_every_micro_batch: bool | None = None
+    gradient_as_bucket_view: bool = False
     cpu_offload: str = "none"
     sharding: str = "full"
     double_buffer: bool = False
+    outer_sharding: str = "none"
+    main_weights: bool | None = None
+    communication_unit: int | None = None
     load_on_rank_zero: bool = False
     tensor_plan: str | None = None
+    device_map: Any = None
+    max_memory: dict[str, Any] | None = None
 
     @property
     def world_size(self) -> int:

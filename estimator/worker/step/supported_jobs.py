@@ -9,7 +9,7 @@ from ..request.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..request.request import Request
+    from ..request.request import Request, Training
 
 _MAX_TOKENS = 2**36
 """Times a vocabulary and 4 bytes, the most that fits into 63 bits."""
@@ -48,10 +48,7 @@ def _unsupported_training(request: Request) -> Iterator[str]:
         yield f"the training loop of {training.framework} cannot be traced, only that of transformers"
     if request.optimizer is None and training.optimizer != "none":
         yield f"the optimizer {training.optimizer} cannot be traced"
-    if training.loss != "full":
-        yield f"the {training.loss} loss cannot be traced"
-    if training.loss_length is not None:
-        yield "logits of a part of each sequence cannot be traced"
+    yield from _unsupported_loss(training)
     if training.reference_pass:
         yield "a reference's forward pass cannot be traced"
     if request.rollout:
@@ -71,6 +68,15 @@ def _unsupported_training(request: Request) -> Iterator[str]:
         yield "feature-extraction has no loss, so no training step can be traced"
 
 
+def _unsupported_loss(training: Training) -> Iterator[str]:
+    if training.loss != "full":
+        yield f"the {training.loss} loss cannot be traced"
+    if training.fused_kernels:
+        yield "fused kernels cannot be traced"
+    if training.loss_length is not None:
+        yield "logits of a part of each sequence cannot be traced"
+
+
 def _unsupported_parallelism(request: Request) -> Iterator[str]:
     parallel = request.parallel
     if parallel.strategy not in STRATEGIES:
@@ -81,6 +87,8 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
     for name in ("pipeline", "context", "expert"):
         if getattr(parallel, name) > 1:
             yield f"{name} parallelism cannot be traced"
+    if parallel.device_map is not None:
+        yield "modules that a device map places on several devices cannot be traced"
     if parallel.cpu_offload == "optimizer":
         yield "CPU offload of the optimizer alone cannot be traced"
     if parallel.cpu_offload == "all" and not parallel.sharded:

@@ -223,3 +223,21 @@ def test_a_class_takes_any_options() -> None:
 def test_an_unknown_optimizer_names_the_nearest() -> None:
     with pytest.raises(InputError, match="is not known; did you mean 'galore-adamw'"):
         job_from_mapping({"training": {"optimizer": "galoreadamw"}}, where="job.toml")
+
+
+def test_a_device_map_is_a_rule_or_a_table(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text(
+        '[model]\nid = "gpt2"\n[parallel]\npipeline = 2\nmax_memory = {0 = "20GiB", cpu = 1000}\n'
+        'device_map = {"transformer.wte" = 0, "transformer.h" = "cpu"}\n[saving]\nweights = "sharded"\n'
+    )
+    job = load_job(file)
+    assert job.parallel.device_map == {"transformer.wte": 0, "transformer.h": "cpu"}
+    assert job.saving
+    assert (job.saving.weights, job.saving.to_cpu, job.saving.optimizer) == ("sharded", True, False)
+    copy = tmp_path / "copy.toml"
+    save_job(job, copy)
+    assert load_job(copy) == job
+    assert with_changes(job, {"parallel.device_map": "auto"}).parallel.device_map == "auto"
+    with pytest.raises(InputError, match="one process"):
+        with_changes(job, {"parallel.tensor": 2})

@@ -41,7 +41,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
 _DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
 """The defaults of tables that a job may lack."""
 _KEYS_WITHOUT_FIELD = (
-    *("model.config", "model.code_folder", "parallel.tensor_plan"),
+    *("model.config", "model.code_folder", "parallel.tensor_plan", "parallel.device_map", "parallel.max_memory"),
     *("training.trainable_parameters", "training.optimizer_options"),
 )
 _SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
@@ -73,14 +73,17 @@ class JobField:
 
 
 def job_fields() -> tuple[JobField, ...]:
-    """Return all fields, in the order of the job file."""
+    """Return all fields, in the order of the job file.
+
+    A setting that is on, off or the library's default (``bool | None``) stays as the job has it.
+    """
     found = []
     for table, struct in _TABLES:
         if table == TUNING:
             found.append(JobField(key=TUNING, label=_LABELS[TUNING], kind="choice", choices=(FULL, LORA, QLORA)))
         for field in msgspec.structs.fields(struct):
             key = f"{table}.{field.encode_name}"
-            if key not in _KEYS_WITHOUT_FIELD:
+            if key not in _KEYS_WITHOUT_FIELD and field.type != bool | None:
                 found.append(_field(key, field.type))
     return tuple(found)
 

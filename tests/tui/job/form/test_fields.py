@@ -32,15 +32,20 @@ def field(key: str) -> JobField:
 def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
     without = set(job_keys()) - {found.key for found in job_fields()}
     assert {
-        key for key in without if not key.startswith(("software.", "inference.", "rollout.", "run.", "unsure."))
+        key
+        for key in without
+        if not key.startswith(("software.", "inference.", "rollout.", "saving.", "run.", "unsure.", "zero."))
     } == {
         "name",
         "model.config",
         "model.code_folder",
         "training.trainable_parameters",
         "training.optimizer_options",
+        "training.varying_lengths",
         "other_models",
         "parallel.tensor_plan",
+        "parallel.device_map",
+        "parallel.max_memory",
         "target.gpu",
     }
 

@@ -1,0 +1,20 @@
+"""Settings of a checkpoint: what is saved, and on which device it is gathered."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Saving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a checkpoint holds, and how ranks put it together."""
+
+    weights: Literal["full", "sharded", "adapters", "none"] | None = None
+    """Weights that are saved; absent: the adapters alone with LoRA, else the full model.
+
+    ``full``: the first rank gathers the whole model (FULL_STATE_DICT, ``stage3_gather_16bit_weights_on_model_save``,
+    ``save_consolidated``); ``sharded``: each rank saves its shard (SHARDED_STATE_DICT).
+    """
+    to_cpu: bool = True
+    """What is gathered moves to CPU RAM a parameter at a time; false: it stays on the GPU until all is there."""
+    optimizer: bool = False
+    """Optimizer states are saved with the weights, in the same way."""
