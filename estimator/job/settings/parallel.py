@@ -45,8 +45,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Classes of modules that become FSDP units; absent: the model's blocks."""
     fsdp_backward_prefetch: Literal["pre", "post", "none"] | None = None
     """When FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
-    limit_all_gathers: bool = True
-    """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most."""
+    limit_all_gathers: bool | None = None
+    """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
     reduce_dtype: Dtype = "fp32"
     """Type in which gradients are reduced between GPUs."""
     gradient_dtype: Dtype | None = None
