@@ -19,6 +19,7 @@ from .settings import (
     Target,
     Training,
     Uncertainties,
+    Zero,
 )
 
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -41,6 +42,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     other_models: list[OtherModel] = field(default_factory=list)
     """Models held beside the trained one: references, teachers, moving averages."""
     parallel: Parallel = field(default_factory=Parallel)
+    zero: Zero | None = None
+    """Absent: DeepSpeed's defaults."""
     saving: Saving | None = None
     """Absent: what saving a checkpoint takes is not counted."""
     target: Target = field(default_factory=Target)

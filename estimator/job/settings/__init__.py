@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .training import Training as Training
     from .value_types import OptimizerName as OptimizerName, StrategyName as StrategyName
+    from .zero import Zero as Zero
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -34,5 +35,6 @@ else:
             "surroundings": "Run Software Target Uncertainties UncertaintyDirection",
             "training": "Training",
             "value_types": "OptimizerName StrategyName",
+            "zero": "Zero",
         },
     )

@@ -1,8 +1,8 @@
 """The model of a job, its adapters, and the models that are held in memory beside it."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from ..task import Task
 from .value_types import Attention, Dtype, Positive, Quantization
@@ -36,6 +36,13 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Names of the linear layers that get adapters, or ``all-linear``."""
     quantization: Quantization = "none"
     """Format in which the frozen linear weights are stored: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit."""
+    dropout: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    """Probability with which the adapters drop their input out (``lora_dropout``); absent: the framework's default."""
+    kbit_preparation: bool | None = None
+    """Parameters that are not quantized are cast to fp32 (peft's ``prepare_model_for_kbit_training``); absent: as the
+    framework does."""
+    adapter_dtype: Dtype | None = None
+    """Type of the adapters' weights; absent: the framework's choice."""
 
 
 class OtherModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -39,14 +39,36 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """FSDP frees the gathered parameters after the forward pass, and gathers them again for the backward pass."""
     fsdp_units: Literal["blocks", "model"] | None = None
     """What FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
+    fsdp_min_unit_parameters: Positive | None = None
+    """FSDP1 makes units of at least this many parameters (size-based wrapping), not of blocks."""
+    fsdp_wrap_classes: list[str] | None = None
+    """Classes of modules that become FSDP units; absent: the model's blocks."""
+    fsdp_backward_prefetch: Literal["pre", "post", "none"] | None = None
+    """When FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
+    limit_all_gathers: bool | None = None
+    """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
     reduce_dtype: Dtype = "fp32"
     """Type in which gradients are reduced between GPUs."""
+    gradient_dtype: Dtype | None = None
+    """Type in which gradients are accumulated (DeepSpeed, Megatron-FSDP); absent: as the strategy does."""
+    sync_every_micro_batch: bool | None = None
+    """Gradients are reduced after every micro-batch, not after the last one only; absent: as the framework does."""
+    gradient_as_bucket_view: bool = False
+    """DDP's gradients are views of its buckets, not tensors beside them."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
     """States that are kept in CPU RAM: slower."""
-    sharding: Literal["full", "grad_op", "hybrid", "none", "optim", "optim_grads", "optim_grads_params"] = "full"
-    """What is sharded: full, grad_op or hybrid for FSDP1, the others for Megatron-FSDP."""
+    sharding: Literal[
+        "full", "grad_op", "hybrid", "hybrid_grad_op", "none", "optim", "optim_grads", "optim_grads_params"
+    ] = "full"
+    """What is sharded: full, grad_op, hybrid or hybrid_grad_op for FSDP1, the others for Megatron-FSDP."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
+    outer_sharding: Literal["none", "optim"] = "none"
+    """Megatron-FSDP shards optimizer states over ``data_replicate`` too."""
+    main_weights: bool | None = None
+    """Megatron-FSDP keeps an fp32 copy of the weights (``main_params_dtype``); absent: under mixed precision."""
+    communication_unit: Positive | None = None
+    """Megatron-FSDP gathers and reduces about that many elements ahead (``suggested_communication_unit_size``)."""
     load_on_rank_zero: bool = False
     """Only the first rank of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
     device_map: DeviceMap | None = None

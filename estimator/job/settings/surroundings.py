@@ -20,6 +20,8 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Version of transformers."""
     bitsandbytes: Version | None = None
     """Version of bitsandbytes."""
+    peft: Version | None = None
+    """Version of peft."""
     litgpt: Version | None = None
     """Version of LitGPT."""
     torchtitan: Version | None = None

@@ -48,6 +48,9 @@ class Lora:
     rank: int = 16
     targets: list[str] | str = field(default_factory=lambda: ["q_proj", "v_proj"])
     quantization: str = "none"
+    dropout: float | None = None
+    kbit_preparation: bool | None = None
+    adapter_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,20 @@ class Parallel:
     expert: int = 1
     reshard_after_forward: bool = True
     fsdp_units: str | None = None
+    fsdp_min_unit_parameters: int | None = None
+    fsdp_wrap_classes: list[str] | None = None
+    fsdp_backward_prefetch: str | None = None
+    limit_all_gathers: bool | None = None
     reduce_dtype: str = "fp32"
+    gradient_dtype: str | None = None
+    sync_every_micro_batch: bool | None = None
+    gradient_as_bucket_view: bool = False
     cpu_offload: str = "none"
     sharding: str = "full"
     double_buffer: bool = False
+    outer_sharding: str = "none"
+    main_weights: bool | None = None
+    communication_unit: int | None = None
     load_on_rank_zero: bool = False
     tensor_plan: str | None = None
     device_map: Any = None

@@ -342,7 +342,7 @@ IGNORED_SWITCHES = (
 IGNORED_FLAGS = (
     *("--learning-rate", "--lr", "--num-train-epochs", "--epochs", "--num-epochs", "--max-steps", "--warmup-steps"),
     *("--warmup-ratio", "--weight-decay", "--lr-scheduler-type", "--seed", "--logging-steps", "--save-steps"),
-    *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--lora-dropout", "--quant-type", "--dataset"),
+    *("--eval-steps", "--max-grad-norm", "--lora-alpha", "--quant-type", "--dataset"),
     *("--dataset-name", "--run-name", "--save-strategy", "--logging-strategy", "--dataloader-num-workers"),
     *IGNORED_SWITCHES,
 )

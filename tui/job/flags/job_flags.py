@@ -12,7 +12,7 @@ from .familiar_flags import FAMILIAR_FLAGS, IGNORED_FLAGS, IGNORED_SWITCHES, Fam
 TRUST_KEY = "model.trust_remote_code"
 """The key whose flag is that of transformers' own scripts."""
 _KEYS_WITHOUT_FLAG = ("name", "model.id", "model.config", "other_models", "target.gpu")
-_TABLES_WITHOUT_FLAGS = ("software", "run", "unsure", "rollout", "saving")
+_TABLES_WITHOUT_FLAGS = ("software", "run", "unsure", "rollout", "saving", "zero")
 """Tables that are rarely given outside of a job file; ``--set`` reaches them."""
 _PREFIXED_TABLES = ("lora", "inference")
 _HEADINGS = {
