@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .calibration import FORMULA as FORMULA, TRACED as TRACED, Calibration as Calibration
-    from .doubts import Doubts as Doubts, doubts_of as doubts_of
-    from .spans import DoubtfulBytes as DoubtfulBytes, Ranges as Ranges, figure_ranges as figure_ranges
+    from .calibration import FORMULA as FORMULA, TRACED as TRACED
+    from .doubts import doubts_of as doubts_of
+    from .spans import DoubtfulBytes as DoubtfulBytes, figure_ranges as figure_ranges
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "calibration": "Calibration FORMULA TRACED",
-            "doubts": "Doubts doubts_of",
-            "spans": "DoubtfulBytes figure_ranges Ranges",
+            "calibration": "FORMULA TRACED",
+            "doubts": "doubts_of",
+            "spans": "DoubtfulBytes figure_ranges",
         },
     )

@@ -8,8 +8,9 @@ import pytest
 
 from vramtop.estimator.budget import Budget, Components, Span
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.formula.ranges import FORMULA, DoubtfulBytes, Doubts, figure_ranges
+from vramtop.estimator.formula.ranges import FORMULA, DoubtfulBytes, figure_ranges
 from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, SMALL_BYTES
+from vramtop.estimator.formula.ranges.doubts import Doubts
 from vramtop.estimator.job import job_from_mapping
 
 GIB = 2**30
