@@ -7,9 +7,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..memory.allocation_history import settled
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
 from ..model.build import build_model, prepare_for_training, vocabulary_size
@@ -19,7 +19,7 @@ from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import FLASH_NAME, cuda_kernels, register_flash_attention
-from .forward_pass import DATA_DEPENDENT_ERRORS, SIXTEEN_BIT_DTYPES, autocast_dtype, run_inference, training_loss
+from .forward_pass import DATA_DEPENDENT_ERRORS, autocast_dtype, run_inference, training_loss, weights_dtype
 from .optimizer_step import OptimizerStep, move_step_to_host
 
 if TYPE_CHECKING:
@@ -39,13 +39,17 @@ class TracedSteps:
     history: AllocationHistory
     parameters: int
     trainable: int
+    gradients: int
+    """Tensors that train."""
 
 
-def trace_steps(request: Request) -> TracedSteps:
+def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
     """Run the job's steps and record every allocation.
 
     Args:
         request: a job that ``check_supported`` accepts.
+        whole: the model of which the request's has some layers only; None: the request's is whole. What a strategy
+            allocates for all layers at once is allocated for this one.
 
     Raises:
         UnsupportedError: the trace does not cover the model.
@@ -54,7 +58,7 @@ def trace_steps(request: Request) -> TracedSteps:
     try:
         with warnings.catch_warnings(), fake_process_group(request.parallel.world_size), _fake_tensors(request):
             warnings.simplefilter("ignore")
-            return _build_and_run(request)
+            return _build_and_run(request, whole)
     except DATA_DEPENDENT_ERRORS as error:
         raise UnsupportedError(f"the model depends on the values of its tensors ({error.func})") from None
 
@@ -73,13 +77,13 @@ def _fake_tensors(request: Request) -> Iterator[None]:
         yield
 
 
-def _build_and_run(request: Request) -> TracedSteps:
+def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     inference = request.training.mode == "inference"
     model = build_model(
         request.config,
         request.task,
         attention=_attention_implementation(request),
-        dtype=SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32),
+        dtype=weights_dtype(request),
         code=request.code,
     )
     vocabulary = vocabulary_size(model)
@@ -98,12 +102,13 @@ def _build_and_run(request: Request) -> TracedSteps:
         if inference:
             run_inference(model, request, tracker)
         else:
-            _train(model, request, tracker)
-        history = tracker.history
+            _train(model, request, tracker, whole or model)
+        history = settled(tracker.history)
     return TracedSteps(
         history=history,
         parameters=sum(size for size, _ in sizes),
         trainable=0 if inference else sum(size for size, trained in sizes if trained),
+        gradients=0 if inference else sum(trained for _, trained in sizes),
     )
 
 
@@ -157,7 +162,7 @@ def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker) -
         tracker.mark_on_host(model.parameters())
 
 
-def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
+def _train(model: Any, request: Request, tracker: StorageTracker, whole: Any) -> None:
     parallel = request.parallel
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name, parameter in trained:
@@ -166,7 +171,7 @@ def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
         )
     tracker.begin_phase(1, "wrapping")
     replicated = parallel.data_replicate > 1 and not parallel.sharded
-    buckets = data_parallel.allocate_ddp_buckets(model, tracker) if replicated else []
+    buckets = data_parallel.allocate_ddp_buckets(whole, tracker) if replicated else []
     optimizer = OptimizerStep(request, trained, tracker)
     for step in (1, 2):
         _accumulate_gradients(model, request, tracker, optimizer, step)
