@@ -101,6 +101,11 @@ class Parallel:
         """True if FSDP2 shards the weights."""
         return self.strategy == "fsdp2" and self.data_shard > 1
 
+    @property
+    def flat_sharded(self) -> bool:
+        """True if FSDP1 shards flat parameters, which hold a unit's parameters."""
+        return self.strategy == "fsdp1" and self.data_shard > 1
+
 
 @dataclass(frozen=True)
 class OptimizerClass:

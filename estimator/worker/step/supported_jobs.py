@@ -18,7 +18,7 @@ _MAX_LAYERS = 512
 _LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MAX_SHARDS = 512
 """torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
-STRATEGIES = ("none", "ddp", "fsdp2")
+STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
 
 
 def check_supported(request: Request) -> None:
@@ -80,7 +80,7 @@ def _unsupported_loss(training: Training) -> Iterator[str]:
 def _unsupported_parallelism(request: Request) -> Iterator[str]:
     parallel = request.parallel
     if parallel.strategy not in STRATEGIES:
-        yield f"the strategy {parallel.strategy} cannot be traced, only none, ddp and fsdp2"
+        yield f"the strategy {parallel.strategy} cannot be traced, only {', '.join(STRATEGIES)}"
     for name in ("data_shard", "tensor"):
         if getattr(parallel, name) > _MAX_SHARDS:
             yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
