@@ -146,6 +146,8 @@ class Request:
     trainable: Trainable | None = None
     """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
+    checkpoints_units: bool = False
+    """Checkpointing calls FSDP's units, reentrantly; by default it is inside of them."""
     rollout: bool = False
     """Text is generated during training."""
     cpu_kernels: bool = False
@@ -172,6 +174,7 @@ def read_request(message: dict[str, Any]) -> Request:
         lora=None if lora is None else Lora(**lora),
         trainable=read_trainable(message),
         parallel=Parallel(**message.get("parallel") or {}),
+        checkpoints_units=bool(message.get("checkpoints_units")),
         rollout=message.get("rollout") is not None,
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),

@@ -73,6 +73,10 @@ def ordered_streams(tracker: StorageTracker) -> Iterator[None]:
         (_runtime_utils, "_reduce_grad", collective(reduce)),
         (_flat_param, "_no_dispatch_record_stream", tracker.record_stream),
         (_runtime_utils, "_no_dispatch_record_stream", tracker.record_stream),
+        # fake tensors have no addresses, by which FSDP1 tells storages apart and whether they are sharded
+        (torch.Tensor, "data_ptr", lambda tensor: tensor.untyped_storage()._cdata),
+        (_flat_param, "_same_storage", lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata),
+        (_flat_param, "_data_ptr_allocated", lambda tensor: tensor.untyped_storage().nbytes() > 0),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in patches:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..data_parallel import REDUCE_DTYPES
-from .units import unit_classes, wrap_policy
+from .checkpoints import checkpoint_units
+from .units import wrap_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from ...request.request import Parallel, Request
 
-    from ...memory.tracker import StorageTracker
-    from ...request.request import Request
-
-STRATEGIES = {
-    "full": "FULL_SHARD",
-    "grad_op": "SHARD_GRAD_OP",
-    "hybrid": "HYBRID_SHARD",
-    "hybrid_grad_op": "_HYBRID_SHARD_ZERO2",
-}
-"""torch's names of the sharding strategies, by the job's."""
 _PREFETCH = {"pre": "BACKWARD_PRE", "post": "BACKWARD_POST"}
 
 
@@ -39,32 +28,33 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
     Raises:
         UnsupportedError: the model has no such units.
     """
-    from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel, MixedPrecision
-    from torch.distributed.fsdp import ShardingStrategy
+    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 
-    parallel, lora = request.parallel, request.lora is not None
-    replicated = parallel.data_replicate > 1
-    strategy = STRATEGIES.get(parallel.sharding, "FULL_SHARD")
-    if replicated and not strategy.endswith("HYBRID_SHARD") and "HYBRID" not in strategy:
-        strategy = "_HYBRID_SHARD_ZERO2" if strategy == "SHARD_GRAD_OP" else "HYBRID_SHARD"
-    elif not replicated:
-        strategy = {"HYBRID_SHARD": "FULL_SHARD", "_HYBRID_SHARD_ZERO2": "SHARD_GRAD_OP"}.get(strategy, strategy)
-    policy = None
+    parallel, policy = request.parallel, None
     if compute_dtype is not None:
         reduced = REDUCE_DTYPES.get(parallel.reduce_dtype or "", compute_dtype)
         policy = MixedPrecision(param_dtype=compute_dtype, reduce_dtype=reduced, buffer_dtype=compute_dtype)
     prefetch = _PREFETCH.get(parallel.fsdp_backward_prefetch or "pre")
-    names = ("replicate", "shard") if replicated else ("shard",)
+    names = ("replicate", "shard") if parallel.data_replicate > 1 else ("shard",)
     wrapped = FullyShardedDataParallel(
         model,
         device_mesh=mesh[names],
-        sharding_strategy=ShardingStrategy[strategy],
-        auto_wrap_policy=wrap_policy(model, parallel, adapters=lora),
+        sharding_strategy=ShardingStrategy[_sharding_strategy(parallel)],
+        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None),
         mixed_precision=policy,
-        cpu_offload=CPUOffload(offload_params=True) if parallel.cpu_offload == "all" else None,
         backward_prefetch=BackwardPrefetch[prefetch] if prefetch else None,
         limit_all_gathers=parallel.limit_all_gathers is not False,
         use_orig_params=True,
         device_id=torch.device("cpu"),
     )
+    if request.checkpoints_units and request.training.activation_checkpointing == "full":
+        checkpoint_units(model, wrapped)
     return wrapped
+
+
+def _sharding_strategy(parallel: Parallel) -> str:
+    """Return torch's name of the sharding strategy: a hybrid one exactly where the shards have copies."""
+    keeps_gathered = parallel.sharding in ("grad_op", "hybrid_grad_op") or not parallel.reshard_after_forward
+    if parallel.data_replicate > 1:
+        return "_HYBRID_SHARD_ZERO2" if keeps_gathered else "HYBRID_SHARD"
+    return "SHARD_GRAD_OP" if keeps_gathered else "FULL_SHARD"
