@@ -37,7 +37,7 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Pea
     approximate = inventory.count == "approximate"
     ranges = figure_ranges(
         DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes),
-        doubts_of(rank.job, known_family=inventory.family in FAMILIES),
+        doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent),
         FORMULA,
         allocated=allocated + beside,
         reserved=reserved + beside,

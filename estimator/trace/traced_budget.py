@@ -10,7 +10,7 @@ from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
 from ..formula.ranges import TRACED, DoubtfulBytes, doubts_of, figure_ranges
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel
+from ..model import Architecture, ResolvedModel, has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
@@ -83,7 +83,12 @@ def traced_budget(
     capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
-    peak = _peak(resolved, highest, reserved.peak + overhead.workspace)
+    peak = _peak(
+        resolved,
+        highest,
+        reserved.peak + overhead.workspace,
+        recurrent=has_recurrent_blocks(model.config),
+    )
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -142,13 +147,15 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
 
 
-def _peak(job: ResolvedJob, phase: Phase, reserved: int) -> Peak:
+def _peak(job: ResolvedJob, phase: Phase, reserved: int, *, recurrent: bool) -> Peak:
     """Return the peak with the ranges of its figures."""
     allocated = phase.allocated_bytes
     reserved = max(reserved, allocated)
     device = reserved + phase.outside_bytes
     doubtful = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes)
-    ranges = figure_ranges(doubtful, doubts_of(job), TRACED, allocated=allocated, reserved=reserved, device=device)
+    ranges = figure_ranges(
+        doubtful, doubts_of(job, recurrent=recurrent), TRACED, allocated=allocated, reserved=reserved, device=device
+    )
     return Peak(
         phase=phase.name,
         components=phase.components,

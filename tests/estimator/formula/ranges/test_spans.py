@@ -100,3 +100,25 @@ def test_ranges_are_part_of_the_json() -> None:
     old["peak"] = {name: size for name, size in old["peak"].items() if not name.endswith("_range")}
     peak = Budget.from_json(old).peak
     assert peak == replace(before.peak, allocated_range=None, reserved_range=None)
+
+
+MAMBA = {"mamba_d_state": 16, "mamba_expand": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "doubt"), [({}, "shape"), (MAMBA, "recurrent"), ({"layer_types": ["conv"]}, "recurrent")]
+)
+def test_a_family_without_rules_has_a_range_as_wide_as_the_error_of_its_shape(
+    fields: dict[str, Any], doubt: str
+) -> None:
+    config = {
+        **{"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "intermediate_size": 8192},
+        **{"vocab_size": 32000, "model_type": "brandnew", **fields},
+    }
+    peak, known = (budget(model={"config": {**config, "model_type": name}}).peak for name in ("brandnew", "llama"))
+    assert peak.allocated_range is not None
+    assert known.allocated_range is not None
+    parts = peak.components
+    step = parts.activations + parts.logits
+    assert peak.allocated_range.high_bytes - peak.allocated_bytes >= FORMULA.step[doubt] * step
+    assert known.allocated_range.high_bytes - known.allocated_bytes < FORMULA.step[doubt] * step
