@@ -206,8 +206,8 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
         yield f"lora.targets: no layer of this model is called {names}; peft passes over it and adapts the others."
     if training.compile:
         yield (
-            "torch.compile: blocks are counted as its partitioner cuts those of Llama and Qwen; the range allows for graph "
-            "breaks and for other cuts."
+            "torch.compile: blocks are counted as its partitioner cuts those of Llama and Qwen; the range allows for "
+            "graph breaks and for other cuts."
         )
     if job.optimizer.high is not None and job.trains:
         name = job.training.optimizer_class or "The optimizer"

@@ -4,7 +4,6 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -96,8 +95,7 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
         other = closed_form(
             changed, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=optimizer, words=False, doubts=False
         ).peak
-        low, high = min(peak.low_bytes, other.low_bytes), max(peak.high_bytes, other.high_bytes)
-        peak = dataclasses.replace(peak, low_bytes=low, high_bytes=high)
+        peak = peak.joined_with(other)
     return peak
 
 

@@ -268,7 +268,7 @@ def _keeps_gathered(framework: Framework, parallel: Parallel) -> bool:
     The job asks for it, or there are pipeline stages, where that is torchtitan's default (its distributed/fsdp.py).
     """
     pipelined = framework.pipeline_keeps_gathered and parallel.pipeline > 1
-    return not parallel.reshard_after_forward or parallel.sharding == "grad_op" or pipelined
+    return not parallel.reshard_after_forward or parallel.sharding in ("grad_op", "hybrid_grad_op") or pipelined
 
 
 def _accumulates_unsharded(job: Job, framework: Framework, strategy: Strategy, shards: Shards) -> bool:

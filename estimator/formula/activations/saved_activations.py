@@ -115,7 +115,7 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
 
 
 def _checkpoint_per_token(job: ResolvedJob, context: LayerContext) -> float:
-    """Bytes per token that a checkpointed block keeps: its input, or the inputs of both norms and of what reads them."""
+    """Bytes per token that a checkpointed block keeps: its input, or those of both norms and what reads them."""
     boundary = job.widths.residual * context.arch.hidden / context.residual_ranks
     if not job.checkpoints_parts:
         return boundary
