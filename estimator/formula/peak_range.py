@@ -5,6 +5,7 @@ from dataclasses import replace
 from ..budget import Peak, Phase
 from ..common import MIB
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
+from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
 from .ranges import FORMULA, DoubtfulBytes, doubts_of, figure_ranges
 from .rank_memory import RankMemory
@@ -37,7 +38,7 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Pea
     approximate = inventory.count == "approximate"
     ranges = figure_ranges(
         DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes),
-        doubts_of(rank.job),
+        doubts_of(rank.job, known_family=inventory.family in FAMILIES),
         FORMULA,
         allocated=allocated + beside,
         reserved=reserved + beside,
