@@ -33,6 +33,7 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Pea
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
     outgrown = rank.generation_cache if phase.name == "generation" else 0
+    more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
     approximate = inventory.count == "approximate"
     ranges = figure_ranges(
