@@ -17,10 +17,11 @@ from typing import TypeVar
 from accuracy_cases import Figure
 from predictions import Result, predict_all
 
+from vramtop.estimator.budget.budget import Phase
 from vramtop.estimator.budget.span import Span
 from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES, TRACED, Calibration
 from vramtop.estimator.formula.ranges.doubts import Doubts, doubts_of
-from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, figure_ranges
+from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, allocated_span, figure_ranges
 from vramtop.estimator.job.resolved_job import resolve_job
 
 LEVEL = 0.9
@@ -117,8 +118,15 @@ def _span(result: Result, calibration: Calibration) -> Span | None:
         allocated=peak.allocated_bytes,
         reserved=peak.reserved_bytes,
         device=peak.device_bytes,
+        others=[_phase_span(result, phase, calibration) for phase in result.budget.phases if phase.name != peak.phase],
     )
     return {"allocated": ranges.allocated, "reserved": ranges.reserved, "device": ranges.device}[figure]
+
+
+def _phase_span(result: Result, phase: Phase, calibration: Calibration) -> Span:
+    allocated = phase.allocated_bytes
+    found = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+    return allocated_span(found, _doubts(result), calibration, allocated=allocated)
 
 
 def _shares(
