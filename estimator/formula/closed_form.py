@@ -4,7 +4,6 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -95,9 +94,7 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
         choices.append([trained.first_parameter])
     for patterns in choices:
         training = replace(job.training, trainable=patterns, trainable_parameters=None)
-        other = _peak_of(replace(job, training=training), plan)
-        low, high = min(peak.low_bytes, other.low_bytes), max(peak.high_bytes, other.high_bytes)
-        peak = dataclasses.replace(peak, low_bytes=low, high_bytes=high)
+        peak = peak.joined_with(_peak_of(replace(job, training=training), plan))
     return peak
 
 

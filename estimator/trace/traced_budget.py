@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import hypot
 
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Timeline
-from ..common import MIB, CannotTellError
+from ..common import CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
+from ..formula.ranges import TRACED, DoubtfulBytes, doubts_of, figure_ranges
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
 from ..model import Architecture, ResolvedModel
 from .allocator_report import (
@@ -24,10 +24,6 @@ from .traced_step import Trace, TracedPhase, trace_job
 
 _FORMULA_HINT = "; method exact answers by rule"
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
-_TRACE_ERROR = 0.02
-"""Relative error of the traced allocations."""
-_UNSEEN_ERROR_BYTES = 250 * MIB
-"""Error of the memory of CUDA and its libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +83,7 @@ def traced_budget(
     capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
-    peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl)
+    peak = _peak(resolved, highest, reserved.peak + overhead.workspace)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -146,20 +142,23 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
 
 
-def _peak(phase: Phase, reserved: int, nccl: int) -> Peak:
-    """Return the peak with its range: errors of the trace, the replay, and the memory that neither sees."""
-    reserved = max(reserved, phase.allocated_bytes)
+def _peak(job: ResolvedJob, phase: Phase, reserved: int) -> Peak:
+    """Return the peak with the ranges of its figures."""
+    allocated = phase.allocated_bytes
+    reserved = max(reserved, allocated)
     device = reserved + phase.outside_bytes
-    slack = reserved - phase.allocated_bytes
-    errors = (_TRACE_ERROR * phase.allocated_bytes, 0.5 * slack, 0.5 * nccl, _UNSEEN_ERROR_BYTES)
+    doubtful = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes)
+    ranges = figure_ranges(doubtful, doubts_of(job), TRACED, allocated=allocated, reserved=reserved, device=device)
     return Peak(
         phase=phase.name,
         components=phase.components,
-        allocated_bytes=phase.allocated_bytes,
+        allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=device,
-        low_bytes=device - round(hypot(*errors)),
-        high_bytes=device + round(hypot(*errors, 0.02 * reserved)),
+        low_bytes=ranges.device.low_bytes,
+        high_bytes=ranges.device.high_bytes,
+        allocated_range=ranges.allocated,
+        reserved_range=ranges.reserved,
     )
 
 

@@ -1,7 +1,6 @@
 """What the user's own tensor-parallel plan leaves open: layers that it does not split, or that it cannot be read."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import msgspec
 
@@ -27,14 +26,14 @@ def with_split_doubt(peak: Peak, plan: Plan, peak_of: Callable[[Job], Peak]) -> 
     job = plan.job.job
     if job.parallel.tensor_plan is None or job.parallel.tensor == 1:
         return peak
-    high = peak.high_bytes
-    if has_unread_plan(job):
-        high = max(high, peak_of(_with(job, tensor_plan={})).high_bytes)
+    more = 0
     if has_unread_plan(job) or any(True for _ in whole_layers(plan)):
         whole = peak_of(_with(job, tensor=1, tensor_plan=None, sequence_parallel=False)).components
         here = peak.components
-        high += max(0, whole.activations + whole.temporary - here.activations - here.temporary)
-    return replace(peak, high_bytes=high)
+        more = max(0, whole.activations + whole.temporary - here.activations - here.temporary)
+    if has_unread_plan(job):
+        peak = peak.joined_with(peak_of(_with(job, tensor_plan={})))
+    return peak.with_ranges(lambda span: span.moved(0, more=more))
 
 
 def plan_warnings(plan: Plan) -> Iterator[str]:

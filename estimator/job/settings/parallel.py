@@ -44,7 +44,15 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     fsdp_units: Literal["blocks", "model"] | None = None
     """What FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
     param_dtype: Dtype | None = None
-    """Type in which FSDP2 gathers parameters and computes, where the precision does not say so; absent: it does."""
+    """Type in which FSDP2 gathers parameters and computes; absent: as the precision says."""
+    fsdp_min_unit_parameters: Positive | None = None
+    """FSDP1 makes units of at least this many parameters (size-based wrapping), not of blocks."""
+    fsdp_wrap_classes: list[str] | None = None
+    """Classes of modules that become FSDP units; absent: the model's blocks."""
+    fsdp_backward_prefetch: Literal["pre", "post", "none"] | None = None
+    """When FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
+    limit_all_gathers: bool | None = None
+    """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
     reduce_dtype: Dtype = "fp32"
     """Type in which gradients are reduced between GPUs."""
     gradient_dtype: Dtype | None = None
@@ -55,8 +63,10 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """DDP's gradients are views of its buckets, not tensors beside them."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
     """States that are kept in CPU RAM: slower."""
-    sharding: Literal["full", "grad_op", "hybrid", "none", "optim", "optim_grads", "optim_grads_params"] = "full"
-    """What is sharded: full, grad_op or hybrid for FSDP1, the others for Megatron-FSDP."""
+    sharding: Literal[
+        "full", "grad_op", "hybrid", "hybrid_grad_op", "none", "optim", "optim_grads", "optim_grads_params"
+    ] = "full"
+    """What is sharded: full, grad_op, hybrid or hybrid_grad_op for FSDP1, the others for Megatron-FSDP."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
     outer_sharding: Literal["none", "optim"] = "none"
@@ -91,7 +101,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def without_tables(self) -> "Parallel":
-        """The same without ``device_map``, ``max_memory`` and ``tensor_plan``; it can be hashed."""
+        """The same without tables and lists, so that it can be hashed."""
         if self.device_map is None and self.max_memory is None and self.tensor_plan is None:
             return self
         return replace(self, device_map=None, max_memory=None, tensor_plan=None)

@@ -26,7 +26,13 @@ _UNKNOWN_STAGE = "unknown"
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
 _FSDP1_NAMES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """FSDP's sharding strategies; accelerate also takes their positions, from 1."""
-_FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op", "hybrid_shard": "hybrid", "hybrid_shard_zero2": "hybrid"}
+_FSDP1 = {
+    "full_shard": "full",
+    "shard_grad_op": "grad_op",
+    "hybrid_shard": "hybrid",
+    "hybrid_shard_zero2": "hybrid_grad_op",
+    "_hybrid_shard_zero2": "hybrid_grad_op",
+}
 _UNITS = {"no_wrap": "model", "blocks": "blocks"}
 """The units that a policy of FSDP makes, as the job has them."""
 _DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}

@@ -26,6 +26,7 @@ class Training:
     compile: bool = False
     loss: str = "full"
     fused_kernels: list[str] | None = None
+    keep_outputs: bool | None = None
     loss_length: int | None = None
     reference_pass: bool = False
     mode: str = "train"
@@ -67,6 +68,10 @@ class Parallel:
     expert: int = 1
     reshard_after_forward: bool = True
     fsdp_units: str | None = None
+    fsdp_min_unit_parameters: int | None = None
+    fsdp_wrap_classes: list[str] | None = None
+    fsdp_backward_prefetch: str | None = None
+    limit_all_gathers: bool | None = None
     reduce_dtype: str = "fp32"
     gradient_dtype: str | None = None
     sync_every_micro_batch: bool | None = None

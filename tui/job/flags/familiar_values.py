@@ -42,9 +42,10 @@ _FSDP_SHARDING = {
     "full_shard": ("fsdp1", "full"),
     "shard_grad_op": ("fsdp1", "grad_op"),
     "hybrid_shard": ("fsdp1", "hybrid"),
+    "hybrid_shard_zero2": ("fsdp1", "hybrid_grad_op"),
     "no_shard": ("ddp", "full"),
 }
-_FSDP_SHARDING_BY_NUMBER = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
+_FSDP_SHARDING_BY_NUMBER = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _FLASH = {
     **dict.fromkeys(("", "true", "2", "fa2", "auto"), "flash_attention_2"),
     **dict.fromkeys(("3", "fa3"), "flash_attention_3"),
@@ -210,7 +211,7 @@ def fsdp(text: str) -> Settings:
 
 def sharding_strategy(text: str) -> Settings:
     """Read accelerate's ``--fsdp_sharding_strategy``: a word, or its number."""
-    numbered = dict(zip("1234", _FSDP_SHARDING_BY_NUMBER, strict=True))
+    numbered = dict(zip("12345", _FSDP_SHARDING_BY_NUMBER, strict=True))
     return fsdp(numbered.get(text, text))
 
 

@@ -1,0 +1,23 @@
+"""Ranges of an estimate: how far what torch allocates, what it reserves, and the device's memory may lie from it.
+
+Lives here: the sources of doubt, their calibration, and the ranges that follow from them.
+Callers: ``formula`` and ``trace``; ``tests/accuracy/calibrate.py`` derives the calibration.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .calibration import FORMULA as FORMULA, TRACED as TRACED
+    from .doubts import doubts_of as doubts_of
+    from .spans import DoubtfulBytes as DoubtfulBytes, figure_ranges as figure_ranges
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "calibration": "FORMULA TRACED",
+            "doubts": "doubts_of",
+            "spans": "DoubtfulBytes figure_ranges",
+        },
+    )
