@@ -9,12 +9,12 @@ import re
 
 from ....model.placement import STYLES, read_plan_file, style_of_class
 from ...program import Program
-from ...source import LayeredSettings, Setting, as_int
+from ...source import MODEL_STATES, Component, LayeredSettings, Setting, as_int
 
 _NAMES = ("distributed.tp_plan", "distributed.custom_tp_plan", "distributed.tp_shard_plan")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _OWN = "nemo_automodel"
-_STATES = ("weights", "gradients", "optimizer", "activations")
+_LEFT_WHOLE: tuple[Component, ...] = (*MODEL_STATES, "activations")
 
 
 def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: str) -> None:
@@ -38,7 +38,7 @@ def read_tensor_plan(program: Program, settings: LayeredSettings, *, strategy: s
         return
     why = "it cannot be read without running it" if path is not None else "not all of its styles are known"
     findings.warn(f"{given.origin}: {why}; the model's own plan is counted.", unless="parallel.tensor_plan")
-    findings.add_uncertainty("more", *_STATES, unless="parallel.tensor_plan")
+    findings.add_uncertainty("more", *_LEFT_WHOLE, unless="parallel.tensor_plan")
 
 
 def _table(settings: LayeredSettings) -> list[tuple[str, Setting]]:
