@@ -53,7 +53,10 @@ def closed_form(
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
-    peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
+    peaks = [
+        peak_with_range(rank, highest_phase(each), inventory, phases=each)
+        for rank, each in zip(ranks, phases, strict=True)
+    ]
     about_trained = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
     peak = _with_doubts(peaks[highest], plan) if doubts else peaks[highest]

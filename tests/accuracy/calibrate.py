@@ -17,10 +17,11 @@ from typing import TypeVar
 from accuracy_cases import Figure
 from predictions import Result, predict_all
 
+from vramtop.estimator.budget.budget import Phase
 from vramtop.estimator.budget.span import Span
 from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES, TRACED, Calibration
 from vramtop.estimator.formula.ranges.doubts import Doubts, doubts_of
-from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, figure_ranges
+from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, allocated_span, figure_ranges
 from vramtop.estimator.job.resolved_job import resolve_job
 
 LEVEL = 0.9
@@ -28,7 +29,7 @@ LEVEL = 0.9
 _LEAST = 0.02
 """No share is smaller: rows that need less are right by luck."""
 PRIOR = Calibration(
-    step={"checked": 0.1, "adapters": 0.15, "framework": 0.2, "compiled": 0.3, "shape": 0.3},
+    step={"checked": 0.1, "adapters": 0.15, "framework": 0.2, "compiled": 0.3, "shape": 0.4, "recurrent": 1.0},
     allocator={"plain": 0.5, "fsdp2": 0.5, "fsdp1": 1.0, "other": 1.0},
     context=FORMULA.context,
     nccl=FORMULA.nccl,
@@ -117,8 +118,15 @@ def _span(result: Result, calibration: Calibration) -> Span | None:
         allocated=peak.allocated_bytes,
         reserved=peak.reserved_bytes,
         device=peak.device_bytes,
+        others=[_phase_span(result, phase, calibration) for phase in result.budget.phases if phase.name != peak.phase],
     )
     return {"allocated": ranges.allocated, "reserved": ranges.reserved, "device": ranges.device}[figure]
+
+
+def _phase_span(result: Result, phase: Phase, calibration: Calibration) -> Span:
+    allocated = phase.allocated_bytes
+    found = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+    return allocated_span(found, _doubts(result), calibration, allocated=allocated)
 
 
 def _shares(

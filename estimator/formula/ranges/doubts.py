@@ -5,13 +5,14 @@ from typing import Literal
 
 from ...job import ResolvedJob
 
-StepDoubt = Literal["checked", "adapters", "framework", "compiled", "shape"]
+StepDoubt = Literal["checked", "adapters", "framework", "compiled", "shape", "recurrent"]
 """How well a step's tensors are known.
 
 ``checked``: they were compared with what autograd saves, as those of transformers and LitGPT were; ``adapters``:
 likewise, but what adapted and quantized layers save depends on dtypes and dropout, which few jobs state; ``framework``:
 they were read in the sources of another framework; ``compiled``: torch.compile decides; ``shape``: the family has no
-rules, and is counted as a decoder of its shape.
+rules, and is counted as a decoder of its shape; ``recurrent``: blocks are no attention, which no rule describes, and
+which a trace runs without their fused kernels.
 """
 AllocatorDoubt = Literal["plain", "fsdp2", "fsdp1", "other"]
 """Whose streams the allocator serves: one only (``plain``), those of FSDP, or of another library."""
@@ -25,19 +26,21 @@ class Doubts:
     allocator: AllocatorDoubt
 
 
-def doubts_of(job: ResolvedJob, *, known_family: bool = True) -> Doubts:
+def doubts_of(job: ResolvedJob, *, known_family: bool = True, recurrent: bool = False) -> Doubts:
     """Return the sources of doubt of a job.
 
     Args:
         job: the job.
         known_family: rules describe the blocks of the model's family, or its own code was traced.
+        recurrent: blocks of the model are recurrent.
     """
-    return Doubts(step=_step_doubt(job, known_family), allocator=_allocator_doubt(job))
+    return Doubts(
+        step="recurrent" if recurrent else _step_doubt(job) if known_family else "shape",
+        allocator=_allocator_doubt(job),
+    )
 
 
-def _step_doubt(job: ResolvedJob, known_family: bool) -> StepDoubt:
-    if not known_family:
-        return "shape"
+def _step_doubt(job: ResolvedJob) -> StepDoubt:
     if job.training.compile:
         return "compiled"
     if job.framework.activation_uncertainty:
