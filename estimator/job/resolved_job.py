@@ -30,6 +30,8 @@ from .rules.version_rules import version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
+_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """All of a job that an estimate depends on, except the model's shape."""
@@ -41,7 +43,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     inference: Inference | None
     rollout: Rollout | None
     parallel: Parallel
-    """Without the device map, which ``job`` has."""
+    """Without its tables, which ``job`` has."""
     software: Software
     framework: Framework
     strategy: Strategy
@@ -131,7 +133,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
     """
-    training, parallel = job.training, job.parallel.without_device_map
+    training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
     row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
@@ -165,6 +167,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
             strategy,
             fp32_reduction=parallel.reduce_dtype == "fp32",
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+            gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
         zero_stage=stage,
         shards=shards,

@@ -83,7 +83,8 @@ class Parallel:
     main_weights: bool | None = None
     communication_unit: int | None = None
     load_on_rank_zero: bool = False
-    tensor_plan: str | None = None
+    tensor_plan: str | dict[str, str] | None = None
+    param_dtype: str | None = None
     device_map: Any = None
     max_memory: dict[str, Any] | None = None
 
