@@ -72,7 +72,7 @@ class Parallel:
     fsdp_wrap_classes: list[str] | None = None
     fsdp_backward_prefetch: str | None = None
     limit_all_gathers: bool | None = None
-    reduce_dtype: str = "fp32"
+    reduce_dtype: str | None = None
     gradient_dtype: str | None = None
     sync_every_micro_batch: bool | None = None
     gradient_as_bucket_view: bool = False

@@ -86,9 +86,11 @@ def wrap(model: nn.Module, case: dict[str, Any]) -> FullyShardedDataParallel:
     elif case.get("lora"):  # a unit of each trained leaf, as peft's policy makes them
         leaf = functools.partial(
             lambda_auto_wrap_policy,
-            lambda_fn=lambda module: not list(module.children())
-            and getattr(module, "weight", None) is not None
-            and module.weight.requires_grad,
+            lambda_fn=lambda module: (
+                not list(module.children())
+                and getattr(module, "weight", None) is not None
+                and module.weight.requires_grad
+            ),
         )
         policy = functools.partial(_or_policy, policies=[leaf, policy])
     low = LOW.get(case["precision"])

@@ -77,3 +77,42 @@ def test_equal_to_real_ranks(trace: Trace, name: str) -> None:
         training["activation_checkpointing"] = "full"
     phases = trace(training, parallel, cpu_kernels=True, **others)["phases"]
     assert {phase: phases[phase]["allocated"] for phase in real} == pytest.approx(real, rel=0.01)
+
+
+@pytest.mark.slow
+def test_adapters_in_reentrant_checkpoints_keep_inputs_and_gradients_of_all_blocks(trace: Trace) -> None:
+    """FSDP1's hooks on the inputs of frozen units hold both, until the backward pass is over."""
+    training = {"precision": "bf16", "activation_checkpointing": "full", "optimizer": "sgd"}
+    deep, lora = LLAMA | {"num_hidden_layers": 16, "vocab_size": 100}, {"rank": 4, "targets": ["q_proj", "v_proj"]}
+    inside, outside = (
+        trace(training, lora=lora, config=deep, checkpoints_units=units)["phases"]["backward"]["allocated"]
+        for units in (False, True)
+    )
+    boundary = 2 * 2 * 64 * 128
+    assert 14 * boundary <= outside - inside <= 17 * boundary
+
+
+def test_gathered_units_wait_for_the_gpu_within_the_limit(trace: Trace) -> None:
+    """Without the limit the CPU gathers all units ahead: none of their blocks has returned when the next is needed."""
+    limited, ahead = (
+        trace({"precision": "bf16"}, {"limit_all_gathers": limit}, allocator={"conf": "expandable_segments:True"})
+        for limit in (True, False)
+    )
+    assert limited["phases"] == ahead["phases"]
+    assert limited["reserved"]["peak"] < ahead["reserved"]["peak"]
+
+
+@pytest.mark.slow
+def test_units_are_what_the_job_says(trace: Trace) -> None:
+    gathered = {
+        name: trace({}, parallel)["phases"]["forward"]["components"]["communication"]
+        for name, parallel in {
+            "blocks": {},
+            "model": {"fsdp_units": "model"},
+            "size": {"fsdp_min_unit_parameters": 100_000},
+            "class": {"fsdp_wrap_classes": ["LlamaMLP"]},
+        }.items()
+    }
+    assert gathered["size"] < gathered["blocks"] < gathered["class"] < gathered["model"]
+    answer = trace({}, {"fsdp_wrap_classes": ["GPT2Block"]})
+    assert "GPT2Block" in answer["unsupported"]
