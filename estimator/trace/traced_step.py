@@ -103,6 +103,7 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
+        "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
