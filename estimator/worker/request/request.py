@@ -26,6 +26,7 @@ class Training:
     compile: bool = False
     loss: str = "full"
     fused_kernels: list[str] | None = None
+    keep_outputs: bool | None = None
     loss_length: int | None = None
     reference_pass: bool = False
     mode: str = "train"
@@ -82,7 +83,8 @@ class Parallel:
     main_weights: bool | None = None
     communication_unit: int | None = None
     load_on_rank_zero: bool = False
-    tensor_plan: str | None = None
+    tensor_plan: str | dict[str, str] | None = None
+    param_dtype: str | None = None
     device_map: Any = None
     max_memory: dict[str, Any] | None = None
 
