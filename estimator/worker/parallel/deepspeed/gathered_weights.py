@@ -172,7 +172,7 @@ class GatheredWeights:
 
         return _map_tensors(watch, inputs)
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
     def _fetch(self, module: Any, *, forward: bool) -> None:
         """Gather what a module needs, and what comes after it (``fetch_sub_module``)."""
         if self._order and (self._at >= len(self._order) or self._order[self._at] is not module):
@@ -201,7 +201,8 @@ class GatheredWeights:
             shard, at = self._queue.popleft()
             self._fetched_for[shard] = at
             waiting.discard(shard)
-        settings, ahead, found = self._settings, 0, {}
+        settings, ahead = self._settings, 0
+        found: dict[Shard, None] = {}
         most = min(settings.max_live_parameters - self._available, settings.prefetch_bucket)
         while self._queue and ahead < most:
             shard, at = self._queue.popleft()

@@ -150,7 +150,7 @@ class ShardedGradients:
             self._tracker.mark_on_host((found,))
         return found
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
     def _process_gradient(self, parameter: Any) -> None:
         """Put a gradient into the bucket (``reduce_independent_p_g_buckets_and_remove_grads``)."""
         size, most = parameter.grad.numel(), self._settings.reduce_bucket
@@ -166,7 +166,7 @@ class ShardedGradients:
         parameter.grad = None
         self._elements += size
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
     def _reduce_bucket(self) -> None:
         """Reduce the bucket into this rank's shards (``reduce_scatter_coalesced``, ``partition_grads``)."""
         if not self._waiting:
