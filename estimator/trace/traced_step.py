@@ -104,6 +104,7 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
         "checkpoints_units": resolve_job(job).checkpoints_units,
+        "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},

@@ -15,8 +15,8 @@ Rules of c10/cuda/CUDACachingAllocator.cpp, torch 2.4 to 2.13, native backend. S
 - A block that another stream uses (`record_stream`) is no longer allocated after its release, but stays out of its pool
   until that stream is done with it, or until the device has no room: then the CPU waits for all of them.
 
-Not modelled, because an allocation trace does not contain them: private pools of CUDA graphs, and the driver's choice of
-addresses (here every new segment is above all earlier ones).
+Not modelled, because an allocation trace does not contain them: private pools of CUDA graphs, and the driver's choice
+of addresses (here every new segment is above all earlier ones).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How far the streams of a GPU are known to have got, while the CPU issues work ahead of them.
 
-The caching allocator gives a block that another stream uses (``record_stream``) back to its pool when the events that it
-recorded at the release have passed, which it looks up at the next allocation (``free_block``, ``insert_events`` and
-``process_events`` in ``c10/cuda/CUDACachingAllocator.cpp``). Here the CPU takes no time: an event has passed when the CPU
-has waited for it, or for work behind it. Standard library only.
+The caching allocator gives a block that another stream uses (``record_stream``) back to its pool when the events that
+it recorded at the release have passed, which it looks up at the next allocation (``free_block``, ``insert_events``
+and ``process_events`` in ``c10/cuda/CUDACachingAllocator.cpp``). Here the CPU takes no time: an event has passed when
+the CPU has waited for it, or for work behind it. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Blocks that another stream uses when they are released (``record_stream``), by torch's documented rules.
 
-``c10/cuda/CUDACachingAllocator.cpp``: ``free`` takes a block off the allocated bytes; ``insert_events`` keeps it out of
-its pool while ``event_count`` is not 0; ``process_events``, at the next ``malloc``, frees those whose events have passed;
-``release_cached_blocks`` waits for all events first.
+``c10/cuda/CUDACachingAllocator.cpp``: ``free`` takes a block off the allocated bytes; ``insert_events`` keeps it out
+of its pool while ``event_count`` is not 0; ``process_events``, at the next ``malloc``, frees those whose events have
+passed; ``release_cached_blocks`` waits for all events first.
 """
 
 from vramtop.estimator.worker.memory.allocation_history import AllocationHistory, Phase, StorageRecord

@@ -1,13 +1,13 @@
 """Checkpointing around FSDP1's units, as transformers had it before 4.52.
 
-Its models called ``self._gradient_checkpointing_func(decoder_layer.__call__, ...)`` with ``use_reentrant=True``, and the
-layer is FSDP's unit then (4.48, ``models/llama/modeling_llama.py`` and ``modeling_utils.py``); since 4.52 a layer
+Its models called ``self._gradient_checkpointing_func(decoder_layer.__call__, ...)`` with ``use_reentrant=True``, and
+the layer is FSDP's unit then (4.48, ``models/llama/modeling_llama.py`` and ``modeling_utils.py``); since 4.52 a layer
 checkpoints itself, inside of its unit (``modeling_layers.py``, ``GradientCheckpointingLayer``).
 
 For a unit whose parameters are frozen FSDP1 registers a hook on the gradients of its inputs
-(``_register_post_backward_reshard_only_hook``). In a reentrant checkpoint these inputs are leaves of a graph of their own:
-the hook keeps ``AccumulateGrad`` of each alive, and that its tensor and gradient, until FSDP removes the hook at the end of
-the backward pass. So each block keeps its input and the gradient of it.
+(``_register_post_backward_reshard_only_hook``). In a reentrant checkpoint these inputs are leaves of a graph of their
+own: the hook keeps ``AccumulateGrad`` of each alive, and that its tensor and gradient, until FSDP removes the hook at
+the end of the backward pass. So each block keeps its input and the gradient of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streams and events of FSDP1 on the CPU, reported to the tracker as a GPU's would be ordered.
 
-torch's streams and events of the CPU do nothing. Here they carry an order, so that the tracker knows when a storage that
-another stream uses comes back to its pool.
+torch's streams and events of the CPU do nothing. Here they carry an order, so that the tracker knows when a storage
+that another stream uses comes back to its pool.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def run(rank: int, case: dict[str, Any], port: int) -> None:
             peaks["optimizer step"] = counter.peak
             model.zero_grad()
     if rank == 0:
-        print(json.dumps(peaks))
+        sys.stdout.write(json.dumps(peaks) + "\n")
     dist.destroy_process_group()
 
 
