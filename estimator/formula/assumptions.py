@@ -129,9 +129,14 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
     if rules.runs_longest_first and "litgpt" in libraries:
         yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
     if rules.leaves_loss_to_eager and "torchtitan" in libraries and job.training.compile:
-        yield f"torchtitan {software.torchtitan}: the loss is not compiled."
+        yield f"{_torchtitan(job)}: the loss is not compiled."
     if rules.gathers_with_root and "torchtitan" in libraries and job.strategy.fsdp2:
-        yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
+        yield f"{_torchtitan(job)}: embedding, head and last block stay gathered."
+
+
+def _torchtitan(job: ResolvedJob) -> str:
+    stated = job.software.torchtitan
+    return f"torchtitan {stated}" if stated else f"torchtitan of the time of torch {job.software.torch}"
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
@@ -181,6 +186,14 @@ def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:
         yield "NCCL's all-to-all takes 0.4 GiB for each peer on the same machine, as measured on H100s."
     if job.compiles_loss:
         yield "The loss is compiled with the model, so that no fp32 logits are written."
+    if job.assumes_fused_kernels and job.trains and not job.training.compile:
+        whose = "AutoModel patches" if job.framework.fused_kernels else "Liger-Kernel, whose loss it is, patches"
+        yield (
+            f"Norms, MLP and rotary embeddings are computed by fused kernels where the model has them: {whose} them by "
+            "default. The range allows for blocks without them (training.fused_kernels = [])."
+        )
+    if job.keeps_outputs and not job.framework.keeps_fp32_logits and job.trains:
+        yield "A variable of the training loop holds the logits through the backward pass."
     if job.framework.transformer_engine:
         yield "TransformerEngine computes the linear layers, with a workspace of its own beside cuBLAS'."
     if parallel.pipeline > 1:
@@ -197,7 +210,10 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
         names = ", ".join(unmatched)
         yield f"lora.targets: no layer of this model is called {names}; peft passes over it and adapts the others."
     if training.compile:
-        yield "torch.compile changes what is saved; the lower bound allows for 40 % less activation memory."
+        yield (
+            "torch.compile: blocks are counted as its partitioner cuts those of Llama and Qwen; the range allows for "
+            "graph breaks and for other cuts."
+        )
     if job.optimizer.high is not None and job.trains:
         name = job.training.optimizer_class or "The optimizer"
         yield f"{name} is not known: two fp32 states per trained parameter are counted; the range allows for 0 to 4."

@@ -27,6 +27,8 @@ class StorageRecord:
     component: str | None = None
     host: bool = False
     """In a real run it would be in host memory."""
+    used_on: tuple[int, ...] = ()
+    """Other streams that use it (``record_stream``): its block returns to its pool once they are done with it."""
 
 
 @dataclass
@@ -59,6 +61,8 @@ class AllocationHistory:
     events: list[int] = field(default_factory=list)
     """``n + 1`` allocates record n; ``-(n + 1)`` frees it."""
     phases: list[Phase] = field(default_factory=list)
+    returns: list[tuple[int, int]] = field(default_factory=list)
+    """The number of events before the block of a freed record with ``used_on`` returns to its pool, and the record."""
 
 
 def phase_spans(history: AllocationHistory) -> list[PhaseSpan]:
@@ -80,7 +84,10 @@ def settled(history: AllocationHistory) -> AllocationHistory:
     not matter to the allocator, and may be that of a hash table (autocast's cache) or of nested deallocators.
     """
     end = next((phase.start for phase in history.phases if phase.name == "end"), len(history.events))
-    starts = sorted({phase.start for phase in history.phases if phase.start < end} | {end})
+    returns = [each for each in history.returns if each[0] <= end]
+    starts = sorted(
+        {at for at in (*(phase.start for phase in history.phases), *(at for at, _ in returns), end) if at <= end}
+    )
     events: list[int] = []
     released: list[int] = []
     before = 0
@@ -96,4 +103,4 @@ def settled(history: AllocationHistory) -> AllocationHistory:
         events += sorted(released, reverse=True)
         released.clear()
         before = start
-    return AllocationHistory(history.records, events, history.phases)
+    return AllocationHistory(history.records, events, history.phases, returns)

@@ -2,8 +2,8 @@
 
 The shallowest and the next one show what more layers insert (``find_loops``). Every number of a token (a layer's in a
 module's name, that of a freed record) has to be a linear function of the rounds inserted and of the round in which the
-token is; the third history, and the rounds in front of the inserted ones, have to agree with it. Last, no record of the
-result is freed that is not allocated then, or is of another kind. Whatever fails means: no proof, no result.
+token is; the third history, and the rounds in front of the inserted ones, have to agree with it. Last, every record
+that is freed has to be allocated then, and of the right kind. Whatever fails means: no proof, no result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..memory.allocation_history import AllocationHistory, Phase, StorageRecord, block_bytes
 from .loops import find_loops, unroll
-from .tokens import Vocabulary, read_tokens
+from .tokens import ACTIONS, ALLOCATE, FREE, Vocabulary, read_tokens
 
 if TYPE_CHECKING:
     from .loops import Loop
@@ -133,8 +133,8 @@ class _Builder:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._history = AllocationHistory()
-        self._kinds: list[int] = []
-        """Of each record; -1: it is freed."""
+        self._states: list[int] = []
+        """The last token of each record."""
         self._names: dict[tuple[str, Numbers], str] = {}
 
     def build(self, stretches: list[_Stretch], rounds: int) -> AllocationHistory | None:
@@ -158,23 +158,28 @@ class _Builder:
         return self._history
 
     def _add(self, tokens: list[int], numbers: list[Numbers]) -> bool:
-        history, kinds = self._history, self._kinds
+        history, states = self._history, self._states
         events = history.events
         for token, own in zip(tokens, numbers):  # noqa: B905 - not in Python 3.9
             if token < 0:
                 history.phases.append(Phase(*self._vocabulary.phases[-1 - token], len(events)))
-            elif token % 2:
-                record = own[0]
-                if not 0 <= record < len(kinds) or kinds[record] != token // 2:
-                    return False
-                kinds[record] = -1
+                continue
+            action = token % len(ACTIONS)
+            if action == ALLOCATE:
+                self._allocate(token, own)
+                continue
+            record = own[0]
+            if not 0 <= record < len(states) or states[record] != token - 1:  # not the action before this one
+                return False
+            states[record] = token
+            if action == FREE:
                 events.append(-1 - record)
             else:
-                self._allocate(token // 2, own)
+                history.returns.append((len(events), record))
         return True
 
-    def _allocate(self, number: int, numbers: Numbers) -> None:
-        kind, history = self._vocabulary.kinds[number], self._history
+    def _allocate(self, token: int, numbers: Numbers) -> None:
+        kind, history = self._vocabulary.kinds[token // len(ACTIONS)], self._history
         nbytes, shape, module = kind.nbytes, kind.shape, kind.module
         if nbytes < 0:
             gradients, nbytes = numbers
@@ -183,18 +188,10 @@ class _Builder:
             module = self._names.get((module, numbers)) or self._names.setdefault(
                 (module, numbers), module.format(*numbers)
             )
+        number = len(self._states)
+        size, stream, component = block_bytes(nbytes), kind.stream, kind.component
         history.records.append(
-            StorageRecord(
-                len(self._kinds),
-                block_bytes(nbytes),
-                nbytes,
-                shape,
-                kind.dtype,
-                module,
-                kind.stream,
-                kind.component,
-                kind.host,
-            )
+            StorageRecord(number, size, nbytes, shape, kind.dtype, module, stream, component, kind.host, kind.used_on)
         )
-        self._kinds.append(number)
-        history.events.append(len(self._kinds))
+        self._states.append(token)
+        history.events.append(number + 1)

@@ -19,7 +19,7 @@ from .extrapolation import SAMPLES
 if TYPE_CHECKING:
     from ..request.request import Request
 
-STRATEGIES = ("none", "ddp", "fsdp2")
+STRATEGIES = ("none", "ddp", "fsdp2", "fsdp1")
 """Strategies that do with each layer what they do with the one before. Buckets that fill across layers do not."""
 DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers")
 DEPTH_FIELDS += ("decoder_layers", "depth", "encoder_num_hidden_layers")
@@ -71,13 +71,13 @@ def plan_shallow_models(request: Request) -> ShallowModels | None:
     """Return the models to trace instead of the request's; None: its layers do not repeat, or are few."""
     if request.code is not None or request.parallel.strategy not in STRATEGIES or not _alike_for_adapters(request):
         return None
-    if request.parallel.fsdp_units == "model":  # the one unit grows with every layer
-        return None
+    if request.parallel.fsdp_units == "model" or request.parallel.fsdp_min_unit_parameters is not None:
+        return None  # units hold as many layers as there are, or as make up a size
     whole = _build(request, request.config)
     stacks = _stacks(whole)
     depth = max(map(len, stacks.values()), default=0)
     kinds = list(zip(*(each for each in stacks.values() if len(each) == depth)))  # noqa: B905 - not in Python 3.9
-    first = MIN_ROUNDS_SHARDED if request.parallel.sharded else MIN_ROUNDS
+    first = MIN_ROUNDS_SHARDED if request.parallel.data_shard > 1 else MIN_ROUNDS
     pattern = _find_pattern(kinds, first)
     if pattern is None:
         return None

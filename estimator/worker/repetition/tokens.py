@@ -1,7 +1,7 @@
 """Events of a history as tokens that are equal wherever alike layers do alike things.
 
 Numbers that differ between alike layers are kept apart from a token: those in the name of a module, the record that an
-event frees, and the length of a vector with one element for each gradient (the norms that clipping stacks).
+event frees or returns, and the length of a vector with one element for each gradient (the norms that clipping stacks).
 """
 
 from __future__ import annotations
@@ -29,13 +29,18 @@ class Allocation:
     stream: int
     component: str | None
     host: bool
+    used_on: tuple[int, ...]
+
+
+ACTIONS = ALLOCATE, FREE, RETURN = range(3)
+"""A storage is allocated, freed, or the block of a freed one returns to its pool."""
 
 
 @dataclass
 class Vocabulary:
     """Numbers of tokens, the same for all histories that are compared.
 
-    Token ``2 n`` allocates a storage of kind n, ``2 n + 1`` frees one; negative tokens begin phases.
+    A token is the number of a kind of storage times three, plus the action. Negative tokens begin phases.
     """
 
     kinds: list[Allocation] = field(default_factory=list)
@@ -63,7 +68,7 @@ class Sequence:
 
     tokens: list[int]
     numbers: list[tuple[int, ...]]
-    """Of each token: those in the module's name, or the number of the record that it frees."""
+    """Of each token: those in the module's name, or the number of the record that it frees or returns."""
 
 
 def read_tokens(history: AllocationHistory, vocabulary: Vocabulary, gradients: int) -> Sequence:
@@ -78,16 +83,21 @@ def read_tokens(history: AllocationHistory, vocabulary: Vocabulary, gradients: i
     starts: dict[int, list[int]] = {}
     for phase in history.phases:
         starts.setdefault(phase.start, []).append(vocabulary.phase((phase.step, phase.name)))
-    for index, event in enumerate(history.events):
+    returns: dict[int, list[int]] = {}
+    for index, record in history.returns:
+        returns.setdefault(index, []).append(record)
+    for index in range(len(history.events) + 1):
         for token in starts.get(index, ()):
             tokens.append(token)
             numbers.append(())
-        record = abs(event) - 1
-        tokens.append(2 * kinds[record] + (event < 0))
-        numbers.append(names[record] if event > 0 else (record,))
-    for token in starts.get(len(history.events), ()):
-        tokens.append(token)
-        numbers.append(())
+        for record in returns.get(index, ()):
+            tokens.append(len(ACTIONS) * kinds[record] + RETURN)
+            numbers.append((record,))
+        if index < len(history.events):
+            event = history.events[index]
+            record = abs(event) - 1
+            tokens.append(len(ACTIONS) * kinds[record] + (ALLOCATE if event > 0 else FREE))
+            numbers.append(names[record] if event > 0 else (record,))
     return Sequence(tokens, numbers)
 
 
@@ -99,5 +109,5 @@ def _split(record: StorageRecord, gradients: int) -> tuple[Allocation, tuple[int
         module = _NUMBER.sub("{}", module)
     elif shape == (gradients,):
         numbers, nbytes, shape = (gradients, nbytes), -1, ()
-    kind = Allocation(nbytes, shape, record.dtype, module, record.stream, record.component, record.host)
+    kind = Allocation(nbytes, shape, record.dtype, module, record.stream, record.component, record.host, record.used_on)
     return kind, numbers
