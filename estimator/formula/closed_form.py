@@ -32,6 +32,7 @@ def closed_form(
     words: bool = True,
     optimizer: Optimizer | None = None,
     doubts: bool = True,
+    replayed: bool = True,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -44,6 +45,7 @@ def closed_form(
         words: with assumptions and warnings, which a search does not need.
         doubts: with a range that allows for what is not known about which parameters train.
         optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
+        replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
@@ -53,7 +55,10 @@ def closed_form(
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
-    peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
+    peaks = [
+        peak_with_range(rank, highest_phase(each), inventory, replayed=replayed)
+        for rank, each in zip(ranks, phases, strict=True)
+    ]
     about_trained = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
     peak = _with_doubts(peaks[highest], plan) if doubts else peaks[highest]
@@ -93,7 +98,14 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
         training = replace(job.training, trainable=patterns, trainable_parameters=None)
         changed, optimizer = replace(job, training=training), plan.job.optimizer
         other = closed_form(
-            changed, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=optimizer, words=False, doubts=False
+            changed,
+            plan.arch,
+            plan.inventory,
+            gpu=plan.gpu,
+            optimizer=optimizer,
+            words=False,
+            doubts=False,
+            replayed=False,
         ).peak
         peak = peak.joined_with(other)
     return peak

@@ -21,6 +21,7 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
         for weight, size in zip(inputs, (sizes[0],) if fused else sizes, strict=False)
     ]
     tensors = [each for each, _ in made]
+    w.selected.update(each.slot for each in (tensors[0], tensors[-1]))
     norms: list[Backward] = []
     if arch.qk_norm != "none" and not fused:
         for at in (0, 1):
@@ -63,17 +64,14 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
 
 def sum_of_gradients(w: Writer, gradients: Sequence[Tensor], backwards: Sequence[Backward]) -> Tensor:
     """Run layers that read one tensor backward, the last one first; return the sum of their input's gradients."""
-    total: Tensor | None = None
-    summed = False
-    for gradient, back in reversed(list(zip(gradients, backwards, strict=True))):
+    *others, (gradient, back) = zip(gradients, backwards, strict=True)
+    total, summed = back(gradient), False
+    for gradient, back in reversed(others):
         found = back(gradient)
-        if total is None:
-            total = found
-        elif w.context.widths.autocast or summed:
+        if w.context.widths.autocast or summed:
             total = w.rec.add_into(total, found)
         else:  # the first sum of products' outputs is a tensor of its own
             total, summed = w.rec.add(total, found), True
-    assert total is not None
     return total
 
 
@@ -108,6 +106,7 @@ def _fused_kernel(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):  
     arch, split = context.arch, context.tensor_parallel
     output = rec.new(c * tokens * arch.attention_output_size / split)
     sums = rec.new(4 * tokens * arch.heads / split)
+    w.selected.update((output.slot, sums.slot))
     saved = [*heads, output.keep(), sums] if w.graph else []
     if not w.graph:
         rec.drop(*heads, sums)

@@ -5,7 +5,7 @@ so that a part that no program has (masks, latents, relative positions) is one m
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -15,7 +15,7 @@ from ..activations.layer_context import LayerContext
 from .attention import attention
 from .linear import Weight, Writer, norm
 from .mlp import experts, mlp
-from .recorder import RELEASE, Op, Recorder, Tensor
+from .recorder import RELEASE, SMALLEST_BYTES, Op, Recorder, Tensor
 
 INPUT, OUTPUT, GRADIENT = 0, 1, 2
 """Slots of the block's input, which is the output of the block before it, and of the gradient of its output."""
@@ -51,6 +51,8 @@ class BlockProgram:
     slots: int
     gradients: tuple[tuple[int, int], ...]
     """Slots and bytes of the weights' gradients, which ``backward`` leaves allocated."""
+    selected: frozenset[int]
+    """Slots of what selective checkpointing keeps."""
     casts: tuple[int, ...]
     """Slots of autocast's casts, which stay until the forward pass is over."""
     saved_bytes: int
@@ -60,7 +62,13 @@ class BlockProgram:
 
 
 def record_block(
-    context: LayerContext, weights: BlockWeights, kind: Kind, *, saved_bytes: float, gradient_width: int, graph: bool,
+    context: LayerContext,
+    weights: BlockWeights,
+    kind: Kind,
+    *,
+    saved_bytes: float,
+    gradient_width: int,
+    graph: bool,
     keeps_input: bool = False,
 ) -> BlockProgram:
     """Return the programs of a block.
@@ -91,19 +99,33 @@ def record_block(
         backward=tuple(backward),
         slots=rec.slots,
         gradients=tuple(w.gradients),
+        selected=frozenset(w.selected),
         casts=tuple(tensor.slot for tensor in w.casts),
         saved_bytes=round(saved_bytes),
     )
 
 
+def selective_programs(plain: BlockProgram, graph: BlockProgram) -> tuple[BlockProgram, BlockProgram]:
+    """Return the programs where the forward pass keeps what is selected, and does not compute it again.
+
+    Args:
+        plain: saves nothing but its input.
+        graph: is recomputed.
+    """
+    selected = plain.selected & graph.selected
+    kept = tuple(op for op in plain.forward if op[0] not in selected or op[1] != RELEASE)
+    again = tuple(op for op in graph.forward if op[0] not in selected or op[1] == RELEASE)
+    return replace(plain, forward=kept), replace(graph, forward=again)
+
+
 def _record(w: Writer, weights: BlockWeights, kind: Kind, filler: float) -> tuple[list[Op], list[Op], int]:
     rec, context = w.rec, w.context
     arch = context.arch
-    residual = context.widths.residual * arch.hidden * w.tokens / context.residual_ranks
+    residual = max(SMALLEST_BYTES, context.widths.residual * arch.hidden * w.tokens / context.residual_ranks)
     x = Tensor(INPUT, round(residual))
     scale = context.parts.norms > 0
     y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=scale)
-    extra = rec.new(filler) if filler else None
+    extra = rec.new(filler)  # of no bytes where nothing is missing: slots are numbered alike
     parallel = arch.parallel_residual
     middle, second_back, cross_back = x, None, None
     if parallel:
@@ -147,8 +169,7 @@ def _record(w: Writer, weights: BlockWeights, kind: Kind, filler: float) -> tupl
         if cross_back is not None:
             _half_backward(w, gradient, compute, cross_back[1], cross_back[0])
         _half_backward(w, gradient, compute, attention_back, norm_back)
-        if extra is not None:
-            rec.drop(extra)
+        rec.drop(extra)
         for elements, adapter in weights.rest:
             w.gradient(elements, context.widths.adapter if adapter else w.gradient_width)
     return forward, rec.ops, round(kept)
@@ -198,7 +219,9 @@ def _cast_bytes(w: Writer, weights: BlockWeights, kind: Kind) -> int:
 def _scaled(forward: Sequence[Op], backward: Sequence[Op], factor: float) -> tuple[list[Op], list[Op]]:
     """Scale what is saved, where the programs save more than the closed form says."""
     saved = set(_live(forward)) - {OUTPUT}
-    scaled = [(slot, round(size * factor), s) if slot in saved and size > 0 else (slot, size, s) for slot, size, s in forward]
+    scaled = [
+        (slot, round(size * factor), s) if slot in saved and size > 0 else (slot, size, s) for slot, size, s in forward
+    ]
     return scaled, list(backward)
 
 
@@ -239,7 +262,7 @@ def block_weights(stage: Stage, kind: Kind) -> BlockWeights:
         into.setdefault(reads, {})[name.rpartition(".")[2]] = weight
     nothing = Weight(elements=0, trained=False)
     heads = _ordered(found.get("attention_in", {}))
-    experts_of_layer = sorted((held.elements // max(1, held.tensors) * _per_layer(held, stage) for held in routed))
+    experts_of_layer = sorted(held.elements // max(1, held.tensors) * _per_layer(held, stage) for held in routed)
     return BlockWeights(
         attention_in=_three(heads) or (nothing,) * 3,
         attention_out=next(iter(found.get("attention_out", {}).values()), nothing),

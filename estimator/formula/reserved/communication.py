@@ -27,6 +27,8 @@ class Communication:
         self.machine = machine
         self.rank = rank
         self.parameters = parameters
+        self.last_micro_batch = True
+        """The step's last micro-batch runs, after which gradients are reduced."""
 
     def begin(self) -> None:
         """Before the first step: what is allocated once."""
@@ -49,18 +51,18 @@ class Communication:
     def begin_backward(self) -> None:
         """Before the head runs backward, after the loss has."""
 
-    def after_head_backward(self, gradients: list[int], *, last: bool) -> list[int]:
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
         """After final norm and head have run backward; return the gradients that stay until the step."""
         return gradients
 
     def before_block_backward(self, block: int) -> None:
         """Before a block runs backward, and before it is recomputed."""
 
-    def after_block_backward(self, block: int, gradients: list[int], *, last: bool) -> list[int]:
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
         """After a block has run backward; return the gradients that stay until the step."""
         return gradients
 
-    def after_backward(self, gradients: list[int], *, last: bool) -> list[int]:
+    def after_backward(self, gradients: list[int]) -> list[int]:
         """After the embedding has run backward; return its gradients that stay until the step."""
         return gradients
 
@@ -106,10 +108,26 @@ class ConstantBuffers(Communication):
         buffers = self.rank.buffers
         self._hold(max(buffers.loss_backward, buffers.block))
 
-    def after_backward(self, gradients: list[int], *, last: bool) -> list[int]:
-        """Release them."""
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
+        """Reduce gradients that are sharded."""
+        return self._reduced(gradients)
+
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
+        """Reduce gradients that are sharded."""
+        return self._reduced(gradients)
+
+    def after_backward(self, gradients: list[int]) -> list[int]:
+        """Release the buffers."""
         self._hold(0)
-        return gradients
+        return self._reduced(gradients)
+
+    def _reduced(self, gradients: list[int]) -> list[int]:
+        shards = self.rank.job.shards.gradients
+        if shards == 1 or not gradients:
+            return gradients
+        kept = [self.machine.take(self.machine.size(key) / shards) for key in gradients]
+        self.machine.release(gradients)
+        return kept
 
     def _hold(self, size: int) -> None:
         self.machine.release(self._held)

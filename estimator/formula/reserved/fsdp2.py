@@ -60,6 +60,8 @@ class Units(Communication):
         self._previous: _Unit | None = None
         self._reducing: list[int] = []
         self._accumulated: dict[int, list[int]] = {}
+        self._waiting: list[int] = []
+        """Gradients of units that are reduced with the root's."""
 
     def begin_forward(self) -> None:
         """Gather the embedding, or the root."""
@@ -93,13 +95,13 @@ class Units(Communication):
         """Gather the last block ahead."""
         self._prefetch(len(self._order) - 1)
 
-    def after_head_backward(self, gradients: list[int], *, last: bool) -> list[int]:
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
         """Reduce the head's gradients, unless they wait for the embedding's."""
         if not self._head.sizes:
             self._waiting = gradients
             return []
         self._reshard(self._head)
-        return self._reduce(_AFTER, self._head, gradients, last=last)
+        return self._reduce(_AFTER, self._head, gradients)
 
     def before_block_backward(self, block: int) -> None:
         """Take the block that was gathered ahead, and gather the next one."""
@@ -111,24 +113,24 @@ class Units(Communication):
         unit.flat = []
         self._prefetch(self._order.index(block) - 1)
 
-    def after_block_backward(self, block: int, gradients: list[int], *, last: bool) -> list[int]:
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
         """Reduce the block's gradients."""
         unit = self._blocks.get(block)
         if unit is None:
-            self._waiting = [*getattr(self, "_waiting", []), *gradients]
+            self._waiting += gradients
             return []
         self._reshard(unit)
-        return self._reduce(block, unit, gradients, last=last)
+        return self._reduce(block, unit, gradients)
 
-    def after_backward(self, gradients: list[int], *, last: bool) -> list[int]:
+    def after_backward(self, gradients: list[int]) -> list[int]:
         """Reduce what is left."""
         if not self._stays:
             self._copy_out(self._root)
             self.machine.release(self._root.flat)
             self._root.flat = []
         self._reshard(self._root)
-        waiting, self._waiting = getattr(self, "_waiting", []), []
-        kept = self._reduce(_EMBEDDING, self._root, [*waiting, *gradients], last=last)
+        waiting, self._waiting = self._waiting, []
+        kept = self._reduce(_EMBEDDING, self._root, [*waiting, *gradients])
         self.machine.release(self._reducing)
         self._reducing = []
         return kept
@@ -162,12 +164,12 @@ class Units(Communication):
         elif not self._stays:
             self._gather(self._root)
 
-    def _reduce(self, name: int, unit: _Unit, gradients: list[int], *, last: bool) -> list[int]:
+    def _reduce(self, name: int, unit: _Unit, gradients: list[int]) -> list[int]:
         widths, machine = self._widths, self.machine
         if not unit.trained:
             machine.release(gradients)
             return []
-        if not last:
+        if not self.last_micro_batch:
             if widths.reduce != widths.compute:
                 wide = machine.take_all(p.elements * widths.reduce for p in unit.parameters if p.trained)
                 machine.release(gradients)

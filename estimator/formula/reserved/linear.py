@@ -37,13 +37,17 @@ class Writer:
     """Autocast's casts of trained weights, which it keeps until the forward pass is over."""
     gradients: list[tuple[int, int]] = field(default_factory=list)
     """Slots and bytes of the weights' gradients."""
+    selected: set[int] = field(default_factory=set)
+    """Slots of what selective checkpointing keeps: attention's output, and every second matrix product."""
 
     @property
     def tokens(self) -> int:
+        """Tokens of one micro-batch."""
         return self.context.tokens
 
     @property
     def compute(self) -> int:
+        """Bytes per element in which matrices are multiplied."""
         return self.context.widths.compute
 
     def gradient(self, elements: int, width: int) -> None:
@@ -143,7 +147,7 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
         output = adapter[0](output)
 
     def backward(gradient: Tensor) -> Tensor:
-        passing = adapter[1](gradient) if adapter is not None else None
+        passing = adapter[1]() if adapter is not None else None
         computed: Tensor | None = None
         if weight.trained and widths.autocast:
             computed = rec.new(c * weight.elements)
@@ -188,7 +192,7 @@ def _adapter(w: Writer, x: Tensor, matrices: tuple[int, int], in_size: float, ou
         rec.drop(base)
         return total
 
-    def backward(gradient: Tensor) -> Tensor:
+    def backward() -> Tensor:
         grown = rec.new(scaled.size)
         first = rec.new(c * rank * w.tokens)
         w.gradient(matrices[1], context.widths.adapter)

@@ -34,6 +34,10 @@ class Machine:
         """Allocate tensors and return their keys."""
         return [self.take(size, stream) for size in sizes]
 
+    def size(self, key: int) -> int:
+        """Return the bytes of what is allocated under a key."""
+        return self.allocator.size_of(key)
+
     def release(self, keys: Iterable[int]) -> None:
         """Release tensors."""
         for key in keys:

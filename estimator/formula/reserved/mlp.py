@@ -39,6 +39,7 @@ def mlp(
         kept = [activated, *(each for each, _ in made[1:])]
     saved = [between, *extra, *kept]
     result, out_backward = linear(w, product, output, size, hidden)
+    w.selected.update((between.slot, result.slot))
     rec.drop(product)
     if not w.graph:
         rec.drop(*saved)

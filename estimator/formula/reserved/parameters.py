@@ -51,7 +51,7 @@ def _stored(
             StoredParameter(
                 weight=round(stored / weight_shards),
                 gradient=round(gradient / weight_shards) if held.trainable else 0,
-                whole_gradient=round((elements * (widths.compute if widths.mixed else width))) if held.trainable else 0,
+                whole_gradient=round(elements * (widths.compute if widths.mixed else width)) if held.trainable else 0,
                 states=_states(held, rules, elements / state_shards) if held.trainable else (),
                 step=round((copies or 0) * elements * (widths.adapter if held.adapter else widths.state) / state_shards)
                 if held.trainable

@@ -4,11 +4,11 @@ The second step finds the cache of the first, in which optimizer states did not 
 allocated: that is what most of the reserved memory beyond the allocated one comes from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..activations.layer_context import layer_context
 from ..rank_memory import RankMemory
-from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block
+from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block, selective_programs
 from .communication import Buckets, Communication, ConstantBuffers
 from .fsdp2 import Units
 from .machine import SLOTS, Machine
@@ -58,7 +58,8 @@ class TrainingRun:
             for micro_batch in range(micro_batches):
                 self._base = (1 + micro_batch * (self._layers + 2)) * SLOTS
                 self._forward()
-                self._backward(first=micro_batch == 0, last=micro_batch == micro_batches - 1)
+                self._communication.last_micro_batch = micro_batch == micro_batches - 1
+                self._backward(first=micro_batch == 0)
             self._step()
             self.machine.release(self._gradients)
             self._gradients = []
@@ -68,7 +69,7 @@ class TrainingRun:
         communication.begin_forward()
         outside = rank.saved.outside_blocks_bytes - (self._tail.saved_bytes if self._tail else 0)
         self._outside = machine.take_all([outside] if outside >= SMALLEST_BYTES else [])
-        machine.allocator.malloc(self._base - SLOTS + OUTPUT, rank.residual_bytes)
+        machine.allocator.malloc(self._base - SLOTS + OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
         casts: list[int] = []
         for block in range(self._layers):
             base = self._base + block * SLOTS
@@ -83,9 +84,9 @@ class TrainingRun:
         communication.end_forward()
         machine.release(casts)
 
-    def _backward(self, *, first: bool, last: bool) -> None:
+    def _backward(self, *, first: bool) -> None:
         machine, communication, job = self.machine, self._communication, self._rank.job
-        each = None
+        each: Callable[[int], None] | None = None
         if job.framework.gradient_buffer or (not first and not job.strategy.fsdp2):
             each = machine.allocator.free  # added to what exists
         elif job.steps_in_backward:
@@ -96,7 +97,7 @@ class TrainingRun:
         communication.begin_backward()
         if self._tail is not None:
             found = machine.run_backward(self._tail, base, each)
-            self._gradients += communication.after_head_backward(found, last=last)
+            self._gradients += communication.after_head_backward(found)
             gradient = base + GRADIENT
         else:
             machine.allocator.free(base - SLOTS + OUTPUT)
@@ -113,10 +114,10 @@ class TrainingRun:
             found = machine.run_backward(program, base, each)
             if self._recomputes:
                 machine.allocator.free(base - SLOTS + OUTPUT)
-            self._gradients += communication.after_block_backward(block, found, last=last)
+            self._gradients += communication.after_block_backward(block, found)
         found = self._embedding_backward(each is not None)
         machine.release([gradient, *self._outside])
-        self._gradients += communication.after_backward(found, last=last)
+        self._gradients += communication.after_backward(found)
 
     def _embedding_backward(self, passing: bool) -> list[int]:
         rank, machine = self._rank, self.machine
@@ -198,7 +199,7 @@ def _programs(rank: RankMemory) -> tuple[list[BlockProgram], list[BlockProgram |
             plain = record_block(
                 context, weights, kind, saved_bytes=saved, gradient_width=width, graph=False, keeps_input=True
             )
-        made[kind] = plain, graph
+        made[kind] = selective_programs(plain, graph) if job.recomputes_selectively else (plain, graph)
     return [made[kind][0] for kind in kinds], [made[kind][1] for kind in kinds]
 
 
@@ -206,9 +207,10 @@ def _kinds(rank: RankMemory) -> Sequence[Kind]:
     arch, layers = rank.arch, rank.stage.layers
     moe = round(layers * arch.moe_layers / max(1, arch.layers))
     cross = round(layers * arch.decoder_layers / max(1, arch.layers)) if arch.encoder_decoder else 0
-    if cross:
-        return ["dense"] * (layers - cross) + ["cross"] * cross
-    return ["dense"] * (layers - moe) + ["moe"] * moe
+    special: Kind = "cross" if cross else "moe"
+    count = cross or moe
+    plain: Kind = "dense"
+    return [*[plain] * (layers - count), *[special] * count]
 
 
 def _tail(rank: RankMemory) -> BlockProgram:
@@ -219,5 +221,3 @@ def _tail(rank: RankMemory) -> BlockProgram:
     width = job.widths.compute if job.strategy.fsdp2 and job.shards.weights > 1 else job.widths.gradient
     saved = rank.saved.outside_blocks_bytes
     return record_tail(context, rank.stage, rank.loss, logits=logits, gradient_width=width, saved_bytes=saved)
-
-

@@ -5,7 +5,7 @@ from ..activations import LossBytes
 from ..activations.layer_context import LayerContext
 from .block import GRADIENT, INPUT, BlockProgram
 from .linear import Weight, Writer, linear, norm
-from .recorder import Recorder, Tensor
+from .recorder import SMALLEST_BYTES, Recorder, Tensor
 
 
 def record_tail(
@@ -24,7 +24,8 @@ def record_tail(
     rec = Recorder(3)
     w = Writer(rec=rec, context=context, gradient_width=gradient_width)
     arch = context.arch
-    x = Tensor(INPUT, round(context.widths.residual * arch.hidden * w.tokens / context.residual_ranks))
+    residual = context.widths.residual * arch.hidden * w.tokens / context.residual_ranks
+    x = Tensor(INPUT, max(SMALLEST_BYTES, round(residual)))
     y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0)
     weight = _head_weight(stage)
     output, head_back = linear(w, y, weight, arch.hidden, logits / max(1, w.tokens))
@@ -41,6 +42,7 @@ def record_tail(
         backward=tuple(backward),
         slots=rec.slots,
         gradients=tuple(w.gradients),
+        selected=frozenset(),
         casts=(),
         saved_bytes=round(saved_bytes),
         begins=begins,
@@ -94,5 +96,3 @@ def _sizes(total: float, piece: int) -> list[float]:
 
 def _pieces(rec: Recorder, total: float, piece: int) -> list[Tensor]:
     return [rec.new(size) for size in _sizes(total, piece)]
-
-

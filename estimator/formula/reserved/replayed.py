@@ -1,0 +1,41 @@
+"""Bytes that the allocator holds beyond what is allocated at the peak, from a replay of two steps."""
+
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from ..rank_memory import RankMemory
+from .machine import Machine
+from .steps import TrainingRun
+
+_KEPT = 512
+_known: OrderedDict[Any, int] = OrderedDict()
+"""Results of the last replays, by all that they depend on: screens ask for the same job again and again."""
+
+
+def replayed_slack(rank: RankMemory) -> int:
+    """Return the highest reserved bytes of two training steps, less their highest allocated bytes.
+
+    The two need not be of one moment: what a phase has reserved stays reserved, since nobody calls ``empty_cache``.
+
+    Args:
+        rank: of a job that trains.
+    """
+    job = rank.job
+    settings = msgspec.json.encode((job.training, job.lora, job.parallel, job.software, job.model.attention))
+    key = settings, rank.stage, rank.arch, job.optimizer, rank.tied
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = _replayed_slack(rank)
+        if len(_known) > _KEPT:
+            _known.popitem(last=False)
+    return found
+
+
+def _replayed_slack(rank: RankMemory) -> int:
+    machine = Machine()
+    run = TrainingRun(rank, machine)
+    run.load()
+    run.train()
+    return machine.allocator.reserved - machine.allocator.peak_allocated
