@@ -93,10 +93,10 @@ def estimate(
             if isinstance(arch, CannotTellError) and model.source != "code":
                 raise CannotTellError(f"{arch.message} ({error.message})") from None
             remarks.append(f"The step was not traced: {error.message}.")
-    settings = allocator_settings(os.environ if environ is None else environ)
-    if settings and settings[1].strip():
-        remarks.append(f"The allocator has its default settings: only traced steps apply {settings[0]}.")
-    budget = _closed_form(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
+    if conf and conf.strip():
+        remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
+    budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = with_other_models(budget, _held_models(job, arch, environ))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
@@ -261,6 +261,7 @@ def _closed_form(
     *,
     method: MethodChoice,
     gpu: Gpu | None,
+    conf: str | None,
     python: str | None,
     progress: Callable[[str], None] | None,
 ) -> Budget:
@@ -274,13 +275,13 @@ def _closed_form(
                 model, job.model.task, lora=lora, places=job.training.trainable is not None, python=python
             )
             shape = _architecture_of_built(job, model, arch, counted)
-            return _with_own_optimizer(job, shape, counted, gpu=gpu, python=python, progress=progress)
+            return _with_own_optimizer(job, shape, counted, gpu=gpu, conf=conf, python=python, progress=progress)
         except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise
     if isinstance(arch, CannotTellError):
         raise arch
-    return closed_form(job, arch, count_parameters(arch), gpu=gpu)
+    return closed_form(job, arch, count_parameters(arch), gpu=gpu, conf=conf)
 
 
 def _with_own_optimizer(
@@ -289,6 +290,7 @@ def _with_own_optimizer(
     counted: Inventory,
     *,
     gpu: Gpu | None,
+    conf: str | None,
     python: str | None,
     progress: Callable[[str], None] | None,
 ) -> Budget:
@@ -298,11 +300,11 @@ def _with_own_optimizer(
     try:
         optimizer = exact_optimizer(job, counted, python=python)
     except CannotTellError as error:
-        budget = closed_form(job, arch, counted, method="exact", gpu=gpu)
+        budget = closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
         return replace(budget, warnings=(*budget.warnings, f"Its states were not counted: {error.message}."))
     if optimizer is None:
-        return closed_form(job, arch, counted, method="exact", gpu=gpu)
-    budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules)
+        return closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
+    budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules, conf=conf)
     return replace(budget, assumptions=(*budget.assumptions, optimizer.assumption))
 
 

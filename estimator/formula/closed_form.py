@@ -33,6 +33,7 @@ def closed_form(
     optimizer: Optimizer | None = None,
     doubts: bool = True,
     replayed: bool = True,
+    conf: str | None = None,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -46,6 +47,7 @@ def closed_form(
         doubts: with a range that allows for what is not known about which parameters train.
         optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
         replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
+        conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
@@ -56,7 +58,7 @@ def closed_form(
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [
-        peak_with_range(rank, highest_phase(each), inventory, replayed=replayed)
+        peak_with_range(rank, highest_phase(each), inventory, phases=each, replayed=replayed, conf=conf)
         for rank, each in zip(ranks, phases, strict=True)
     ]
     about_trained = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()

@@ -1,28 +1,42 @@
 """From the allocated bytes of the peak to what NVML shows: the allocator's slack, and the range of uncertainty."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from ..budget import Peak, Phase
+from ..budget import Peak, Phase, Span
 from ..common import MIB
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
+from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
-from .ranges import FORMULA, DoubtfulBytes, doubts_of, figure_ranges
+from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges
 from .rank_memory import RankMemory
 from .reserved import replayed_slack
 
 _SEGMENT_BYTES = 2 * MIB
 """The allocator takes whole segments from CUDA."""
 _DEFAULT_SLACK = 0.03
+_TOO_MANY = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1])
+"""Share by which the true count lies below an approximate one, which may be too high by ``UNKNOWN_FAMILY_ERROR``."""
 
 
-def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory, *, replayed: bool = True) -> Peak:
+def peak_with_range(
+    rank: RankMemory,
+    phase: Phase,
+    inventory: Inventory,
+    *,
+    phases: tuple[Phase, ...] = (),
+    replayed: bool = True,
+    conf: str | None = None,
+) -> Peak:
     """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound.
 
     Args:
         rank: the rank.
         phase: its highest phase.
         inventory: the model's parameters.
+        phases: all of its phases.
         replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
+        conf: the allocator's settings; None: those that the job's framework makes.
 
     vLLM allocates its share at once and keeps it, which adds neither slack nor doubt but for its CUDA graphs. The cache
     of transformers' generation grows by a token at a time: blocks that it has outgrown stay with the allocator.
@@ -31,7 +45,7 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory, *, rep
     beside = whole.components.total_bytes - components.total_bytes
     phase = replace(phase, components=components)
     allocated = phase.allocated_bytes
-    slack = _slack_bytes(rank, phase, replayed=replayed)
+    slack = _slack_bytes(rank, phase, replayed=replayed, conf=conf)
     reserved = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
     device = reserved + phase.outside_bytes
     states, counted = rank.states, phase.components.optimizer
@@ -39,20 +53,21 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory, *, rep
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
     outgrown = rank.generation_cache if phase.name == "generation" else 0
+    more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
     approximate = inventory.count == "approximate"
     ranges = figure_ranges(
         DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes),
-        doubts_of(rank.job),
+        doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent),
         FORMULA,
         allocated=allocated + beside,
         reserved=reserved + beside,
         device=device + beside,
         exact=not approximate,
-        # the true count lies below an approximate one by as much as UNKNOWN_FAMILY_ERROR states that this is too high
-        too_many=1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1]),
+        too_many=_TOO_MANY,
         less=fewer,
         more=more,
+        others=_spans_of_others(rank, whole, phases, inventory),
     )
     return Peak(
         phase=phase.name,
@@ -67,7 +82,27 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory, *, rep
     )
 
 
-def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool) -> int:
+def _spans_of_others(
+    rank: RankMemory, highest: Phase, phases: tuple[Phase, ...], inventory: Inventory
+) -> Iterator[Span]:
+    """Yield the ranges of what is allocated in the other phases: with larger errors, one of them may be the highest."""
+    doubts = doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent)
+    for phase in phases:
+        if phase is highest:
+            continue
+        parts, allocated = rank.with_vllm(phase.components, phase.name, sign=-1), phase.allocated_bytes
+        found = DoubtfulBytes.of(parts, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+        yield allocated_span(
+            found,
+            doubts,
+            FORMULA,
+            allocated=allocated,
+            exact=inventory.count != "approximate",
+            too_many=_TOO_MANY,
+        )
+
+
+def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool, conf: str | None) -> int:
     """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
 
     FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes): a unit that is freed serves again
@@ -78,7 +113,7 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool) -> int:
     guessed = _guessed_slack(rank, phase)
     if not replayed:
         return guessed
-    slack = replayed_slack(rank)
+    slack = replayed_slack(rank, conf)
     return slack if rank.job.strategy.slack is None else max(slack, guessed)
 
 

@@ -1,16 +1,16 @@
 """The traced budget: what torch allocated in a traced step, with the memory that tracing cannot see."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Timeline
+from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
 from ..common import CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
-from ..formula.ranges import TRACED, DoubtfulBytes, doubts_of, figure_ranges
+from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel
+from ..model import Architecture, ResolvedModel, has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
@@ -73,17 +73,18 @@ def traced_budget(
         InputError: ``python`` does not exist.
         CannotTellError: no interpreter can run it, or tracing does not support the job.
     """
-    variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
+    resolved = resolve_job(job)
+    set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     hint = _FORMULA_HINT if arch else ""
     trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
-    resolved = resolve_job(job)
     overhead = _overhead(resolved, gpu)
     phases = tuple(_phase(name, trace.phases[name], overhead) for name in _PHASES if name in trace.phases)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
     capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
-    peak = _peak(resolved, highest, reserved.peak + overhead.workspace)
+    doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
+    peak = _peak(phases, highest, reserved.peak + overhead.workspace, doubts)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -97,7 +98,7 @@ def traced_budget(
             f"Two steps were traced with {versions}.",
             *assumptions(resolved, arch, gpu),
             *_trained_assumption(job, trace),
-            *allocator_assumptions(variable, reserved),
+            *allocator_assumptions(set_by, reserved),
         ),
         warnings=(
             *warnings(resolved, arch, None),
@@ -142,16 +143,23 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
 
 
-def _peak(job: ResolvedJob, phase: Phase, reserved: int) -> Peak:
+def _peak(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts) -> Peak:
     """Return the peak with the ranges of its figures."""
-    allocated = phase.allocated_bytes
+    allocated, outside = highest.allocated_bytes, highest.outside_bytes
     reserved = max(reserved, allocated)
-    device = reserved + phase.outside_bytes
-    doubtful = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes)
-    ranges = figure_ranges(doubtful, doubts_of(job), TRACED, allocated=allocated, reserved=reserved, device=device)
+    device = reserved + outside
+    ranges = figure_ranges(
+        DoubtfulBytes.of(highest.components, allocated=allocated, reserved=reserved, outside=outside),
+        doubts,
+        TRACED,
+        allocated=allocated,
+        reserved=reserved,
+        device=device,
+        others=[_allocated_span(phase, doubts) for phase in phases if phase is not highest],
+    )
     return Peak(
-        phase=phase.name,
-        components=phase.components,
+        phase=highest.name,
+        components=highest.components,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=device,
@@ -160,6 +168,12 @@ def _peak(job: ResolvedJob, phase: Phase, reserved: int) -> Peak:
         allocated_range=ranges.allocated,
         reserved_range=ranges.reserved,
     )
+
+
+def _allocated_span(phase: Phase, doubts: Doubts) -> Span:
+    allocated = phase.allocated_bytes
+    found = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+    return allocated_span(found, doubts, TRACED, allocated=allocated)
 
 
 def _timeline(trace: Trace, reserved: ReservedMemory, overhead: _Overhead) -> Timeline:

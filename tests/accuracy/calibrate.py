@@ -2,9 +2,10 @@
 
 A range rests on shares by which the bytes in doubt may be wrong (``estimator/formula/ranges``). For a row, the share
 that a source of doubt needs is the one with which the measured figure lies just within the range, the other shares
-being known: steps first, from allocated bytes; then the allocator, from reserved bytes and the device's; context and
-NCCL from figures of their own. The share of a source of doubt is the quantile of what its rows need. Every repository
-that published figures counts alike, however many, since its rows share their errors.
+being known: steps first, from allocated bytes; then the allocator, from reserved bytes and the device's. The share of
+a source of doubt is the quantile of what its rows need. Every repository that published figures counts alike, however
+many, since its rows share their errors. Shares of what is outside of torch's allocator are not derived: its few figures
+are what its rules were made of.
 """
 
 import argparse
@@ -13,42 +14,44 @@ from dataclasses import replace
 from math import sqrt
 from typing import TypeVar
 
-from accuracy_cases import Figure, Part
+from accuracy_cases import Figure
 from predictions import Result, predict_all
 
+from vramtop.estimator.budget.budget import Phase
 from vramtop.estimator.budget.span import Span
 from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES, TRACED, Calibration
 from vramtop.estimator.formula.ranges.doubts import Doubts, doubts_of
-from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, figure_ranges
+from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, allocated_span, figure_ranges
 from vramtop.estimator.job.resolved_job import resolve_job
 
 LEVEL = 0.9
 """Share of the figures that ranges should hold."""
 _LEAST = 0.02
 """No share is smaller: rows that need less are right by luck."""
+PRIOR = Calibration(
+    step={"checked": 0.1, "adapters": 0.15, "framework": 0.2, "compiled": 0.3, "shape": 0.4, "recurrent": 1.0},
+    allocator={"plain": 0.5, "fsdp2": 0.5, "fsdp1": 1.0, "other": 1.0},
+    context=FORMULA.context,
+    nccl=FORMULA.nccl,
+)
+"""What is assumed of a source of doubt that no row has."""
 _Doubt = TypeVar("_Doubt", bound=Hashable)
 
 
-def derive(results: Sequence[Result], known: Calibration) -> Calibration:
-    """Return the calibration that the rows yield; what they say nothing about stays as it is known."""
-    found = replace(
-        known,
-        context=_outside_share(results, "context") or known.context,
-        nccl=_outside_share(results, "nccl") or known.nccl,
-    )
-    found = replace(found, step=_shares(_of(results, "allocated"), known.step, lambda r: _doubts(r).step, _needed_step))
+def derive(results: Sequence[Result]) -> Calibration:
+    """Return the calibration that rows yield."""
+    step = _shares(_of(results, "allocated"), PRIOR.step, lambda r: _doubts(r).step, _needed_step)
+    found = replace(PRIOR, step=step)
     kept = _of(results, "reserved", "device")
-    return replace(
-        found,
-        allocator=_shares(kept, known.allocator, lambda r: _doubts(r).allocator, lambda r: _needed_kept(r, found)),
-    )
+    doubt = lambda r: _doubts(r).allocator  # noqa: E731
+    return replace(found, allocator=_shares(kept, PRIOR.allocator, doubt, lambda r: _needed_kept(r, found)))
 
 
-def leave_one_out(results: Sequence[Result], known: Calibration) -> dict[str, Span | None]:
+def leave_one_out(results: Sequence[Result]) -> dict[str, Span | None]:
     """Return the range of each row, by id, from a calibration without any figure of its repository."""
     spans: dict[str, Span | None] = {}
     for repository in sorted({result.case.repository for result in results}):
-        calibration = derive([result for result in results if result.case.repository != repository], known)
+        calibration = derive([result for result in results if result.case.repository != repository])
         own = (result for result in results if result.case.repository == repository)
         spans |= {result.case.id: span_with(result, calibration) for result in own}
     return spans
@@ -115,21 +118,28 @@ def _span(result: Result, calibration: Calibration) -> Span | None:
         allocated=peak.allocated_bytes,
         reserved=peak.reserved_bytes,
         device=peak.device_bytes,
+        others=[_phase_span(result, phase, calibration) for phase in result.budget.phases if phase.name != peak.phase],
     )
     return {"allocated": ranges.allocated, "reserved": ranges.reserved, "device": ranges.device}[figure]
 
 
+def _phase_span(result: Result, phase: Phase, calibration: Calibration) -> Span:
+    allocated = phase.allocated_bytes
+    found = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+    return allocated_span(found, _doubts(result), calibration, allocated=allocated)
+
+
 def _shares(
     results: Sequence[Result],
-    known: dict[_Doubt, float],
+    prior: dict[_Doubt, float],
     doubt: Callable[[Result], _Doubt],
     needed: Callable[[Result], float],
 ) -> dict[_Doubt, float]:
-    """Return the share of each source of doubt; one without rows has that of all rows, or the known one if larger."""
+    """Return the share of each source of doubt; one without rows has that of all rows, or the prior one if larger."""
     pairs = [(doubt(result), result.case.repository, needed(result)) for result in results]
     pooled = quantile((source, value) for _, source, value in pairs) if pairs else 0.0
     found = {}
-    for name, old in known.items():
+    for name, old in prior.items():
         own = [(source, value) for each, source, value in pairs if each == name]
         found[name] = max(_LEAST, quantile(own)) if own else max(old, pooled)
     return {name: round(share, 3) for name, share in found.items()}
@@ -149,19 +159,13 @@ def _needed_kept(result: Result, calibration: Calibration) -> float:
     return sqrt(max(0.0, result.error_bytes**2 - rest)) / max(1, _bytes(result).allocator)
 
 
-def _outside_share(results: Iterable[Result], part: Part) -> float | None:
-    """Return the share of a component outside of torch's allocator, by its own figures; None without any."""
-    errors = [(r.case.source, abs(r.error_bytes) / max(1, r.predicted_bytes)) for r in results if r.case.part == part]
-    return round(max(_LEAST, quantile(errors)), 3) if errors else None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the calibrations as they belong into ``calibration.py``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=("formula", "traced"), default="formula")
     options = parser.parse_args(arguments)
     results, _ = predict_all("auto" if options.method == "traced" else "formula")
-    print(derive(results, TRACED if options.method == "traced" else FORMULA))
+    print(derive([result for result in results if (result.budget.method == "traced") == (options.method == "traced")]))
     return 0
 
 

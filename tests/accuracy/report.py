@@ -19,7 +19,6 @@ from predictions import Result, predict_all
 from vramtop.estimator.budget.span import Span
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import MethodChoice
-from vramtop.estimator.formula.ranges.calibration import FORMULA, TRACED
 
 Spans = Mapping[str, Span | None]
 """Ranges by the id of their row."""
@@ -90,7 +89,7 @@ def left_out_spans(results: Sequence[Result]) -> Spans:
     """Return the range of each row from a calibration without its repository, traced rows and others on their own."""
     traced = [result for result in results if result.budget.method == "traced"]
     others = [result for result in results if result.budget.method != "traced"]
-    return {**leave_one_out(traced, TRACED), **leave_one_out(others, FORMULA)}
+    return {**leave_one_out(traced), **leave_one_out(others)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,14 +10,18 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .calibration import FORMULA as FORMULA, TRACED as TRACED
-    from .doubts import doubts_of as doubts_of
-    from .spans import DoubtfulBytes as DoubtfulBytes, figure_ranges as figure_ranges
+    from .doubts import Doubts as Doubts, doubts_of as doubts_of
+    from .spans import (
+        DoubtfulBytes as DoubtfulBytes,
+        allocated_span as allocated_span,
+        figure_ranges as figure_ranges,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "calibration": "FORMULA TRACED",
-            "doubts": "doubts_of",
-            "spans": "DoubtfulBytes figure_ranges",
+            "doubts": "Doubts doubts_of",
+            "spans": "allocated_span DoubtfulBytes figure_ranges",
         },
     )

@@ -12,7 +12,7 @@ COUNT_SHARE = 0.002
 """Relative error of weights, gradients and optimizer states whose parameters were counted exactly."""
 APPROXIMATE_COUNT_SHARE = 0.1
 """Relative error upwards of an approximate count; downwards it is ``UNKNOWN_FAMILY_ERROR``."""
-SMALL_BYTES = 48 * MIB
+SMALL_BYTES = 24 * MIB
 """What no estimate is finer than: rounding of the allocator, small tensors, buffers of the data."""
 
 
@@ -31,14 +31,14 @@ class Calibration:
 
 
 FORMULA = Calibration(
-    step={"checked": 0.15, "framework": 0.25, "compiled": 0.4, "hybrid": 1.0},
+    step={"checked": 0.15, "adapters": 0.25, "framework": 0.25, "compiled": 0.4, "shape": 0.4, "recurrent": 1.0},
     allocator={"plain": 1.0, "fsdp2": 1.0, "fsdp1": 1.5, "other": 1.0},
-    context=0.1,
-    nccl=0.5,
+    context=0.3,
+    nccl=1.0,
 )
 TRACED = Calibration(
-    step={"checked": 0.1, "framework": 0.25, "compiled": 0.4, "hybrid": 0.2},
+    step={"checked": 0.1, "adapters": 0.2, "framework": 0.25, "compiled": 0.4, "shape": 0.1, "recurrent": 0.5},
     allocator={"plain": 1.0, "fsdp2": 1.0, "fsdp1": 1.5, "other": 1.0},
-    context=0.1,
-    nccl=0.5,
+    context=0.3,
+    nccl=1.0,
 )

@@ -5,12 +5,14 @@ from typing import Literal
 
 from ...job import ResolvedJob
 
-StepDoubt = Literal["checked", "framework", "compiled", "hybrid"]
+StepDoubt = Literal["checked", "adapters", "framework", "compiled", "shape", "recurrent"]
 """How well a step's tensors are known.
 
-``checked``: they were compared with what autograd saves, as those of transformers and LitGPT were; ``framework``: they
-were read in the sources of another framework; ``compiled``: torch.compile decides; ``hybrid``: blocks that no rule
-describes, such as those of state-space models.
+``checked``: they were compared with what autograd saves, as those of transformers and LitGPT were; ``adapters``:
+likewise, but what adapted and quantized layers save depends on dtypes and dropout, which few jobs state; ``framework``:
+they were read in the sources of another framework; ``compiled``: torch.compile decides; ``shape``: the family has no
+rules, and is counted as a decoder of its shape; ``recurrent``: blocks are no attention, which no rule describes, and
+which a trace runs without their fused kernels.
 """
 AllocatorDoubt = Literal["plain", "fsdp2", "fsdp1", "other"]
 """Whose streams the allocator serves: one only (``plain``), those of FSDP, or of another library."""
@@ -24,22 +26,26 @@ class Doubts:
     allocator: AllocatorDoubt
 
 
-def doubts_of(job: ResolvedJob, *, hybrid: bool = False) -> Doubts:
+def doubts_of(job: ResolvedJob, *, known_family: bool = True, recurrent: bool = False) -> Doubts:
     """Return the sources of doubt of a job.
 
     Args:
         job: the job.
-        hybrid: the model has blocks that the rules do not know.
+        known_family: rules describe the blocks of the model's family, or its own code was traced.
+        recurrent: blocks of the model are recurrent.
     """
-    return Doubts(step=_step_doubt(job, hybrid), allocator=_allocator_doubt(job))
+    return Doubts(
+        step="recurrent" if recurrent else _step_doubt(job) if known_family else "shape",
+        allocator=_allocator_doubt(job),
+    )
 
 
-def _step_doubt(job: ResolvedJob, hybrid: bool) -> StepDoubt:
-    if hybrid:
-        return "hybrid"
+def _step_doubt(job: ResolvedJob) -> StepDoubt:
     if job.training.compile:
         return "compiled"
-    return "framework" if job.framework.activation_uncertainty else "checked"
+    if job.framework.activation_uncertainty:
+        return "framework"
+    return "checked" if job.lora is None else "adapters"
 
 
 def _allocator_doubt(job: ResolvedJob) -> AllocatorDoubt:

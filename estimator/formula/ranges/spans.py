@@ -1,5 +1,6 @@
 """Ranges of what is allocated, what is reserved, and what the device shows: independent errors, added as squares."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import hypot
 
@@ -55,6 +56,20 @@ class Ranges:
     device: Span
 
 
+def allocated_span(
+    bytes_: DoubtfulBytes,
+    doubts: Doubts,
+    calibration: Calibration,
+    *,
+    allocated: int,
+    exact: bool = True,
+    too_many: float = COUNT_SHARE,
+) -> Span:
+    """Return the range of the allocated bytes of one phase; the arguments are those of ``figure_ranges``."""
+    below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
+    return _span(allocated, below, above)
+
+
 def figure_ranges(
     bytes_: DoubtfulBytes,
     doubts: Doubts,
@@ -67,6 +82,7 @@ def figure_ranges(
     too_many: float = COUNT_SHARE,
     less: int = 0,
     more: int = 0,
+    others: Iterable[Span] = (),
 ) -> Ranges:
     """Return the ranges of an estimate.
 
@@ -81,20 +97,39 @@ def figure_ranges(
         too_many: share of the states by which an approximate count may be too high.
         less: bytes that may be missing, beside all errors.
         more: bytes that may be needed beside all errors.
+        others: ranges of the allocated bytes of other phases, any of which may turn out to be the highest.
     """
-    step = calibration.step[doubts.step] * bytes_.step
-    below = hypot(step, SMALL_BYTES, (COUNT_SHARE if exact else too_many) * bytes_.states)
-    above = below if exact else hypot(step, SMALL_BYTES, APPROXIMATE_COUNT_SHARE * bytes_.states)
+    below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
     kept = calibration.allocator[doubts.allocator] * bytes_.allocator
     outside = hypot(calibration.context * bytes_.context, calibration.nccl * bytes_.nccl)
-    ours = _span(allocated, below, above, less, more)
+    ours, least = _span(allocated, below, above), 0
+    for other in others:
+        more = max(more, other.high_bytes - ours.high_bytes)
+        least = max(least, min(allocated, other.low_bytes))
+    ours = ours.raised(least).moved(0, less=less, more=more)
     least = ours.low_bytes  # nothing is reserved that is less than what is allocated
     return Ranges(
         ours,
-        _span(reserved, hypot(below, kept), hypot(above, kept), less, more).raised(least),
-        _span(device, hypot(below, kept, outside), hypot(above, kept, outside), less, more).raised(least),
+        _span(reserved, hypot(below, kept), hypot(above, kept)).moved(0, less=less, more=more).raised(least),
+        _span(device, hypot(below, kept, outside), hypot(above, kept, outside))
+        .moved(0, less=less, more=more)
+        .raised(least),
     )
 
 
-def _span(figure: int, below: float, above: float, less: int, more: int) -> Span:
-    return Span(max(0, figure - round(below) - less), figure + round(above) + more)
+def _step_errors(
+    bytes_: DoubtfulBytes, doubts: Doubts, calibration: Calibration, *, exact: bool, too_many: float
+) -> tuple[float, float]:
+    """Return how far the allocated bytes may lie below and above the expected ones."""
+    step = calibration.step[doubts.step] * bytes_.step
+    if exact:
+        error = hypot(step, SMALL_BYTES, COUNT_SHARE * bytes_.states)
+        return error, error
+    return (
+        hypot(step, SMALL_BYTES, too_many * bytes_.states),
+        hypot(step, SMALL_BYTES, APPROXIMATE_COUNT_SHARE * bytes_.states),
+    )
+
+
+def _span(figure: int, below: float, above: float) -> Span:
+    return Span(max(0, figure - round(below)), figure + round(above))

@@ -10,18 +10,17 @@ from .recorder import RELEASE, Op
 
 SLOTS = 1024
 """Keys per block: more than a program has slots."""
-_SETTINGS = AllocatorSettings()
 
 
 class Machine:
     """A rank's allocator.
 
     Args:
-        settings: of the allocator; None: torch's defaults.
+        settings: of the allocator.
     """
 
-    def __init__(self, settings: AllocatorSettings | None = None) -> None:
-        self.allocator = CachingAllocator(settings or _SETTINGS)
+    def __init__(self, settings: AllocatorSettings) -> None:
+        self.allocator = CachingAllocator(settings)
         self._keys = count(-1, -1)
 
     def take(self, size: float, stream: int = 0) -> int:

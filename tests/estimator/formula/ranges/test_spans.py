@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget import Budget, Components, Span
+from vramtop.estimator.budget import Budget, Components, Peak, Span
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.ranges import FORMULA, DoubtfulBytes, figure_ranges
 from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, SMALL_BYTES
-from vramtop.estimator.formula.ranges.doubts import Doubts
+from vramtop.estimator.formula.ranges.doubts import Doubts, StepDoubt
 from vramtop.estimator.job import job_from_mapping
 
 GIB = 2**30
@@ -100,3 +100,46 @@ def test_ranges_are_part_of_the_json() -> None:
     old["peak"] = {name: size for name, size in old["peak"].items() if not name.endswith("_range")}
     peak = Budget.from_json(old).peak
     assert peak == replace(before.peak, allocated_range=None, reserved_range=None)
+
+
+MAMBA = {"mamba_d_state": 16, "mamba_expand": 2}
+
+
+SHAPE = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "intermediate_size": 8192}
+FIELDS = [({}, "shape"), (MAMBA, "recurrent"), ({"layer_types": ["conv"]}, "recurrent")]
+
+
+def shaped(fields: dict[str, Any], family: str, **training: Any) -> Peak:
+    config = {**SHAPE, "vocab_size": 32000, "model_type": family, **fields}
+    return budget(model={"config": config}, training={"optimizer": "adamw-fused", **training}).peak
+
+
+@pytest.mark.parametrize(("fields", "doubt"), FIELDS)
+def test_a_family_without_rules_has_a_range_as_wide_as_the_error_of_its_shape(
+    fields: dict[str, Any], doubt: StepDoubt
+) -> None:
+    peak, known = (shaped(fields, family, micro_batch=16) for family in ("brandnew", "llama"))
+    assert peak.allocated_range is not None
+    assert known.allocated_range is not None
+    step = peak.components.activations + peak.components.logits
+    assert peak.allocated_range.high_bytes - peak.allocated_bytes >= FORMULA.step[doubt] * step
+    assert known.allocated_range.high_bytes - known.allocated_bytes < FORMULA.step[doubt] * step
+
+
+def test_a_phase_that_may_turn_out_to_be_the_highest_widens_the_range() -> None:
+    """The optimizer step of a state-space model is the expected peak, but its activations are hardly known."""
+    found = budget(model={"config": {**SHAPE, **MAMBA, "vocab_size": 32000, "model_type": "brandnew"}})
+    backward = found.phase("backward")
+    assert found.peak.phase == "optimizer step"
+    assert backward is not None
+    assert found.peak.allocated_range is not None
+    doubtful = FORMULA.step["recurrent"] * (backward.components.activations + backward.components.logits)
+    assert found.peak.allocated_range.high_bytes >= backward.allocated_bytes + doubtful
+    assert found.peak.high_bytes >= found.peak.allocated_range.high_bytes
+
+
+def test_the_peak_is_no_lower_than_a_phase_that_is_certain() -> None:
+    others = [Span(30 * GIB, 32 * GIB)]
+    ranges = figure_ranges(BYTES, Doubts("recurrent", "plain"), FORMULA, **FIGURES, others=others)
+    assert ranges.allocated.low_bytes == 30 * GIB
+    assert ranges.reserved.low_bytes >= 30 * GIB
