@@ -4,18 +4,17 @@ The programs have the order and the sizes of real operations; what a block saves
 so that a part that no program has (masks, latents, relative positions) is one more tensor.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 from ...model import LocalParameters, Stage
-from ..activations.block_parts import LinearInput, linear_input_of
-from ..activations.layer_context import LayerContext
+from ..activations import LayerContext, LinearInput, linear_input_of
 from .attention import attention
 from .linear import Weight, Writer, norm
 from .mlp import experts, mlp
-from .recorder import RELEASE, SMALLEST_BYTES, Op, Recorder, Tensor
+from .recorder import RELEASE, SMALLEST_BYTES, Backward, Op, Recorder, Tensor
 
 INPUT, OUTPUT, GRADIENT = 0, 1, 2
 """Slots of the block's input, which is the output of the block before it, and of the gradient of its output."""
@@ -23,6 +22,8 @@ _FIRST_SLOT = 3
 _CLOSE = 0.01
 Kind = Literal["dense", "moe", "cross"]
 """``cross``: a decoder's block with cross attention."""
+Body = Callable[[Tensor], tuple[Tensor, Backward]]
+"""Attention, MLP or experts: releases its input; returns its output, and its backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,69 +121,106 @@ def selective_programs(plain: BlockProgram, graph: BlockProgram) -> tuple[BlockP
 
 def _record(w: Writer, weights: BlockWeights, kind: Kind, filler: float) -> tuple[list[Op], list[Op], int]:
     rec, context = w.rec, w.context
-    arch = context.arch
-    residual = max(SMALLEST_BYTES, context.widths.residual * arch.hidden * w.tokens / context.residual_ranks)
+    residual = max(SMALLEST_BYTES, context.widths.residual * context.arch.hidden * w.tokens / context.residual_ranks)
     x = Tensor(INPUT, round(residual))
-    scale = context.parts.norms > 0
-    y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=scale)
     extra = rec.new(filler)  # of no bytes where nothing is missing: slots are numbered alike
-    parallel = arch.parallel_residual
-    middle, second_back, cross_back = x, None, None
-    if parallel:
-        z = y.keep() if arch.norms_per_layer == 1 else None
-        if z is None:
-            z, second_back = norm(w, x, arch.hidden / context.residual_ranks, trained=scale)
-        a, attention_back = attention(w, y, weights.attention_in, weights.attention_out)
+    halves: list[Body] = [lambda y: attention(w, y, weights.attention_in, weights.attention_out)]
+    if kind == "cross":
+        halves *= 2
+    halves.append(lambda y: _mlp(w, y, weights, kind))
+    if context.arch.parallel_residual:
+        output, backward = _parallel(w, x, halves)
     else:
-        a, attention_back = attention(w, y, weights.attention_in, weights.attention_out)
-        middle = rec.new(residual)
-        rec.drop(a, x)
-        if kind == "cross":
-            y, cross_norm = norm(w, middle, arch.hidden, trained=scale)
-            a, cross_attention = attention(w, y, weights.attention_in, weights.attention_out)
-            total = rec.new(residual)
-            rec.drop(a, middle)
-            middle, cross_back = total, (cross_norm, cross_attention)
-        z, second_back = norm(w, middle, arch.hidden / context.residual_ranks, trained=scale)
-    if kind == "moe":
-        m, mlp_back = experts(
-            w, z, weights.gate_up, weights.down, trained=weights.experts_trained, shared=weights.shared
-        )
-    else:
-        m, mlp_back = mlp(w, z, weights.mlp_in, weights.mlp_out, arch.mlp_size)
-    output = Tensor(OUTPUT, round(residual))
-    rec.ops.append((OUTPUT, output.size, 0))
-    rec.drop(m)
-    if parallel:
-        rec.drop(a)
-    rec.drop(middle)
-    forward = rec.ops
+        backwards = []
+        output = x
+        for half in halves:
+            output, back = _half(w, output, half)
+            backwards.append(back)
+
+        def backward(gradient: Tensor) -> None:
+            for back in reversed(backwards):
+                back(gradient)
+
+    forward = [(OUTPUT if slot == output.slot else slot, size, stream) for slot, size, stream in rec.ops]
     live = _live(forward)
     # an fp32 residual stream is saved by the norm that reads it: the output stands for the input
     kept = sum(size for slot, size in live.items() if slot != OUTPUT or INPUT not in _released(forward))
     kept -= sum(tensor.size for tensor in w.casts) + _cast_bytes(w, weights, kind)
     rec.ops = []
-    gradient = Tensor(GRADIENT, round(residual))
-    compute = w.compute * arch.hidden * w.tokens
     if w.graph:
-        _half_backward(w, gradient, compute, mlp_back, second_back)
-        if cross_back is not None:
-            _half_backward(w, gradient, compute, cross_back[1], cross_back[0])
-        _half_backward(w, gradient, compute, attention_back, norm_back)
+        backward(Tensor(GRADIENT, output.size))
         rec.drop(extra)
         for elements, adapter in weights.rest:
             w.gradient(elements, context.widths.adapter if adapter else w.gradient_width)
     return forward, rec.ops, round(kept)
 
 
-def _half_backward(w: Writer, gradient: Tensor, compute: float, body, norm_back) -> None:  # type: ignore[no-untyped-def]
-    """Run one half of a block backward; its input's gradient is added to the residual stream's."""
-    rec = w.rec
-    passing = rec.new(compute) if round(compute) != gradient.size else gradient.keep()
-    found = body(passing)
-    if norm_back is not None:
-        found = norm_back(found)
-    rec.add_into(gradient, found)
+def _mlp(w: Writer, x: Tensor, weights: BlockWeights, kind: Kind) -> tuple[Tensor, Backward]:
+    if kind != "moe":
+        return mlp(w, x, weights.mlp_in, weights.mlp_out, w.context.arch.mlp_size)
+    return experts(w, x, weights.gate_up, weights.down, trained=weights.experts_trained, shared=weights.shared)
+
+
+def _half(w: Writer, x: Tensor, body: Body) -> tuple[Tensor, Callable[[Tensor], None]]:
+    """Return the output of half a block, and its backward pass, which adds to the residual stream's gradient.
+
+    The norm comes before the body, with four norms per layer after it too; an encoder's comes after the sum.
+    """
+    rec, context = w.rec, w.context
+    arch = context.arch
+    size, trained = arch.hidden / context.residual_ranks, context.parts.norms > 0
+    if not arch.causal and arch.norm == "layer" and not arch.encoder_decoder:
+        found, body_back = body(x.keep())
+        total = rec.new(x.size)
+        rec.drop(found, x)
+        output, norm_back = norm(w, total, size, trained=trained)
+        rec.drop(total)
+
+        def after_sum(gradient: Tensor) -> None:
+            inner = norm_back(gradient.keep())
+            rec.drop(rec.add_into(inner, body_back(rec.cast_copy(inner, found.size))))
+
+        return output, after_sum
+    y, first_back = norm(w, x, size, trained=trained)
+    found, body_back = body(y)
+    last_back: Backward | None = None
+    if arch.norms_per_layer == 4:
+        normed, last_back = norm(w, found, size, trained=trained)
+        rec.drop(found)
+        found = normed
+    output = rec.new(x.size)
+    rec.drop(found, x)
+
+    def backward(gradient: Tensor) -> None:
+        passing = rec.cast_copy(gradient, found.size)
+        if last_back is not None:
+            passing = last_back(passing)
+        rec.add_into(gradient, first_back(body_back(passing)))
+
+    return output, backward
+
+
+def _parallel(w: Writer, x: Tensor, halves: Sequence[Body]) -> tuple[Tensor, Callable[[Tensor], None]]:
+    """Return the output of a block whose attention and MLP read the same input, and its backward pass."""
+    rec, arch = w.rec, w.context.arch
+    size, trained = arch.hidden / w.context.residual_ranks, w.context.parts.norms > 0
+    y, norm_back = norm(w, x, size, trained=trained)
+    z, second_back = (y.keep(), None) if arch.norms_per_layer == 1 else norm(w, x, size, trained=trained)
+    first, first_body = halves[0](y)
+    second, second_body = halves[1](z)
+    output = rec.new(x.size)
+    rec.drop(first, second, x)
+
+    def backward(gradient: Tensor) -> None:
+        inner = second_body(rec.cast_copy(gradient, second.size))
+        if second_back is not None:
+            rec.add_into(gradient, second_back(inner))
+            inner = first_body(rec.cast_copy(gradient, first.size))
+        else:
+            inner = rec.add_into(inner, first_body(rec.cast_copy(gradient, first.size)))
+        rec.add_into(gradient, norm_back(inner))
+
+    return output, backward
 
 
 def _without_input(ops: Iterable[Op]) -> list[Op]:

@@ -8,7 +8,7 @@ autocast an input in another dtype, a weight and a weight gradient are cast, eac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..activations.layer_context import LayerContext
+from ..activations import LayerContext
 from .recorder import SMALLEST_BYTES, Backward, Recorder, Tensor
 
 

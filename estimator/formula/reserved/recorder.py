@@ -70,6 +70,10 @@ class Recorder:
         self.drop(one, other)
         return total
 
+    def cast_copy(self, tensor: Tensor, size: float) -> Tensor:
+        """Return the tensor in another dtype, or itself once more; the caller's reference stays."""
+        return tensor.keep() if round(size) == tensor.size else self.new(size)
+
     def cast(self, tensor: Tensor, size: float) -> Tensor:
         """Cast to another dtype; a cast to the same one is the tensor itself."""
         if round(size) == tensor.size:

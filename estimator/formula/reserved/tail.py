@@ -1,8 +1,7 @@
 """What follows the blocks as a program: final norm, head and loss."""
 
 from ...model import Stage
-from ..activations import LossBytes
-from ..activations.layer_context import LayerContext
+from ..activations import LayerContext, LossBytes
 from .block import GRADIENT, INPUT, BlockProgram
 from .linear import Weight, Writer, linear, norm
 from .recorder import SMALLEST_BYTES, Recorder, Tensor
