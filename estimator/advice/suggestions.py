@@ -77,17 +77,18 @@ def suggest(
         judge: returns the verdict on a budget.
         gpus: number of GPUs that there are, for sharding the job further.
         most: maximum number of suggestions.
-        rough: a faster estimate with which candidates are found; those returned have the figures of ``estimate``.
+        rough: a faster estimate with which combinations are found; what is returned has the figures of ``estimate``.
     """
-    search = _Search(job, current, calibrated(job, current, rough or estimate), judge)
+    search = _Search(job, current, calibrated(job, current, estimate), judge)
+    combining = _Search(job, current, calibrated(job, current, rough), judge) if rough else search
     changes = candidate_changes(job, gpus=gpus)
     singles = list(_smallest_per_kind(search.estimates((change,) for change in changes)))
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
-    combined = _search_combinations(search, changes, singles, most)
+    combined = _search_combinations(combining, changes, singles, most)
     ranked = _ranked(_without_redundant(_without_repetitions([*singles, *combined])))
     if rough is not None:
-        ranked = _settled(_Search(job, current, calibrated(job, current, estimate), judge), ranked, most)
+        ranked = _settled(search, ranked, most)
     return tuple(ranked[:most])
 
 
