@@ -53,18 +53,25 @@ class Communication:
 
     def after_head_backward(self, gradients: list[int]) -> list[int]:
         """After final norm and head have run backward; return the gradients that stay until the step."""
-        return gradients
+        return self.kept(gradients)
 
     def before_block_backward(self, block: int) -> None:
         """Before a block runs backward, and before it is recomputed."""
 
     def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
         """After a block has run backward; return the gradients that stay until the step."""
-        return gradients
+        return self.kept(gradients)
 
     def after_backward(self, gradients: list[int]) -> list[int]:
         """After the embedding has run backward; return its gradients that stay until the step."""
-        return gradients
+        return self.kept(gradients)
+
+    def kept(self, gradients: list[int]) -> list[int]:
+        """Return the gradients that stay until the step: none of those that are moved to the host."""
+        if self.rank.states.gradients:
+            return gradients
+        self.machine.release(gradients)
+        return []
 
 
 class Buckets(Communication):
@@ -123,8 +130,8 @@ class ConstantBuffers(Communication):
 
     def _reduced(self, gradients: list[int]) -> list[int]:
         shards = self.rank.job.shards.gradients
-        if shards == 1 or not gradients:
-            return gradients
+        if shards == 1 or not gradients or not self.rank.states.gradients:
+            return self.kept(gradients)
         kept = [self.machine.take(self.machine.size(key) / shards) for key in gradients]
         self.machine.release(gradients)
         return kept

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from ...worker.memory.allocator_settings import AllocatorSettings
+from ..peak_moments import highest_phase, phase_peaks
 from ..rank_memory import RankMemory
 from .machine import Machine
 from .steps import TrainingRun
@@ -41,4 +42,7 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     run = TrainingRun(rank, machine)
     run.load()
     run.train()
-    return machine.allocator.reserved - machine.allocator.peak_allocated
+    allocator, stated = machine.allocator, highest_phase(phase_peaks(rank)).allocated_bytes
+    slack = allocator.reserved - allocator.peak_allocated
+    # a stream that allocates more than the closed form says has something that is not kept
+    return round(slack * min(1.0, stated / max(1, allocator.peak_allocated)))

@@ -27,6 +27,7 @@ def record_tail(
     x = Tensor(INPUT, max(SMALLEST_BYTES, round(residual)))
     y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0)
     weight = _head_weight(stage)
+    logits = min(logits, loss.forward_bytes // w.compute)  # a loss that takes parts of them never has them all
     output, head_back = linear(w, y, weight, arch.hidden, logits / max(1, w.tokens))
     rec.drop(y, x)
     loss_back = _loss(w, output, loss, logits)
