@@ -103,6 +103,8 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
+        "checkpoints_units": resolve_job(job).checkpoints_units,
+        "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
