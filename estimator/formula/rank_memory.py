@@ -13,6 +13,7 @@ from .activations import (
     head_passes,
     key_value_cache_bytes,
     loss_bytes,
+    preparation_doubt,
 )
 from .activations.saved_activations import saved_activations
 from .cuda_overhead import (
@@ -60,6 +61,8 @@ class RankMemory:
     """Those of weights that train."""
     head_casts: int
     """Autocast's copies of weights outside of the blocks."""
+    preparation_doubt: tuple[int, int]
+    """How much less, and how much more, a quantized model takes that is prepared otherwise than is assumed."""
 
     @property
     def outside(self) -> int:
@@ -202,12 +205,13 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
         trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),
+        preparation_doubt=preparation_doubt(job, arch),
     )
 
 
 def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool, trained: bool = False) -> int:
     """Return the bytes of autocast's weight copies in the blocks, or outside of them; of all or of what trains."""
-    if not job.widths.autocast:
+    if not job.widths.autocast or job.widths.weight == job.widths.compute:
         return 0
     passes = 1 if layered else head_passes(job)  # a frozen weight is cast again for every use
     elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied, trained)

@@ -24,6 +24,7 @@ from .rules import (
     uses_deepspeed,
     uses_megatron_precision,
 )
+from .rules.adapter_rules import AdapterRules, adapter_rules
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
@@ -48,6 +49,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     precision: Precision
     versions: VersionRules
     widths: Widths
+    adapters: AdapterRules
+    """Dtypes of LoRA adapters and of the weights beside them."""
     zero_stage: ZeroStage
     """States that are sharded."""
     shards: Shards
@@ -111,12 +114,13 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """
 
 
-def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
+def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool = False) -> ResolvedJob:
     """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
 
     Args:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
+        experts: the model has experts, where that is known.
     """
     training, parallel = job.training, job.parallel.without_device_map
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
@@ -132,6 +136,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         training.loss == "chunked" and framework.chunked_loss == "without-logits"
     )
     kind = quantization(job.lora)
+    adapters = adapter_rules(job.lora, job.software, framework, strategy, precision, experts=experts)
     return ResolvedJob(
         job=job,
         model=job.model,
@@ -152,7 +157,9 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
             strategy,
             fp32_reduction=parallel.reduce_dtype == "fp32",
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+            adapters=adapters,
         ),
+        adapters=adapters,
         zero_stage=stage,
         shards=shards,
         trainable=_trainable(job, framework),

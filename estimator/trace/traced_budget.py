@@ -8,9 +8,10 @@ from math import hypot
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Timeline
 from ..common import MIB, CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
+from ..formula.activations import preparation_doubt
 from ..formula.assumptions import assumptions
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel
+from ..model import Architecture, ResolvedModel, has_experts
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
@@ -80,14 +81,15 @@ def traced_budget(
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     hint = _FORMULA_HINT if arch else ""
     trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
-    resolved = resolve_job(job)
+    resolved = resolve_job(job, experts=has_experts(model.config))
     overhead = _overhead(resolved, gpu)
     phases = tuple(_phase(name, trace.phases[name], overhead) for name in _PHASES if name in trace.phases)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
     capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
-    peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl)
+    doubt = preparation_doubt(resolved, arch) if arch else (0, 0)
+    peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl, doubt)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -146,8 +148,15 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
 
 
-def _peak(phase: Phase, reserved: int, nccl: int) -> Peak:
-    """Return the peak with its range: errors of the trace, the replay, and the memory that neither sees."""
+def _peak(phase: Phase, reserved: int, nccl: int, doubt: tuple[int, int]) -> Peak:
+    """Return the peak with its range: errors of the trace, the replay, and the memory that neither sees.
+
+    Args:
+        phase: the highest one.
+        reserved: bytes that the allocator holds.
+        nccl: bytes of NCCL's buffers.
+        doubt: how much less, and how much more, the job takes if it does not do what is assumed.
+    """
     reserved = max(reserved, phase.allocated_bytes)
     device = reserved + phase.outside_bytes
     slack = reserved - phase.allocated_bytes
@@ -158,8 +167,8 @@ def _peak(phase: Phase, reserved: int, nccl: int) -> Peak:
         allocated_bytes=phase.allocated_bytes,
         reserved_bytes=reserved,
         device_bytes=device,
-        low_bytes=device - round(hypot(*errors)),
-        high_bytes=device + round(hypot(*errors, 0.02 * reserved)),
+        low_bytes=device - round(hypot(*errors)) - doubt[0],
+        high_bytes=device + round(hypot(*errors, 0.02 * reserved)) + doubt[1],
     )
 
 
