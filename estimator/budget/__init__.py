@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .rank_peaks import RankPeaks as RankPeaks
     from .serving_need import ServingNeed as ServingNeed
     from .serving_share import budget_on_gpu as budget_on_gpu
+    from .span import Span as Span
     from .uncertainty import widen_for_uncertainty as widen_for_uncertainty
 else:
     __getattr__, __all__ = lazy_exports(
@@ -40,6 +41,7 @@ else:
             "rank_peaks": "RankPeaks",
             "serving_need": "ServingNeed",
             "serving_share": "budget_on_gpu",
+            "span": "Span",
             "uncertainty": "widen_for_uncertainty",
         },
     )

@@ -24,11 +24,10 @@ def widen_for_uncertainty(budget: Budget) -> Budget:
     uncertain = [(name, direction) for name, direction in directions if direction != "no"]
     less = sum(sizes[name] for name, direction in uncertain if direction in ("less", "either"))
     more = sum(sizes[name] for name, direction in uncertain if direction in ("more", "either"))
-    peak = replace(
-        budget.peak,
-        low_bytes=max(budget.peak.low_bytes - less, _certain_bytes(budget, uncertain)),
-        high_bytes=budget.peak.high_bytes + more,
-    )
+    certain = _certain_bytes(budget, uncertain)
+    outside = budget.peak.device_bytes - budget.peak.reserved_bytes
+    peak = budget.peak.with_ranges(lambda span: span.moved(0, less=less, more=more).raised(certain - outside))
+    peak = replace(peak, low_bytes=max(budget.peak.low_bytes - less, certain))
     errors = ", ".join(f"{name} {_ERRORS[direction]}" for name, direction in uncertain)
     warning = f"Not all settings are understood, so the range allows for {errors}."
     return replace(budget, peak=peak, warnings=(*budget.warnings, warning))

@@ -198,6 +198,14 @@ def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:
         yield "NCCL's all-to-all takes 0.4 GiB for each peer on the same machine, as measured on H100s."
     if job.compiles_loss:
         yield "The loss is compiled with the model, so that no fp32 logits are written."
+    if job.assumes_fused_kernels and job.trains and not job.training.compile:
+        whose = "AutoModel patches" if job.framework.fused_kernels else "Liger-Kernel, whose loss it is, patches"
+        yield (
+            f"Norms, MLP and rotary embeddings are computed by fused kernels where the model has them: {whose} them by "
+            "default. The range allows for blocks without them (training.fused_kernels = [])."
+        )
+    if job.keeps_outputs and not job.framework.keeps_fp32_logits and job.trains:
+        yield "A variable of the training loop holds the logits through the backward pass."
     if job.framework.transformer_engine:
         yield "TransformerEngine computes the linear layers, with a workspace of its own beside cuBLAS'."
     if parallel.pipeline > 1:
@@ -214,7 +222,10 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
         names = ", ".join(unmatched)
         yield f"lora.targets: no layer of this model is called {names}; peft passes over it and adapts the others."
     if training.compile:
-        yield "torch.compile changes what is saved; the lower bound allows for 40 % less activation memory."
+        yield (
+            "torch.compile: blocks are counted as its partitioner cuts those of Llama and Qwen; the range allows for "
+            "graph breaks and for other cuts."
+        )
     if job.optimizer.high is not None and job.trains:
         name = job.training.optimizer_class or "The optimizer"
         yield f"{name} is not known: two fp32 states per trained parameter are counted; the range allows for 0 to 4."

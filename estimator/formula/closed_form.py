@@ -4,7 +4,6 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -54,7 +53,10 @@ def closed_form(
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
-    peaks = [peak_with_range(rank, highest_phase(each), inventory) for rank, each in zip(ranks, phases, strict=True)]
+    peaks = [
+        peak_with_range(rank, highest_phase(each), inventory, phases=each)
+        for rank, each in zip(ranks, phases, strict=True)
+    ]
     about_trained = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
     peak = _with_doubts(peaks[highest], plan) if doubts else peaks[highest]
@@ -96,8 +98,7 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
         other = closed_form(
             changed, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=optimizer, words=False, doubts=False
         ).peak
-        low, high = min(peak.low_bytes, other.low_bytes), max(peak.high_bytes, other.high_bytes)
-        peak = dataclasses.replace(peak, low_bytes=low, high_bytes=high)
+        peak = peak.joined_with(other)
     return peak
 
 

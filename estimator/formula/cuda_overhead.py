@@ -55,7 +55,9 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
     tied, keeps = tied and stage.last, job.keeps_gathered
     if job.units_around_blocks:
         return unit_buffers(stage, widths, tied=tied, keeps=keeps, loss_in_forward=job.framework.loss_in_forward)
-    return root_buffers(stage, widths, keeps=keeps, pools_root=job.strategy.fsdp2)
+    return root_buffers(
+        stage, widths, tied=tied, keeps=keeps, pools_root=job.strategy.fsdp2, last_stays=job.last_block_stays
+    )
 
 
 def _constant_buffers(*, forward: int, backward: int, step: int) -> Buffers:

@@ -125,7 +125,9 @@ def _units_around_blocks(stage: Stage, widths: Widths, *, tied: bool) -> tuple[_
     return _whole_unit(last, widths), _whole_unit(embedding, widths), _whole_unit(root, widths)
 
 
-def root_buffers(stage: Stage, widths: Widths, *, keeps: bool, pools_root: bool) -> Buffers:
+def root_buffers(
+    stage: Stage, widths: Widths, *, tied: bool, keeps: bool, pools_root: bool, last_stays: bool = False
+) -> Buffers:
     """Return the buffers where embedding and head belong to the root: always gathered, and reduced at the very end.
 
     This holds under FSDP1, torchtune, and torchtitan before 0.2. FSDP1 too has the unit in use and the next one alive
@@ -134,28 +136,30 @@ def root_buffers(stage: Stage, widths: Widths, *, keeps: bool, pools_root: bool)
     Args:
         stage: what the rank holds.
         widths: bytes per element.
+        tied: the stage's head is its embedding, whose gradient autograd holds from the head to the embedding.
         keeps: blocks stay gathered after the forward pass.
         pools_root: the root's buffers come from the gathering stream's pool too (FSDP2).
+        last_stays: the last block stays gathered after the forward pass.
     """
     block = _unit(_largest_block(stage), widths)
     root = _whole_unit((held for held in stage.parameters if not held.group.layered), widths)
     around = (h for h in stage.parameters if not h.group.layered and h is not stage.token_embedding)
-    head = _whole_unit(around, widths).gradients
+    head = root.gradients if tied else _whole_unit(around, widths).gradients
     kept = block.whole * stage.layers if keeps else 0
     ahead = kept + block.whole if kept else 2 * block.whole
-    base = root.whole
+    base, last = root.whole, (block.whole if last_stays and not kept else 0)
     return Buffers(
         forward=base + ahead,
-        head_forward=base + kept,
-        loss_backward=base + kept,
-        head_backward=base + kept + head,
+        head_forward=base + kept + last,
+        loss_backward=base + kept + last,
+        head_backward=base + kept + last + head,
         after_head=base + (kept or block.whole) + head,
         first_block=base + ahead + head,
         block=base + ahead + head + block.reduced,
         block_end=base + (kept or block.whole) + head + block.gradients + block.reduced,
         kept=kept,
         unreduced=block.gradients,
-        embedding=max(root.whole + root.gradients + block.reduced, root.gradients + root.reduced),
+        embedding=max(root.whole + (2 if tied else 1) * root.gradients + block.reduced, root.gradients + root.reduced),
         pool=root.whole + block.whole if pools_root else block.whole,
         largest_reduction=root.reduced,
     )

@@ -233,7 +233,7 @@ def _step(rank: RankMemory) -> Iterator[_Moment]:
     unsplit = rank.unsplit_gradient
     yield _moment(
         gradients=rank.states.gradients + unsplit,
-        logits=rank.loss.retained_bytes,
+        logits=rank.loss.retained_in_step_bytes,
         temporary=rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
         communication=rank.buffers.step,
     )

@@ -1,26 +1,24 @@
 """From the allocated bytes of the peak to what NVML shows: the allocator's slack, and the range of uncertainty."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from math import hypot
 
-from ..budget import Peak, Phase
+from ..budget import Peak, Phase, Span
 from ..common import MIB
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
+from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
+from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges
 from .rank_memory import RankMemory
 
 _SEGMENT_BYTES = 2 * MIB
 """The allocator takes whole segments from CUDA."""
-_COUNT_ERROR = 0.002
-"""Relative error of model states whose parameters were counted exactly."""
-_APPROXIMATE_COUNT_ERROR = 0.1
-"""Relative error upwards of an approximate count; downwards it is ``UNKNOWN_FAMILY_ERROR``."""
-_COMPILED_SAVING = 0.4
-"""Share of the activations that torch.compile may save."""
 _DEFAULT_SLACK = 0.03
+_TOO_MANY = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1])
+"""Share by which the true count lies below an approximate one, which may be too high by ``UNKNOWN_FAMILY_ERROR``."""
 
 
-def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Peak:
+def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory, *, phases: tuple[Phase, ...] = ()) -> Peak:
     """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound.
 
     vLLM allocates its share at once and keeps it, which adds neither slack nor doubt but for its CUDA graphs. The cache
@@ -33,23 +31,59 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory) -> Pea
     slack = _slack_bytes(rank, phase)
     reserved = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
     device = reserved + phase.outside_bytes
-    relative_slack = slack / max(1, allocated)
     states, counted = rank.states, phase.components.optimizer
     fewer, more = (
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
     outgrown = rank.generation_cache if phase.name == "generation" else 0
-    more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0)
+    more += rank.saved.unfused_bytes if phase.components.activations else 0
+    more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
+    approximate = inventory.count == "approximate"
+    ranges = figure_ranges(
+        DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes),
+        doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent),
+        FORMULA,
+        allocated=allocated + beside,
+        reserved=reserved + beside,
+        device=device + beside,
+        exact=not approximate,
+        too_many=_TOO_MANY,
+        less=fewer,
+        more=more,
+        others=_spans_of_others(rank, whole, phases, inventory),
+    )
     return Peak(
         phase=phase.name,
         components=whole.components,
         allocated_bytes=allocated + beside,
         reserved_bytes=reserved + beside,
         device_bytes=device + beside,
-        low_bytes=max(0, device + beside - _margin_below(rank, phase, inventory, relative_slack) - fewer),
-        high_bytes=device + beside + _margin_above(rank, phase, inventory, relative_slack) + more,
+        low_bytes=ranges.device.low_bytes,
+        high_bytes=ranges.device.high_bytes,
+        allocated_range=ranges.allocated,
+        reserved_range=ranges.reserved,
     )
+
+
+def _spans_of_others(
+    rank: RankMemory, highest: Phase, phases: tuple[Phase, ...], inventory: Inventory
+) -> Iterator[Span]:
+    """Yield the ranges of what is allocated in the other phases: with larger errors, one of them may be the highest."""
+    doubts = doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent)
+    for phase in phases:
+        if phase is highest:
+            continue
+        parts, allocated = rank.with_vllm(phase.components, phase.name, sign=-1), phase.allocated_bytes
+        found = DoubtfulBytes.of(parts, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+        yield allocated_span(
+            found,
+            doubts,
+            FORMULA,
+            allocated=allocated,
+            exact=inventory.count != "approximate",
+            too_many=_TOO_MANY,
+        )
 
 
 def _slack_bytes(rank: RankMemory, phase: Phase) -> int:
@@ -82,43 +116,3 @@ def _pool_bytes(rank: RankMemory, phase: Phase) -> int:
         return held + rank.saved.forward_temporary_bytes
     # what is reduced at once is larger than a block of the loss
     return held + (rank.loss.backward_bytes if 3 * rank.buffers.largest_reduction > rank.loss.backward_bytes else 0)
-
-
-def _margin_below(rank: RankMemory, phase: Phase, inventory: Inventory, slack: float) -> int:
-    """Return how far below the expected figure the truth may lie: independent errors, added as squares."""
-    parts, framework = phase.components, rank.job.framework
-    # the true count lies below an approximate one by as much as UNKNOWN_FAMILY_ERROR states that this is too high
-    too_many = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1]) if inventory.count == "approximate" else _COUNT_ERROR
-    compiled = _COMPILED_SAVING if rank.job.training.compile else 0.0
-    errors = (
-        too_many * (parts.weights + parts.gradients + parts.optimizer),
-        max(0.1, compiled, framework.activation_uncertainty) * parts.activations,
-        0.3 * parts.logits,
-        0.5 * parts.temporary,
-        0.5 * parts.communication,
-        slack * phase.allocated_bytes,
-        250 * MIB,
-    )
-    return round(hypot(*errors))
-
-
-def _margin_above(rank: RankMemory, phase: Phase, inventory: Inventory, slack: float) -> int:
-    """Return how far above the expected figure the truth may lie: independent errors, added as squares.
-
-    Blocks of frameworks other than transformers and LitGPT are counted from their sources, and compared with published
-    figures only, not with autograd: half of their ``activation_uncertainty`` leaves 4 of 104 published rows outside of
-    the range, instead of 3.
-    """
-    parts, framework = phase.components, rank.job.framework
-    too_few = _APPROXIMATE_COUNT_ERROR if inventory.count == "approximate" else _COUNT_ERROR
-    errors = (
-        too_few * (parts.weights + parts.gradients + parts.optimizer),
-        max(0.08, framework.activation_uncertainty) * parts.activations,
-        max(0.2, framework.activation_uncertainty) * parts.logits,
-        0.15 * parts.temporary,
-        0.5 * parts.communication,
-        (slack + framework.allocator_uncertainty) * phase.allocated_bytes,
-        rank.loss.eager_extra_bytes,
-        300 * MIB,
-    )
-    return round(hypot(*errors))

@@ -55,6 +55,8 @@ class RankMemory:
     """Tokens in the vocabulary."""
     tied: bool
     """Head and embedding are one parameter."""
+    recurrent: bool
+    """Blocks of the model are recurrent, which no rule describes."""
     casts: int
     """Autocast's copies of the weights of the blocks' linear layers, all of them."""
     trained_casts: int
@@ -202,6 +204,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         ),
         vocabulary=arch.vocab,
         tied=tied,
+        recurrent=arch.recurrent,
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
         trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),

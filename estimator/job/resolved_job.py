@@ -9,6 +9,7 @@ from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
 from .rules import (
     FRAMEWORKS,
+    LIGER_KERNELS,
     OPTIMIZERS,
     PRECISIONS,
     STRATEGIES,
@@ -100,12 +101,24 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     scored_tokens: int
     """Those of them whose logits are computed."""
 
+    fused_kernels: frozenset[str]
+    """Parts of the model that fused kernels compute, if there are such kernels for it."""
+    assumes_fused_kernels: bool
+    """The job does not say so."""
     units_around_blocks: bool
     """FSDP2 gathers embedding and head as units of their own, as it gathers blocks."""
     keeps_gathered: bool
     """FSDP keeps blocks gathered from the forward to the backward pass."""
     accumulates_unsharded: bool
     """Gradients are accumulated before they are reduced, and so unsharded."""
+    keeps_outputs: bool
+    """A variable of the loop holds logits through the backward pass."""
+    keeps_between_steps: bool
+    """That variable is only overwritten by the next forward pass's outputs."""
+    last_block_stays: bool
+    """FSDP2 keeps the last block gathered."""
+    checkpoints_parts: bool
+    """Norms, attention and MLP of a block are checkpointed one by one."""
     compiles_loss: bool
     """Cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
 
@@ -186,10 +199,23 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         generated_sequences=_generated_sequences(job, sequences),
         prompt_length=_prompt_length(job, length),
         scored_tokens=sequences * min(length, training.loss_length or length),
+        fused_kernels=_fused_kernels(training, framework),
+        assumes_fused_kernels=training.fused_kernels is None and bool(_fused_kernels(training, framework)),
         units_around_blocks=_units_around_blocks(framework, parallel, strategy, versions),
         keeps_gathered=_keeps_gathered(framework, parallel),
         accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
-        compiles_loss=training.compile and framework.compiles_loss and not versions.leaves_loss_to_eager,
+        keeps_outputs=_keeps_outputs(training, framework, versions),
+        keeps_between_steps=not framework.frees_outputs_after_backward,
+        last_block_stays=strategy.fsdp2
+        and parallel.reshard_after_forward
+        and (framework.last_block_stays or ("torchtitan" in framework.libraries and versions.gathers_with_root)),
+        checkpoints_parts=framework.checkpoints_parts
+        and training.activation_checkpointing == "full"
+        and parallel.world_size > 1,
+        compiles_loss=training.compile
+        and framework.compiles_loss
+        and not (framework.casts_logits and training.loss == "full")
+        and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
     )
 
 
@@ -212,6 +238,25 @@ def _trainable(job: Job, framework: Framework) -> TrainableRules | None:
     if patterns is not None:
         return trainable_rules(patterns, adapters=job.lora is not None)
     return trained_heads(job.model.task) if job.lora is not None and not framework.own_adapters else None
+
+
+def _fused_kernels(training: Training, framework: Framework) -> frozenset[str]:
+    """Return the parts that fused kernels compute: as the job says, or as the framework patches by default.
+
+    A fused linear loss in transformers is Liger-Kernel's, whose ``use_liger_kernel`` patches the blocks too.
+    """
+    if training.fused_kernels is not None:
+        return frozenset(training.fused_kernels)
+    if framework.trainer and training.loss in ("fused-linear", "fused-log-probs"):
+        return LIGER_KERNELS
+    return framework.fused_kernels
+
+
+def _keeps_outputs(training: Training, framework: Framework, versions: VersionRules) -> bool:
+    """Return True if logits outlive the backward pass: as the job says, or by a variable of the framework's loop."""
+    if training.keep_outputs is not None:
+        return training.keep_outputs
+    return framework.keeps_outputs or ("torchtitan" in framework.libraries and versions.holds_predictions)
 
 
 def _units_around_blocks(framework: Framework, parallel: Parallel, strategy: Strategy, versions: VersionRules) -> bool:

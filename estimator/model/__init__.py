@@ -40,7 +40,11 @@ if TYPE_CHECKING:
         stages as stages,
         unpacked_bytes as unpacked_bytes,
     )
-    from .read_architecture import complete_config as complete_config, usual_task as usual_task
+    from .read_architecture import (
+        complete_config as complete_config,
+        has_recurrent_blocks as has_recurrent_blocks,
+        usual_task as usual_task,
+    )
     from .trained_parameters import (
         BlockRun as BlockRun,
         TrainedParameters as TrainedParameters,
@@ -60,7 +64,7 @@ else:
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",
-            "read_architecture": "complete_config usual_task",
+            "read_architecture": "complete_config has_recurrent_blocks usual_task",
             "trained_parameters": "BlockRun near_names TrainedParameters",
         },
     )

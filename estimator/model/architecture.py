@@ -120,6 +120,8 @@ class Architecture:
     num_labels: int
     """Outputs of a classification head."""
     rules: BlockRules
+    recurrent: bool = False
+    """Blocks are recurrent, all or some, which no rule describes: state spaces, linear attention, convolutions."""
 
     @property
     def encoder_decoder(self) -> bool:

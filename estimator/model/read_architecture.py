@@ -31,6 +31,12 @@ _STAND_INS: Mapping[Task, Task | None] = MappingProxyType(
     }
 )
 """Heads that are counted as another one; None: as the family's usual head."""
+_ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+_RECURRENT_FIELDS = (
+    *("mamba_d_state", "mamba_expand", "ssm_state_size", "state_size", "hybrid_override_pattern"),
+    *("linear_conv_kernel_dim", "linear_num_heads", "conv_L_cache", "lru_width", "attention_hidden_size"),
+)
+"""Config fields that only models with other blocks than attention have: Mamba, linear attention, convolutions, RWKV."""
 _TWO_STACKS = {"decoder_layers", "num_decoder_layers", "d_kv"}
 """Config fields that only models with an encoder and a decoder have."""
 
@@ -63,6 +69,7 @@ def read_architecture(
         raise CannotTellError(f"the formula has no rule for models of type {name!r} ({error.message})") from None
     return Architecture(
         family=name,
+        recurrent=name not in FAMILIES and has_recurrent_blocks(config),
         approximate=name not in FAMILIES or served != task or served in family.without_head or "text_config" in config,
         task=served,
         **parts,
@@ -82,6 +89,17 @@ def complete_config(config: Mapping[str, Any], *, where: str = "the model's conf
     if name is None:
         raise InputError(f"{where}: model_type is missing, such as {', '.join(list(FAMILIES)[:3])}")
     return {**config, "model_type": name}
+
+
+def has_recurrent_blocks(config: Mapping[str, Any]) -> bool:
+    """Return True if blocks of the model are recurrent (state space, linear attention, convolution), all or some.
+
+    No rule describes them, and their fused kernels keep less than the plain operations that a trace runs.
+    """
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and any(kind not in _ATTENTION_LAYERS for kind in kinds):
+        return True
+    return any(field in config for field in _RECURRENT_FIELDS)
 
 
 def usual_task(config: Mapping[str, Any], *, where: str = "the model's config") -> Task:

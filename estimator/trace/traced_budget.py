@@ -1,17 +1,17 @@
 """The traced budget: what torch allocated in a traced step, with the memory that tracing cannot see."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot
 
-from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Timeline
-from ..common import MIB, CannotTellError
+from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
+from ..common import CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.activations import preparation_doubt
 from ..formula.assumptions import assumptions
+from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel, has_experts
+from ..model import Architecture, ResolvedModel, has_experts, has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
@@ -25,10 +25,6 @@ from .traced_step import Trace, TracedPhase, trace_job
 
 _FORMULA_HINT = "; method exact answers by rule"
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
-_TRACE_ERROR = 0.02
-"""Relative error of the traced allocations."""
-_UNSEEN_ERROR_BYTES = 250 * MIB
-"""Error of the memory of CUDA and its libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +84,9 @@ def traced_budget(
     capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
-    doubt = preparation_doubt(resolved, arch) if arch else (0, 0)
-    peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl, doubt)
+    doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
+    other = preparation_doubt(resolved, arch) if arch else (0, 0)
+    peak = _peak(phases, highest, reserved.peak + overhead.workspace, doubts, other)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -148,28 +145,47 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
 
 
-def _peak(phase: Phase, reserved: int, nccl: int, doubt: tuple[int, int]) -> Peak:
-    """Return the peak with its range: errors of the trace, the replay, and the memory that neither sees.
+def _peak(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts, other: tuple[int, int]) -> Peak:
+    """Return the peak with the ranges of its figures.
 
     Args:
-        phase: the highest one.
+        phases: all phases.
+        highest: the highest one.
         reserved: bytes that the allocator holds.
-        nccl: bytes of NCCL's buffers.
-        doubt: how much less, and how much more, the job takes if it does not do what is assumed.
+        doubts: the sources of doubt.
+        other: how much less, and how much more, the job takes if it does not do what is assumed.
     """
-    reserved = max(reserved, phase.allocated_bytes)
-    device = reserved + phase.outside_bytes
-    slack = reserved - phase.allocated_bytes
-    errors = (_TRACE_ERROR * phase.allocated_bytes, 0.5 * slack, 0.5 * nccl, _UNSEEN_ERROR_BYTES)
+    allocated, outside = highest.allocated_bytes, highest.outside_bytes
+    reserved = max(reserved, allocated)
+    device = reserved + outside
+    ranges = figure_ranges(
+        DoubtfulBytes.of(highest.components, allocated=allocated, reserved=reserved, outside=outside),
+        doubts,
+        TRACED,
+        allocated=allocated,
+        reserved=reserved,
+        device=device,
+        less=other[0],
+        more=other[1],
+        others=[_allocated_span(phase, doubts) for phase in phases if phase is not highest],
+    )
     return Peak(
-        phase=phase.name,
-        components=phase.components,
-        allocated_bytes=phase.allocated_bytes,
+        phase=highest.name,
+        components=highest.components,
+        allocated_bytes=allocated,
         reserved_bytes=reserved,
         device_bytes=device,
-        low_bytes=device - round(hypot(*errors)) - doubt[0],
-        high_bytes=device + round(hypot(*errors, 0.02 * reserved)) + doubt[1],
+        low_bytes=ranges.device.low_bytes,
+        high_bytes=ranges.device.high_bytes,
+        allocated_range=ranges.allocated,
+        reserved_range=ranges.reserved,
     )
+
+
+def _allocated_span(phase: Phase, doubts: Doubts) -> Span:
+    allocated = phase.allocated_bytes
+    found = DoubtfulBytes.of(phase.components, allocated=allocated, reserved=allocated, outside=phase.outside_bytes)
+    return allocated_span(found, doubts, TRACED, allocated=allocated)
 
 
 def _timeline(trace: Trace, reserved: ReservedMemory, overhead: _Overhead) -> Timeline:

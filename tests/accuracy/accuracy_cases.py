@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget.span import Span
 from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
@@ -68,12 +69,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             case "component":
                 return _part_bytes(budget, self.part) + self.besides_bytes
 
-    def range_bytes(self, budget: Budget) -> tuple[int, int] | None:
+    def range_bytes(self, budget: Budget) -> Span | None:
         """Return the predicted range of the figure; None for a component, since budgets have no range for those."""
-        if self.figure == "component":
-            return None
-        shift = self.predicted_bytes(budget) - budget.peak.device_bytes
-        return budget.peak.low_bytes + shift, budget.peak.high_bytes + shift
+        match self.figure:
+            case "allocated":
+                return budget.peak.allocated_range
+            case "reserved":
+                return budget.peak.reserved_range
+            case "device":
+                return budget.peak.device_range
+            case "component":
+                return None
 
 
 class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

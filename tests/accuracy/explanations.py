@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from accuracy_cases import read_cases, read_measured
 from explanation_jobs import JOBS, TrueCause, combine, plausible_causes
-from report import replay
+from predictions import predict
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.causes.cause_search import Measure
@@ -88,9 +88,10 @@ def _matches(found: Explanation, truth: TrueCause) -> bool:
 
 
 def residuals(measure: Measure) -> list[float]:
-    """Return the ratios of measured to predicted bytes of all rows of the accuracy table whose error is unexplained."""
+    """Return the ratios of measured to predicted bytes of the table's rows that are off by 10 % at most."""
     cases = (case for case in (*read_cases(), *read_measured()) if case.figure in FIGURES[measure])
-    return [1 / (1 + replay(case).error) for case in cases if not case.explained]
+    errors = (predict(case).error for case in cases)
+    return [1 / (1 + error) for error in errors if abs(error) <= 0.1]
 
 
 def trials(setup: Setup) -> Iterator[Trial]:

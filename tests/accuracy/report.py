@@ -1,44 +1,27 @@
 """Compare predicted with measured memory for every row of the accuracy table, and with other estimators.
 
 Run by ``make accuracy``. ``--method`` selects the method of estimation (``auto``: the most accurate available),
-``--file NAME`` one source. Results of ``measure.py`` on a machine with a GPU are read from ``measured/``.
+``--file NAME`` one source. Ranges are judged twice: as they are, and from a calibration without any figure of the
+repository that a row comes from. Results of ``measure.py`` on a machine with a GPU are read from ``measured/``.
 """
 
 import argparse
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from accuracy_cases import Case, read_cases, read_left_out, read_measured
+from accuracy_cases import read_left_out
+from calibrate import leave_one_out
 from peers import PEERS
+from predictions import Result, predict_all
 
-from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.budget.span import Span
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.estimation import MethodChoice, estimate
-from vramtop.estimator.model.count_parameters import count_parameters
-from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.estimation import MethodChoice
 
-METHODS: tuple[MethodChoice, ...] = ("formula", "exact", "traced", "auto")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The prediction for one row."""
-
-    case: Case
-    method: str
-    """Method of the budget; with ``auto`` it may differ between rows."""
-    predicted_bytes: int
-    in_range: bool | None
-    """True if the measured figure lies in the predicted range; None for components, which have none."""
-    peers: dict[str, int | None]
-
-    @property
-    def error(self) -> float:
-        """Relative error: 0.1 is 10 % too high."""
-        return self.predicted_bytes / self.case.measured_bytes - 1
+Spans = Mapping[str, Span | None]
+"""Ranges by the id of their row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +35,40 @@ class AccuracySummary:
     """Share of rows predicted more than 5 % too low."""
     share_off: float
     """Share of rows whose prediction is off by more than 10 %."""
-    share_in_range: float | None
-    """Share of rows whose measured figure lies in the range; None if no row has a range."""
+    coverage: "Coverage | None"
+    """How often ranges hold the measured figure; None if no row has a range."""
 
 
-def replay(case: Case, method: MethodChoice = "formula") -> Result:
-    """Predict one row.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How often ranges hold the measured figure, and how wide they are."""
 
-    Raises:
-        VramtopError: the method is not available, or the job is invalid.
-    """
-    budget = estimate(case.job, method=method)
-    span = case.range_bytes(budget)
-    return Result(
-        case=case,
-        method=budget.method,
-        predicted_bytes=case.predicted_bytes(budget),
-        in_range=None if span is None else span[0] <= case.measured_bytes <= span[1],
-        peers=_peer_predictions(case, budget) if case.figure != "component" else {},
-    )
+    share: float
+    """Share of rows whose measured figure lies in its range."""
+    width: float
+    """Median of upper less lower end, relative to the predicted figure."""
 
 
 def summarize(results: Sequence[Result]) -> AccuracySummary:
     """Return the accuracy over one or more rows."""
     errors = [result.error for result in results]
-    spans = [result.in_range for result in results if result.in_range is not None]
     return AccuracySummary(
         rows=len(errors),
         median_error=statistics.median(abs(error) for error in errors),
         share_under=sum(error < -0.05 for error in errors) / len(errors),
         share_off=sum(abs(error) > 0.1 for error in errors) / len(errors),
-        share_in_range=sum(spans) / len(spans) if spans else None,
+        coverage=coverage(results, {result.case.id: result.span for result in results}),
+    )
+
+
+def coverage(results: Iterable[Result], spans: Spans) -> Coverage | None:
+    """Return how often the given ranges hold the measured figures of the rows; None if no row has one."""
+    pairs = [(result, span) for result in results if (span := spans[result.case.id]) is not None]
+    if not pairs:
+        return None
+    return Coverage(
+        share=sum(result.case.measured_bytes in span for result, span in pairs) / len(pairs),
+        width=statistics.median((span.high_bytes - span.low_bytes) / result.predicted_bytes for result, span in pairs),
     )
 
 
@@ -91,7 +77,7 @@ def group_results(results: Iterable[Result]) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(result.case.figure, []).append(result)
-        found.setdefault(f"method {result.method}", []).append(result)
+        found.setdefault(f"method {result.budget.method}", []).append(result)
         found.setdefault(f"file {result.case.file}", []).append(result)
         found.setdefault(f"mechanism {result.case.mechanism}", []).append(result)
         if result.case.figure != "component":
@@ -99,19 +85,20 @@ def group_results(results: Iterable[Result]) -> dict[str, list[Result]]:
     return dict(sorted(found.items()))
 
 
+def left_out_spans(results: Sequence[Result]) -> Spans:
+    """Return the range of each row from a calibration without its repository, traced rows and others on their own."""
+    traced = [result for result in results if result.budget.method == "traced"]
+    others = [result for result in results if result.budget.method != "traced"]
+    return {**leave_one_out(traced), **leave_one_out(others)}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is always 0, since test_accuracy.py checks the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--method", choices=METHODS, default="formula")
+    parser.add_argument("--method", choices=get_args(MethodChoice), default="formula")
     parser.add_argument("--file", help="use only this file of cases, without .toml")
     options = parser.parse_args(arguments)
-    results, failed = [], []
-    for case in (*read_cases(), *read_measured()):
-        if options.file in (None, case.file):
-            try:
-                results.append(replay(case, options.method))
-            except VramtopError as error:
-                failed.append(f"{case.id}: {error}")
+    results, failed = predict_all(options.method, file=options.file)
     _print_rows(results)
     if results:
         _print_summaries(results)
@@ -122,25 +109,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _peer_predictions(case: Case, budget: Budget) -> dict[str, int | None]:
-    job = budget.job
-    model = resolve_model(job.model)
-    arch = read_architecture(model.config, job.model.task, where=model.where)
-    inventory = count_parameters(arch)
-    return {name: peer(job, arch, inventory) for name, peer in PEERS.items()}
-
-
 def _print_rows(results: Sequence[Result]) -> None:
     names = "".join(f"{name:>11}" for name in PEERS)
-    print(f"{'row':7}{'source':17}{'figure':24}{'measured':>9}{'predicted':>10}{'error':>8}  range{names}")
+    print(
+        f"{'row':7}{'source':17}{'figure':24}{'method':9}{'measured':>9}{'predicted':>10}{'error':>8}"
+        f"{'range':>17}     {names}"
+    )
     for result in results:
-        case = result.case
+        case, span = result.case, result.span
         figure = case.figure if case.part is None else f"{case.part} alone"
-        inside = {True: "in", False: "out", None: "-"}[result.in_range]
+        bounds = f"{_gib(span.low_bytes)} - {_gib(span.high_bytes)}" if span else "-"
+        inside = "" if span is None else "in" if case.measured_bytes in span else "out"
         peers = "".join(f"{_gib(result.peers.get(name)):>11}" for name in PEERS)
         print(
-            f"{case.id:7}{case.file:17}{figure:24}{_gib(case.measured_bytes):>9}{_gib(result.predicted_bytes):>10}"
-            f"{result.error:>+8.1%}  {inside:5}{peers}"
+            f"{case.id:7}{case.file:17}{figure:24}{result.budget.method:9}{_gib(case.measured_bytes):>9}"
+            f"{_gib(result.predicted_bytes):>10}{result.error:>+8.1%}{bounds:>17} {inside:4}{peers}"
         )
     for result in results:
         if abs(result.error) > 0.1:
@@ -148,13 +131,21 @@ def _print_rows(results: Sequence[Result]) -> None:
 
 
 def _print_summaries(results: Sequence[Result]) -> None:
-    print(f"\n{'':38}{'rows':>6}{'median |error|':>16}{'under by > 5 %':>16}{'off by > 10 %':>15}{'in range':>10}")
+    left_out = left_out_spans(results)
+    print(
+        f"\n{'':38}{'rows':>6}{'median |error|':>16}{'under by > 5 %':>16}{'off by > 10 %':>15}{'in range':>10}"
+        f"{'width':>8}{'left out: in range':>20}{'width':>8}"
+    )
     for name, members in group_results(results).items():
         summary = summarize(members)
-        inside = "-" if summary.share_in_range is None else f"{summary.share_in_range:.0%}"
         print(
-            f"{name:38}{summary.rows:>6}{summary.median_error:>16.1%}{summary.share_under:>16.0%}{summary.share_off:>15.0%}{inside:>10}"
+            f"{name:38}{summary.rows:>6}{summary.median_error:>16.1%}{summary.share_under:>16.0%}"
+            f"{summary.share_off:>15.0%}{_coverage(summary.coverage, 10)}{_coverage(coverage(members, left_out), 20)}"
         )
+
+
+def _coverage(found: Coverage | None, width: int) -> str:
+    return f"{'-':>{width}}{'-':>8}" if found is None else f"{found.share:>{width}.0%}{found.width:>8.1%}"
 
 
 def _print_peers(results: Sequence[Result]) -> None:

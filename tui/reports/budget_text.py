@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from vramtop.estimator.budget import Budget, LargeTensor
+from vramtop.estimator.budget import Budget, LargeTensor, Span
 from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import describe_trained
 from vramtop.estimator.job.effective_batch import effective_batch
@@ -75,13 +75,17 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
         f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device "
         f"{peak_place(budget)}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
-        f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
-        f" {format_gib(peak.reserved_bytes, digits=2)} reserved",
+        f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated{_span(peak.allocated_range)},"
+        f" {format_gib(peak.reserved_bytes, digits=2)} reserved{_span(peak.reserved_range)}",
         further="  ",
     )
     yield ""
     yield from _phase_table(budget, output)
     yield from _tensor_table(budget, output)
+
+
+def _span(span: Span | None) -> str:
+    return f" ({format_gib(span.low_bytes)} - {format_gib(span.high_bytes)})" if span is not None else ""
 
 
 def closing_lines(budget: Budget, notes: Sequence[str], output: TextOutput, *, verbose: bool = False) -> Iterator[str]:

@@ -50,6 +50,8 @@ def _kernel_per_token(context: LayerContext) -> float:
         return c * (expanded + arch.attention_output_size) + 4 * arch.heads * context.length
     if context.eager_attention:
         return c * expanded + _eager_scores_per_token(context)
+    if context.repeats_keys:
+        grouped = expanded
     # the kernel for fp32 lays its output out as needed
     copied = arch.rules.copies_attention_output and context.trains_input("attention_out") and c != 4
     output = 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
@@ -92,6 +94,8 @@ def _query_norms_per_token(context: LayerContext) -> float:
     if arch.qk_norm == "none":
         return 0.0
     size, heads = arch.query_size + arch.key_size, arch.heads + arch.kv_heads
+    if context.compiled:
+        return c * size + 4 * heads
     scaled = 4 if arch.rules.fp32_norm_scale else c
     return 4 * size + 4 * heads + (scaled * size if context.parts.query_norms else 0)
 

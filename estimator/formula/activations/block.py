@@ -59,8 +59,9 @@ def norm_per_token(context: LayerContext, size: float, *, trained: float | None 
     """
     widths, framework = context.widths, context.framework
     if context.arch.norm == "layer":
-        return (4 if widths.mixed else widths.residual) * size + 8  # input, mean and reciprocal deviation
-    if framework.rms_norm == "fused":
+        fp32_input = widths.mixed and "norm" not in context.fused  # autocast's; Liger's kernel takes what it is given
+        return (4 if fp32_input else widths.residual) * size + 8  # input, mean and reciprocal deviation
+    if framework.rms_norm == "fused" or "norm" in context.fused:
         return widths.residual * size + 4  # input and reciprocal deviation
     scaled = 4 if context.arch.rules.fp32_norm_scale else widths.residual
     if framework.rms_norm == "litgpt":
@@ -91,7 +92,9 @@ def mlp_per_token(context: LayerContext, size: int) -> float:
     """Bytes that a dense MLP of that size saves, without the tensor that it reads."""
     arch, c = context.arch, context.widths.compute
     saved = activation_tensors(context) + (2 if arch.gated else 0)  # gated: both factors of the product
-    if arch.gated and context.widths.mixed and arch.activation in AUTOCAST_ACTIVATION_TENSORS:
+    if arch.gated and "mlp" in context.fused:
+        saved = 2
+    elif arch.gated and context.widths.mixed and arch.activation in AUTOCAST_ACTIVATION_TENSORS:
         saved += 1  # the activation's output is a factor as wide as autocast left it
     product = product_per_token(context, size)
     if arch.rules.gathers_mlp and context.follows_plan:
@@ -122,7 +125,9 @@ def selective_per_token(context: LayerContext) -> float:
     kept = c * (products + arch.attention_output_size) / context.tensor_parallel
     kept += 4 * arch.heads / context.tensor_parallel
     scattered = 2 * c * arch.hidden / context.residual_ranks if context.residual_ranks > 1 else 0
-    return kept + c * arch.hidden + scattered
+    # the partitioner of compiled blocks drops the MLP's output, which nothing reads in the backward pass
+    output = 0 if context.compiled and context.tensor_parallel == 1 else c * arch.hidden
+    return kept + output + scattered
 
 
 def half_of_norms_per_token(context: LayerContext) -> float:

@@ -12,7 +12,10 @@ from msgspec.structs import replace
 from ...job import ResolvedJob
 from ...job.rules import Framework, VersionRules, Widths
 from ...model import Architecture, BlockRun, Stage
+from ...model.families import LIGER_PATCHES
 from .block_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
+
+COMPILED_PARTS = frozenset(("norm", "mlp"))
 
 
 class LayerContext(Struct, frozen=True, kw_only=True):
@@ -58,6 +61,16 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Per input: linear layers of a block that read it, and how many of them need it for a weight gradient."""
     parts: TrainedParts
     """The parts of the block whose own weights train."""
+    fused: frozenset[str] = frozenset()
+    """Parts that fused kernels compute: norm, mlp, rope."""
+    compiled: bool = False
+    """torch.compile has made kernels of the block: it saves what fused kernels save, but not in place.
+
+    The min-cut partitioner (torch/_functorch/partitioners.py) keeps inputs and outputs of matrix products and of
+    attention, and recomputes what lies between them: norms save their input, the MLP both factors and the product.
+    """
+    repeats_keys: bool = False
+    """Keys and values are copied to all query heads."""
     adapted_expert_elements: int
     """Elements of one layer's experts, if they have adapters: peft adds A B to them before they multiply."""
 
@@ -101,6 +114,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
     """Return the context of the blocks on one stage."""
     parallel, lora = job.parallel, job.lora
     eager = uses_eager_attention(job.model.attention, arch)
+    compiled = job.training.compile and not job.framework.transformer_engine
     return LayerContext(
         arch=arch,
         framework=job.framework,
@@ -116,6 +130,11 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         tensor_parallel=parallel.tensor,
         residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
         context_parallel=parallel.context,
+        fused=COMPILED_PARTS if compiled else job.fused_kernels & LIGER_PATCHES.get(arch.family, frozenset()),
+        compiled=compiled,
+        repeats_keys=job.framework.repeats_keys
+        or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
+        or (compiled and job.framework.trainer),  # a traced mask keeps sdpa from sharing keys itself
         lora_rank=lora.rank if lora else None,
         lora_targets=lora.targets if lora else (),
         readers=_readers(stage, trains_weights=lora is None),

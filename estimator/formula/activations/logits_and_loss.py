@@ -4,6 +4,7 @@ Legend of widths: bytes per element; c in the compute type.
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...job import ResolvedJob
 from ...job.rules import Framework
@@ -39,6 +40,8 @@ class _Logits(Struct, frozen=True, kw_only=True):
     """The loss copies the fp32 logits without the last token."""
     casts_in_model: bool
     """The model returns fp32 logits."""
+    in_place: bool
+    """A fused kernel writes the gradient over the logits."""
 
     @property
     def cap_bytes(self) -> int:
@@ -71,7 +74,8 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
         return _litgpt_loss(job, logits, unpacked)
     match job.training.loss:
         case "full":
-            return _full_loss(logits, framework, split=ranks > 1)
+            full = _full_loss(logits, framework, split=ranks > 1)
+            return _kept_outputs(job, logits, full) if job.keeps_outputs else full
         case "log-probs" | "fused-log-probs" | "divergence":
             return _token_loss(job, logits)
         case "chunked":
@@ -81,7 +85,7 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
                 return without_logits(job, arch, tokens=tokens, trains_head=logits.head_bytes > 0)
             return _chunks_one_by_one(logits)
         case "fused-linear":
-            return _fused_linear_loss(logits)
+            return _fused_linear_loss(job, logits)
 
 
 def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int, trains_head: bool) -> _Logits:
@@ -99,6 +103,7 @@ def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int, tr
         saves_softmax_inputs=job.versions.saves_softmax_inputs,
         copies_shifted=causal and job.versions.copies_shifted_logits,
         casts_in_model=job.versions.casts_logits_in_model,
+        in_place="cross-entropy" in job.fused_kernels,
     )
 
 
@@ -117,6 +122,8 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
         logits.copy_width,
         logits.cap_bytes,
     )
+    if logits.in_place:
+        return _in_place_cross_entropy(logits)
     if logits.compiled:
         return LossBytes(
             forward_bytes=c * n + capped,
@@ -125,7 +132,7 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
         )
     if split:
         return _vocabulary_parallel_loss(logits)
-    returned, low = c, c * n if copy else 0
+    returned, low = (0 if framework.casts_logits else c), c * n if copy else 0
     if logits.copies_shifted:
         copy += wide
         returned = 0 if logits.casts_in_model else c
@@ -138,6 +145,41 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
         gradient_bytes=c * n,
         upcast_bytes=saved + (c + wide) * n if lowered else 0,
         low_precision_bytes=low,
+    )
+
+
+def _in_place_cross_entropy(logits: _Logits) -> LossBytes:
+    """Bytes of Liger-Kernel's cross entropy, which writes the gradient over its fp32 logits (ops/cross_entropy.py)."""
+    n, c, wide = logits.elements, logits.compute_width, logits.loss_width
+    copy = wide * n if logits.copy_width else 0
+    capped = logits.cap_bytes
+    return LossBytes(
+        forward_bytes=c * n + copy + capped,
+        backward_bytes=(copy or c * n) + (c * n if copy else 0) + capped,
+        gradient_bytes=c * n,
+        low_precision_bytes=c * n if copy else 0,
+    )
+
+
+def _kept_outputs(job: ResolvedJob, logits: _Logits, loss: LossBytes) -> LossBytes:
+    """Return the bytes of a loss where the training loop's variable holds the model's outputs.
+
+    They are in the dtype in which the model returns them, or in fp32 where accelerate casts them.
+    """
+    n, c = logits.elements, logits.compute_width
+    torchtitan = job.versions.holds_predictions and "torchtitan" in job.framework.libraries
+    in_fp32 = torchtitan or logits.casts_in_model or loss.upcast_bytes
+    kept = (4 if in_fp32 else c) * n
+    before = kept if job.keeps_between_steps else 0
+    forward = max((c + 4) * n + before, 8 * n) if torchtitan else loss.forward_bytes + before
+    return replace(
+        loss,
+        forward_bytes=forward,
+        backward_bytes=loss.backward_bytes + kept,
+        gradient_bytes=loss.gradient_bytes + kept,
+        retained_bytes=kept,
+        retained_in_step_bytes=before,
+        retained_before_bytes=before,
     )
 
 
@@ -171,14 +213,23 @@ def _in_place_loss(logits: _Logits) -> LossBytes:
     return LossBytes(forward_bytes=largest, backward_bytes=largest)
 
 
-def _fused_linear_loss(logits: _Logits) -> LossBytes:
-    """Bytes of a loss that computes gradients in the forward pass, over chunks of about T h / V tokens (Liger-Kernel).
+def _fused_linear_loss(job: ResolvedJob, logits: _Logits) -> LossBytes:
+    """Bytes of a loss that never has all logits at once: gradients come in the forward pass, chunk by chunk.
 
-    A chunk's gradient of the head's weight is a whole matrix before it is added to the others'.
+    Liger-Kernel's takes chunks of about T h / V tokens (ops/fused_linear_cross_entropy.py). A chunk's gradient of the
+    head's weight is a whole matrix, which is added to the others'; since 0.6.2 it is cast to fp32 before that. Before
+    0.5 the chunk's logits were cast to fp32.
     """
     c, hidden = logits.compute_width, logits.compute_width * logits.hidden_elements
+    if job.framework.backward_fused_loss:  # everything that is as large as the head or its input is made in backward
+        return LossBytes(forward_bytes=hidden, backward_bytes=2 * hidden + logits.head_bytes)
     chunk = min(logits.elements, logits.hidden_elements)
-    return LossBytes(forward_bytes=(c + 8) * chunk + hidden + logits.head_bytes, backward_bytes=2 * hidden)
+    if job.versions.adds_head_gradient_in_fp32:
+        added = logits.head_bytes // c * (c + 4) if c != 4 else logits.head_bytes
+        largest = max(2 * c * chunk, c * chunk + added)
+    else:
+        largest = (c + 8) * chunk
+    return LossBytes(forward_bytes=largest + hidden + logits.head_bytes, backward_bytes=2 * hidden)
 
 
 def _chunks_one_by_one(logits: _Logits) -> LossBytes:
@@ -235,5 +286,6 @@ def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
         backward_bytes=backward,
         gradient_bytes=(4 + c) * n,
         retained_bytes=4 * n,
+        retained_in_step_bytes=4 * n,
         retained_before_bytes=before,
     )

@@ -19,6 +19,8 @@ class LossBytes(Struct, frozen=True, kw_only=True):
     low_precision_bytes: int = 0
     """The logits in the compute type, if they are freed before an fp32 copy runs backward."""
     retained_bytes: int = 0
-    """Held by the script's variables while the blocks run backward and the optimizer steps."""
+    """Held by the script's variables while the blocks run backward."""
+    retained_in_step_bytes: int = 0
+    """Of these, what is held while the optimizer steps."""
     retained_before_bytes: int = 0
     """Held by them from the previous micro-batch while the blocks run forward."""

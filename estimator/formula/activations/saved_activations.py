@@ -61,6 +61,8 @@ class SavedActivations(Struct, frozen=True, kw_only=True):
     """Tensors that the graph of the previous micro-batch still holds during the forward pass."""
     order: BackwardOrder | None = None
     """The blocks that run backward, where they differ; None: all do, and are alike."""
+    unfused_bytes: int = 0
+    """What the blocks save more if fused kernels are assumed and do not exist."""
     no_graph_bytes: int = 0
     """Temporary memory of a block that saves nothing, as nothing before it or in it trains; 0: there is none."""
 
@@ -84,10 +86,14 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
     layer, shared = _layer_bytes(context), _shared_biases_per_token(context)
     boundary = job.widths.residual * arch.hidden / context.residual_ranks
     offload = job.training.activation_offload
-    kept = shared + (boundary if job.recomputes else layer.mean)
+    kept = shared + (_checkpoint_per_token(job, context) if job.recomputes else layer.mean)
     if job.recomputes_selectively:
         kept += selective_per_token(context)
-    recomputed = layer.largest + shared - kept if job.recomputes else 0.0
+    recomputed, half = layer.largest + shared - kept if job.recomputes else 0.0, layer.mlp_half
+    if job.checkpoints_parts:  # one half is recomputed at a time
+        attention = layer.largest - layer.mlp_half - kept / 2
+        recomputed = max(attention, layer.mlp_half - kept / 2)
+        half = kept / 2 + recomputed - attention
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
     unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width)
@@ -97,21 +103,38 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
         all_layers_bytes=0 if offload else round(all_layers * tokens),
         outside_blocks_bytes=round(_outside_blocks_per_token(context, stage) * tokens),
         recomputed_bytes=round(recomputed * tokens),
-        mlp_half_bytes=round(layer.mlp_half * tokens) if context.framework.frees_mlp_first else 0,
+        mlp_half_bytes=round(half * tokens) if context.framework.frees_mlp_first else 0,
         mlp_backward_bytes=round(mlp_backward_per_token(context) * tokens) + unpacked,
         attention_backward_bytes=round(attention_backward_per_token(context) * tokens) + unpacked,
         norm_backward_bytes=round(norm_backward_per_token(context) * tokens),
         forward_temporary_bytes=round(forward_per_token(context) * tokens) + unpacked,
         boundary_bytes=round(boundary * tokens),
         previous_graph_bytes=round(_previous_graph_per_token(context, stage) * tokens),
+        unfused_bytes=_unfused_bytes(job, context, stage, layer.largest),
     )
+
+
+def _checkpoint_per_token(job: ResolvedJob, context: LayerContext) -> float:
+    """Bytes per token that a checkpointed block keeps: its input, or those of both norms and what reads them."""
+    boundary = job.widths.residual * context.arch.hidden / context.residual_ranks
+    if not job.checkpoints_parts:
+        return boundary
+    return 2 * (boundary + job.widths.compute * context.arch.hidden / context.residual_ranks)
+
+
+def _unfused_bytes(job: ResolvedJob, context: LayerContext, stage: Stage, largest: float) -> int:
+    """Return what a stage would save without the fused kernels that the job does not state: one layer if recomputed."""
+    if not job.assumes_fused_kernels or not context.fused or context.compiled:
+        return 0
+    more = _layer_bytes(replace(context, fused=frozenset())).largest - largest
+    layers = 1 if job.recomputes or job.training.activation_offload else stage.layers
+    return round(more * layers * context.tokens)
 
 
 def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) -> SavedActivations:
     """Return the same where parts of the blocks are frozen."""
     arch, tokens = context.arch, context.tokens
     shared = _shared_biases_per_token(context)
-    boundary = job.widths.residual * arch.hidden / context.residual_ranks
     every = saved_activations(job, arch, dataclasses.replace(stage, runs=None))
     enters = _gradient_enters(job, stage)
     spans = block_spans(context, stage, gradient_enters=enters)
@@ -121,7 +144,7 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
             continue
         found = _layer_bytes(span.context)
         saved, largest = found.mean - span.unsaved, found.largest - span.unsaved
-        kept = shared + (boundary if job.recomputes else saved)
+        kept = shared + (_checkpoint_per_token(job, span.context) if job.recomputes else saved)
         if job.recomputes_selectively:
             kept += selective_per_token(span.context)
         recomputed = max(recomputed, largest + shared - kept if job.recomputes else 0.0)

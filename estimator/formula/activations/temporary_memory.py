@@ -9,7 +9,9 @@ def mlp_backward_per_token(context: LayerContext) -> float:
     """Gradients that are alive while one block's MLP runs backward, or an adapter's recomputed outputs."""
     arch, c = context.arch, context.widths.compute
     tensors = 2 if arch.gated else 1
-    if arch.activation in AUTOCAST_ACTIVATION_TENSORS:  # a chain of powers and products, in fp32 under autocast
+    if arch.gated and "mlp" in context.fused:
+        tensors = 2 if context.compiled else 1  # Liger-Kernel writes the factors' gradients over them
+    elif arch.activation in AUTOCAST_ACTIVATION_TENSORS:  # a chain of powers and products, in fp32 under autocast
         tensors = 3 * (4 // c if context.widths.mixed else 1)
     gradients = tensors * c * context.widest_mlp
     if arch.moe_layers:
@@ -26,6 +28,8 @@ def mlp_backward_per_token(context: LayerContext) -> float:
 def norm_backward_per_token(context: LayerContext) -> float:
     """Gradients of a norm that runs backward: autograd's chain of fp32 tensors, or one kernel's."""
     arch = context.arch
+    if "norm" in context.fused:  # the input's gradient takes the place of the output's, unless it is compiled
+        return (2 if context.compiled else 1) * context.widths.residual * arch.hidden / context.residual_ranks
     tensors = 2 if arch.norm == "layer" else context.framework.norm_backward_tensors
     return tensors * 4 * arch.hidden / context.residual_ranks
 

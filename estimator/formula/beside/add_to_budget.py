@@ -103,15 +103,14 @@ def _peak(peak: Peak, before: Phase, highest: Phase, total: _Sum) -> Peak:
     more = highest.allocated_bytes - before.allocated_bytes
     device = peak.device_bytes + more
     passing = max(0, more - total.weights)
+    moved = peak.with_ranges(lambda span: span.moved(more, less=passing + _assumed(total), more=total.doubtful))
     return replace(
-        peak,
+        moved,
         phase=highest.name,
         components=highest.components,
         allocated_bytes=highest.allocated_bytes,
         reserved_bytes=peak.reserved_bytes + more,
         device_bytes=device,
-        low_bytes=peak.low_bytes + more - passing - _assumed(total),
-        high_bytes=peak.high_bytes + more + total.doubtful,
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         uses_deepspeed as uses_deepspeed,
         uses_megatron_precision as uses_megatron_precision,
     )
-    from .frameworks import FRAMEWORKS as FRAMEWORKS, Framework as Framework
+    from .frameworks import FRAMEWORKS as FRAMEWORKS, LIGER_KERNELS as LIGER_KERNELS, Framework as Framework
     from .optimizers import (
         LISTED_LIBRARIES as LISTED_LIBRARIES,
         NOT_KNOWN as NOT_KNOWN,
@@ -47,7 +47,7 @@ else:
         __name__,
         {
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
-            "frameworks": "Framework FRAMEWORKS",
+            "frameworks": "Framework FRAMEWORKS LIGER_KERNELS",
             "optimizers": (
                 "check_options LISTED_LIBRARIES NOT_KNOWN Optimizer optimizer_arguments "
                 "optimizer_by_class optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS "

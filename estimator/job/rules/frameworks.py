@@ -13,6 +13,8 @@ RmsNorm = Literal["autograd", "fused", "litgpt"]
 ChunkedLoss = Literal["one-by-one", "at-once", "without-logits"]
 """``one-by-one``: all logits exist, the loss of a chunk at a time; ``at-once``: a chunk runs forward and backward;
 ``without-logits``: TRL's, which makes the logits of a part at a time, and again in the backward pass."""
+LIGER_KERNELS = frozenset(("norm", "mlp", "rope"))
+"""What Liger-Kernel patches by default beside the loss (``apply_liger_kernel_to_*``)."""
 AvailableLoss = Literal["chunked", "fused-linear"]
 
 
@@ -41,11 +43,15 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     # --- blocks
     rms_norm: RmsNorm = "autograd"
     """Implementation of RMSNorm, which decides what it saves."""
+    fused_kernels: frozenset[str] = frozenset()
+    """Parts of the blocks that it patches with fused kernels by default."""
     norm_backward_tensors: int = 2
     """fp32 tensors of the hidden size that are alive while an RMSNorm runs backward."""
     fused_qkv: bool = False
     """Queries, keys and values are one linear layer, of which LoRA adapts parts (the halves of a gated MLP are two);
     attention copies its output."""
+    repeats_keys: bool = False
+    """Attention copies keys and values to all query heads."""
     fused_eager_softmax: bool = False
     """Eager attention takes the softmax in one kernel that keeps its output in the compute type."""
     plain_softmax_families: bool = False
@@ -80,13 +86,21 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """One fp32 copy of the logits becomes the softmax and then the gradient."""
     keeps_fp32_logits: bool = False
     """The model's outputs are cast to fp32, and variables of the script keep logits and loss until the next batch."""
+    keeps_outputs: bool = False
+    """A variable of the training loop holds the model's outputs until the backward pass is over."""
+    frees_outputs_after_backward: bool = False
+    """That variable belongs to a function that returns before the optimizer steps."""
     chunked_head: bool = False
     """Under LoRA the head runs by chunks of positions."""
+    casts_logits: bool = False
+    """The model returns fp32 logits, which it casts outside of what is compiled, unless the loss is chunked."""
     chunked_loss: ChunkedLoss = "one-by-one"
     compiles_loss: bool = False
-    """``torch.compile`` covers the loss."""
+    """``torch.compile`` covers the loss, unless ``casts_logits`` leaves it to eager mode."""
     may_leave_loss_eager: bool = False
     """A setting leaves the loss out of what is compiled (torchtitan's ``compile.components``)."""
+    backward_fused_loss: bool = False
+    """Its fused linear loss computes gradients in the backward pass (cut_cross_entropy), not in the forward pass."""
     loss_in_forward: bool = False
     """The loss is computed within the root module's forward pass."""
 
@@ -97,6 +111,10 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """Gradient accumulation under FSDP reduces in the last micro-batch only (``no_sync``)."""
     pipeline_keeps_gathered: bool = False
     """With pipeline stages, FSDP keeps weights gathered and accumulates unsharded gradients."""
+    last_block_stays: bool = False
+    """FSDP2 keeps the last block gathered from its forward to its backward pass."""
+    checkpoints_parts: bool = False
+    """Over several ranks checkpointing wraps norms, attention and MLP of a block one by one."""
     units_around_blocks: bool = False
     """FSDP2 gathers embedding and head as units of their own, not with the root."""
     fp32_embedding_states: bool = False
@@ -187,9 +205,12 @@ _ROWS = (
         available_loss="chunked",
     ),
     Framework(
+        # torchtune 0.3 to 0.6: modules/attention.py, modules/transformer.py; full_finetune_* drop compile_loss' result
         name="torchtune",
         libraries=("torch", "torchtune"),
         hub_weights=True,
+        repeats_keys=True,
+        casts_logits=True,
         compiles_loss=True,
         offloads_activations=True,
         available_loss="chunked",
@@ -212,14 +233,22 @@ _ROWS = (
         activation_uncertainty=0.0,
     ),
     Framework(
+        # NeMo AutoModel 0.1 to 0.5: recipes/llm/train_ft.py, components/distributed/parallelizer.py
         name="automodel",
         libraries=("torch", "transformers", "nemo-automodel"),
         hub_weights=True,
+        fused_kernels=LIGER_KERNELS,
         norm_backward_tensors=5,
         plain_softmax_families=True,
         masks_sliding_window=True,
         frees_mlp_first=True,
         tensor_parallel_plan=True,
+        keeps_outputs=True,
+        frees_outputs_after_backward=True,
+        last_block_stays=True,
+        checkpoints_parts=True,
+        backward_fused_loss=True,
+        accumulates_unsharded=True,
         initializes_on_gpu=True,
         available_loss="fused-linear",
     ),

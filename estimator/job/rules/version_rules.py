@@ -3,6 +3,7 @@
 A version that the job does not state counts as the latest. Each rule names its source.
 """
 
+import re
 from functools import lru_cache
 
 from msgspec import Struct
@@ -11,6 +12,9 @@ from msgspec.structs import replace
 from ..job import Job
 from ..quantization import is_four_bit
 from ..settings import Software
+
+_TORCHTITAN = (((2, 4), 20240612, "0.0.1"), ((2, 8), 20250617, "0.0.2"), ((2, 9), 20251017, "0.1"))
+"""torchtitan's versions by the torch before which, and the nightly before which, there was no newer one."""
 
 
 class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
@@ -64,6 +68,18 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """vLLM is one of the versions whose sources these rules were read from: 0.6 to 0.33."""
     knows_sglang: bool
     """SGLang is one of the versions whose sources were read: 0.4 to 0.5."""
+    holds_predictions: bool
+    """torchtitan's model casts its logits to fp32, and the loop's variable ``pred`` outlives the step.
+
+    Until 2024-06-12 (pull request 391); 0.0.1 stands for that.
+    """
+    repeats_keys: bool
+    """torchtitan copies keys and values to all query heads (before 0.2.2; pull request 2259)."""
+    adds_head_gradient_in_fp32: bool
+    """Liger-Kernel's fused linear loss casts each chunk's gradient of the head to fp32 (since 0.6.2, 2025-08).
+
+    It is assumed to be of the time of the stated torch or transformers.
+    """
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
 
@@ -85,6 +101,17 @@ def older(version: str | None, *than: int) -> bool:
         return False
 
 
+def _torchtitan_version(software: Software) -> str | None:
+    """Return the version of torchtitan: as stated, or the one of the time of the stated torch."""
+    if software.torchtitan is not None or software.torch is None:
+        return software.torchtitan
+    nightly = re.search(r"dev(20\d{6})", software.torch)
+    for torch, date, torchtitan in _TORCHTITAN:
+        if int(nightly[1]) < date if nightly else older(software.torch, *torch):
+            return torchtitan
+    return None
+
+
 def version_rules(job: Job) -> VersionRules:
     """Return the behaviour of the versions that a job states."""
     return _rules(job.software, is_four_bit(job.lora))
@@ -93,7 +120,7 @@ def version_rules(job: Job) -> VersionRules:
 @lru_cache(maxsize=64)  # searches ask for the same versions thousands of times
 def _rules(software: Software, four_bit: bool) -> VersionRules:
     whole = older(software.torch, 1, 13) or older(software.cuda, 11, 7)
-    loading = software.module_loading
+    loading, torchtitan = software.module_loading, _torchtitan_version(software)
     return VersionRules(
         keeps_quantized_inputs=four_bit and older(software.bitsandbytes, 0, 43, 2),
         zeroes_gradients=older(software.torch, 2, 0),
@@ -106,7 +133,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         separates_experts=older(software.transformers, 5),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
-        leaves_loss_to_eager=older(software.torchtitan, 0, 1),
+        leaves_loss_to_eager=older(torchtitan, 0, 1),
         gathers_log_softmax=older(software.trl, 0, 15),
         tiles_head=not older(software.trl, 1, 15),
         counts_cuda_graphs=not older(software.vllm, 0, 20),
@@ -114,7 +141,10 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         counts_context=older(software.vllm, 0, 9),
         knows_vllm=older(software.vllm, 0, 34) and not older(software.vllm, 0, 6),
         knows_sglang=older(software.sglang, 0, 6) and not older(software.sglang, 0, 4),
-        gathers_with_root=older(software.torchtitan, 0, 2),
+        holds_predictions=older(torchtitan, 0, 0, 2),
+        repeats_keys=older(torchtitan, 0, 2, 2),
+        adds_head_gradient_in_fp32=not (older(software.torch, 2, 8) or older(software.transformers, 4, 55)),
+        gathers_with_root=older(torchtitan, 0, 2),
     )
 
 

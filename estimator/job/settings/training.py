@@ -56,6 +56,8 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     and whether a ``fused-linear`` loss comes with them is not known; an empty list: none. Models that Liger-Kernel does
     not patch stay as they are.
     """
+    keep_outputs: bool | None = None
+    """A variable of the training loop holds the model's outputs through the backward pass; absent: as the framework."""
     loss_length: Positive | None = None
     """Tokens at the end of each sequence whose logits are computed, such as the completion's; absent: all."""
     reference_pass: bool = False

@@ -26,6 +26,7 @@ class Training:
     compile: bool = False
     loss: str = "full"
     fused_kernels: list[str] | None = None
+    keep_outputs: bool | None = None
     loss_length: int | None = None
     reference_pass: bool = False
     mode: str = "train"

@@ -73,6 +73,8 @@ def _unsupported_loss(training: Training) -> Iterator[str]:
         yield f"the {training.loss} loss cannot be traced"
     if training.fused_kernels:
         yield "fused kernels cannot be traced"
+    if training.keep_outputs:
+        yield "outputs that are kept through the backward pass cannot be traced"
     if training.loss_length is not None:
         yield "logits of a part of each sequence cannot be traced"
 

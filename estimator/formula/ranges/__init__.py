@@ -1,0 +1,27 @@
+"""Ranges of an estimate: how far what torch allocates, what it reserves, and the device's memory may lie from it.
+
+Lives here: the sources of doubt, their calibration, and the ranges that follow from them.
+Callers: ``formula`` and ``trace``; ``tests/accuracy/calibrate.py`` derives the calibration.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .calibration import FORMULA as FORMULA, TRACED as TRACED
+    from .doubts import Doubts as Doubts, doubts_of as doubts_of
+    from .spans import (
+        DoubtfulBytes as DoubtfulBytes,
+        allocated_span as allocated_span,
+        figure_ranges as figure_ranges,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "calibration": "FORMULA TRACED",
+            "doubts": "Doubts doubts_of",
+            "spans": "allocated_span DoubtfulBytes figure_ranges",
+        },
+    )

@@ -1,0 +1,44 @@
+"""The calibration of ranges: by which share the bytes in doubt may be wrong, for each source of doubt.
+
+``tests/accuracy/calibrate.py`` derives the numbers from published figures, and a test compares them with these.
+"""
+
+from dataclasses import dataclass
+
+from ...common import MIB
+from .doubts import AllocatorDoubt, StepDoubt
+
+COUNT_SHARE = 0.002
+"""Relative error of weights, gradients and optimizer states whose parameters were counted exactly."""
+APPROXIMATE_COUNT_SHARE = 0.1
+"""Relative error upwards of an approximate count; downwards it is ``UNKNOWN_FAMILY_ERROR``."""
+SMALL_BYTES = 24 * MIB
+"""What no estimate is finer than: rounding of the allocator, small tensors, buffers of the data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Shares of the bytes in doubt by which a figure may be wrong, either way, nine times in ten."""
+
+    step: dict[StepDoubt, float]
+    """Of activations, logits, temporary tensors and communication buffers."""
+    allocator: dict[AllocatorDoubt, float]
+    """Of what the allocator keeps beyond the allocated bytes, and of 3 % of these."""
+    context: float
+    """Of the CUDA context and libraries."""
+    nccl: float
+    """Of NCCL's buffers."""
+
+
+FORMULA = Calibration(
+    step={"checked": 0.15, "adapters": 0.25, "framework": 0.25, "compiled": 0.4, "shape": 0.4, "recurrent": 1.0},
+    allocator={"plain": 1.0, "fsdp2": 1.0, "fsdp1": 1.5, "other": 1.0},
+    context=0.3,
+    nccl=1.0,
+)
+TRACED = Calibration(
+    step={"checked": 0.1, "adapters": 0.2, "framework": 0.25, "compiled": 0.4, "shape": 0.1, "recurrent": 0.5},
+    allocator={"plain": 1.0, "fsdp2": 1.0, "fsdp1": 1.5, "other": 1.0},
+    context=0.3,
+    nccl=1.0,
+)

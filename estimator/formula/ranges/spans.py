@@ -1,0 +1,135 @@
+"""Ranges of what is allocated, what is reserved, and what the device shows: independent errors, added as squares."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import hypot
+
+from ...budget import Components, Span
+from .calibration import APPROXIMATE_COUNT_SHARE, COUNT_SHARE, SMALL_BYTES, Calibration
+from .doubts import Doubts
+
+_KEPT_SHARE = 0.03
+"""Share of the allocated bytes that are in doubt as the allocator's, however little it is expected to keep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtfulBytes:
+    """Bytes of an estimate by the error that they are subject to."""
+
+    states: int
+    """Weights, gradients and optimizer states."""
+    step: int
+    """Activations, logits, temporary tensors and communication buffers in torch's allocator."""
+    allocator: int
+    """What the allocator keeps beyond the allocated bytes, and a share of these."""
+    context: int
+    """CUDA context and libraries."""
+    nccl: int
+
+    @classmethod
+    def of(cls, parts: Components, *, allocated: int, reserved: int, outside: int) -> "DoubtfulBytes":
+        """Return the bytes of an estimate.
+
+        Args:
+            parts: components of the peak.
+            allocated: allocated bytes of the peak.
+            reserved: reserved bytes.
+            outside: bytes that never pass through torch's allocator.
+        """
+        nccl = max(0, outside - parts.context)
+        states = parts.weights + parts.gradients + parts.optimizer
+        return cls(
+            states=states,
+            step=max(0, parts.total_bytes - outside - states),
+            allocator=reserved - allocated + round(_KEPT_SHARE * allocated),
+            context=parts.context,
+            nccl=nccl,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of the three figures of a peak."""
+
+    allocated: Span
+    reserved: Span
+    device: Span
+
+
+def allocated_span(
+    bytes_: DoubtfulBytes,
+    doubts: Doubts,
+    calibration: Calibration,
+    *,
+    allocated: int,
+    exact: bool = True,
+    too_many: float = COUNT_SHARE,
+) -> Span:
+    """Return the range of the allocated bytes of one phase; the arguments are those of ``figure_ranges``."""
+    below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
+    return _span(allocated, below, above)
+
+
+def figure_ranges(
+    bytes_: DoubtfulBytes,
+    doubts: Doubts,
+    calibration: Calibration,
+    *,
+    allocated: int,
+    reserved: int,
+    device: int,
+    exact: bool = True,
+    too_many: float = COUNT_SHARE,
+    less: int = 0,
+    more: int = 0,
+    others: Iterable[Span] = (),
+) -> Ranges:
+    """Return the ranges of an estimate.
+
+    Args:
+        bytes_: its bytes by the error that they are subject to.
+        doubts: its sources of doubt.
+        calibration: the shares by which such bytes may be wrong.
+        allocated: the expected figures.
+        reserved: likewise.
+        device: likewise.
+        exact: the parameters were counted exactly.
+        too_many: share of the states by which an approximate count may be too high.
+        less: bytes that may be missing, beside all errors.
+        more: bytes that may be needed beside all errors.
+        others: ranges of the allocated bytes of other phases, any of which may turn out to be the highest.
+    """
+    below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
+    kept = calibration.allocator[doubts.allocator] * bytes_.allocator
+    outside = hypot(calibration.context * bytes_.context, calibration.nccl * bytes_.nccl)
+    ours, least = _span(allocated, below, above), 0
+    for other in others:
+        more = max(more, other.high_bytes - ours.high_bytes)
+        least = max(least, min(allocated, other.low_bytes))
+    ours = ours.raised(least).moved(0, less=less, more=more)
+    least = ours.low_bytes  # nothing is reserved that is less than what is allocated
+    return Ranges(
+        ours,
+        _span(reserved, hypot(below, kept), hypot(above, kept)).moved(0, less=less, more=more).raised(least),
+        _span(device, hypot(below, kept, outside), hypot(above, kept, outside))
+        .moved(0, less=less, more=more)
+        .raised(least),
+    )
+
+
+def _step_errors(
+    bytes_: DoubtfulBytes, doubts: Doubts, calibration: Calibration, *, exact: bool, too_many: float
+) -> tuple[float, float]:
+    """Return how far the allocated bytes may lie below and above the expected ones."""
+    step = calibration.step[doubts.step] * bytes_.step
+    if exact:
+        error = hypot(step, SMALL_BYTES, COUNT_SHARE * bytes_.states)
+        return error, error
+    return (
+        hypot(step, SMALL_BYTES, too_many * bytes_.states),
+        hypot(step, SMALL_BYTES, APPROXIMATE_COUNT_SHARE * bytes_.states),
+    )
+
+
+def _span(figure: int, below: float, above: float) -> Span:
+    return Span(max(0, figure - round(below)), figure + round(above))

@@ -1,0 +1,145 @@
+"""Each figure of a peak has a range of its own, which holds what its sources of doubt may be wrong by."""
+
+from dataclasses import replace
+from math import hypot
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget import Budget, Components, Peak, Span
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula.ranges import FORMULA, DoubtfulBytes, figure_ranges
+from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, SMALL_BYTES
+from vramtop.estimator.formula.ranges.doubts import Doubts, StepDoubt
+from vramtop.estimator.job import job_from_mapping
+
+GIB = 2**30
+PARTS = Components(weights=20 * GIB, activations=8 * GIB, temporary=2 * GIB, communication=2 * GIB, context=GIB // 2)
+FIGURES = {"allocated": 31 * GIB, "reserved": 34 * GIB, "device": 35 * GIB + GIB // 2}
+BYTES = DoubtfulBytes.of(PARTS, allocated=31 * GIB, reserved=34 * GIB, outside=3 * GIB // 2)
+
+
+def budget(**tables: Any) -> Budget:
+    tables = {"model": {"id": "meta-llama/Llama-3.1-8B"}, **tables}
+    return estimate(job_from_mapping(tables, where="test"), method="formula")
+
+
+def test_bytes_are_split_by_the_error_that_they_are_subject_to() -> None:
+    assert BYTES.states == 20 * GIB
+    assert BYTES.nccl == GIB
+    assert BYTES.step == 11 * GIB  # NCCL's own buffers are no part of the step
+    assert BYTES.allocator == pytest.approx(3 * GIB + 0.03 * 31 * GIB, abs=1)
+    assert BYTES.context == GIB // 2
+
+
+def test_independent_errors_are_added_as_squares_and_widen_figure_by_figure() -> None:
+    ranges = figure_ranges(BYTES, Doubts("checked", "plain"), FORMULA, **FIGURES)
+    errors = [FORMULA.step["checked"] * BYTES.step, SMALL_BYTES, COUNT_SHARE * BYTES.states]
+    assert ranges.allocated.high_bytes - 31 * GIB == pytest.approx(hypot(*errors), abs=1)
+    errors.append(FORMULA.allocator["plain"] * BYTES.allocator)
+    assert 34 * GIB - ranges.reserved.low_bytes == pytest.approx(hypot(*errors), abs=1)
+    errors += [FORMULA.context * GIB / 2, FORMULA.nccl * GIB]
+    assert 35.5 * GIB - ranges.device.low_bytes == pytest.approx(hypot(*errors), abs=1)
+
+
+def test_what_may_be_missing_or_needed_besides_moves_each_end() -> None:
+    ranges = figure_ranges(BYTES, Doubts("checked", "plain"), FORMULA, **FIGURES)
+    more = figure_ranges(BYTES, Doubts("checked", "plain"), FORMULA, **FIGURES, less=GIB, more=2 * GIB)
+    for before, after in zip(
+        (ranges.allocated, ranges.reserved, ranges.device), (more.allocated, more.reserved, more.device), strict=True
+    ):
+        assert after == Span(before.low_bytes - GIB, before.high_bytes + 2 * GIB)
+
+
+def test_an_approximate_count_may_be_much_too_high_and_a_little_too_low() -> None:
+    exact = figure_ranges(BYTES, Doubts("checked", "plain"), FORMULA, **FIGURES)
+    rough = figure_ranges(BYTES, Doubts("checked", "plain"), FORMULA, **FIGURES, exact=False, too_many=0.3)
+    assert exact.allocated.low_bytes - rough.allocated.low_bytes > 4 * GIB
+    assert 0 < rough.allocated.high_bytes - exact.allocated.high_bytes < 2 * GIB
+
+
+@pytest.mark.parametrize(
+    "parallel", [{}, {"strategy": "fsdp2", "data_shard": 8}, {"strategy": "fsdp1", "data_shard": 8}]
+)
+def test_every_figure_of_a_peak_lies_in_its_range(parallel: dict[str, Any]) -> None:
+    peak = budget(parallel=parallel).peak
+    assert peak.allocated_range is not None
+    assert peak.reserved_range is not None
+    assert peak.allocated_bytes in peak.allocated_range
+    assert peak.reserved_bytes in peak.reserved_range
+    assert peak.device_bytes in peak.device_range
+    ranges = (peak.allocated_range, peak.reserved_range, peak.device_range)
+    widths = [span.high_bytes - span.low_bytes for span in ranges]
+    assert widths == sorted(widths)
+
+
+def test_what_is_reserved_is_never_below_what_is_allocated() -> None:
+    ranges = figure_ranges(BYTES, Doubts("checked", "plain"), replace(FORMULA, allocator={"plain": 9.0}), **FIGURES)
+    assert ranges.reserved.low_bytes == ranges.allocated.low_bytes
+    assert ranges.device.low_bytes == ranges.allocated.low_bytes
+
+
+def test_a_compiled_step_has_a_wider_range() -> None:
+    plain, compiled = (budget(training={"compile": asked}).peak for asked in (False, True))
+    assert compiled.high_bytes - compiled.low_bytes > plain.high_bytes - plain.low_bytes
+
+
+def test_what_no_setting_explains_widens_all_ranges() -> None:
+    plain, unsure = (budget(unsure=unsure).peak for unsure in ({}, {"activations": "either"}))
+    activations = plain.components.activations
+    assert plain.allocated_range is not None
+    assert unsure.allocated_range is not None
+    assert unsure.allocated_range.high_bytes == plain.allocated_range.high_bytes + activations
+    assert unsure.high_bytes == plain.high_bytes + activations
+
+
+def test_ranges_are_part_of_the_json() -> None:
+    before = budget()
+    assert Budget.from_json(before.to_json()).peak == before.peak
+    old = before.to_json()
+    old["peak"] = {name: size for name, size in old["peak"].items() if not name.endswith("_range")}
+    peak = Budget.from_json(old).peak
+    assert peak == replace(before.peak, allocated_range=None, reserved_range=None)
+
+
+MAMBA = {"mamba_d_state": 16, "mamba_expand": 2}
+
+
+SHAPE = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "intermediate_size": 8192}
+FIELDS = [({}, "shape"), (MAMBA, "recurrent"), ({"layer_types": ["conv"]}, "recurrent")]
+
+
+def shaped(fields: dict[str, Any], family: str, **training: Any) -> Peak:
+    config = {**SHAPE, "vocab_size": 32000, "model_type": family, **fields}
+    return budget(model={"config": config}, training={"optimizer": "adamw-fused", **training}).peak
+
+
+@pytest.mark.parametrize(("fields", "doubt"), FIELDS)
+def test_a_family_without_rules_has_a_range_as_wide_as_the_error_of_its_shape(
+    fields: dict[str, Any], doubt: StepDoubt
+) -> None:
+    peak, known = (shaped(fields, family, micro_batch=16) for family in ("brandnew", "llama"))
+    assert peak.allocated_range is not None
+    assert known.allocated_range is not None
+    step = peak.components.activations + peak.components.logits
+    assert peak.allocated_range.high_bytes - peak.allocated_bytes >= FORMULA.step[doubt] * step
+    assert known.allocated_range.high_bytes - known.allocated_bytes < FORMULA.step[doubt] * step
+
+
+def test_a_phase_that_may_turn_out_to_be_the_highest_widens_the_range() -> None:
+    """The optimizer step of a state-space model is the expected peak, but its activations are hardly known."""
+    found = budget(model={"config": {**SHAPE, **MAMBA, "vocab_size": 32000, "model_type": "brandnew"}})
+    backward = found.phase("backward")
+    assert found.peak.phase == "optimizer step"
+    assert backward is not None
+    assert found.peak.allocated_range is not None
+    doubtful = FORMULA.step["recurrent"] * (backward.components.activations + backward.components.logits)
+    assert found.peak.allocated_range.high_bytes >= backward.allocated_bytes + doubtful
+    assert found.peak.high_bytes >= found.peak.allocated_range.high_bytes
+
+
+def test_the_peak_is_no_lower_than_a_phase_that_is_certain() -> None:
+    others = [Span(30 * GIB, 32 * GIB)]
+    ranges = figure_ranges(BYTES, Doubts("recurrent", "plain"), FORMULA, **FIGURES, others=others)
+    assert ranges.allocated.low_bytes == 30 * GIB
+    assert ranges.reserved.low_bytes >= 30 * GIB

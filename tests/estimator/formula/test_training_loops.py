@@ -1,0 +1,118 @@
+"""What the loops of frameworks keep, and what fused kernels and compiled blocks save: by hand from their sources."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget import Budget, Components
+
+Estimate = Callable[..., Budget]
+TOKENS, HIDDEN, LAYERS, VOCABULARY = 2048, 512, 4, 2000
+LOGITS = TOKENS * VOCABULARY
+BF16 = {"training.precision": "bf16", "training.sequence_length": TOKENS}
+SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 8}
+
+
+def phase(budget: Budget, name: Any) -> Components:
+    """Components of one phase, which has to exist."""
+    found = budget.phase(name)
+    assert found is not None
+    return found.components
+
+
+@pytest.mark.parametrize("kernels", [["norm"], ["mlp"], ["norm", "mlp", "rope"]])
+def test_fused_norms_save_no_fp32_copy_and_fused_mlps_no_activation(
+    budget_of: Estimate, tiny_llama: dict[str, Any], kernels: list[str]
+) -> None:
+    plain = phase(budget_of(tiny_llama, BF16), "forward").activations
+    fused = phase(budget_of(tiny_llama, BF16 | {"training.fused_kernels": kernels}), "forward").activations
+    norm = (2 * LAYERS + 1) * 4 * HIDDEN  # input in fp32 and normalised: 6 bytes an element; the kernel's input: 2
+    saved = (norm if "norm" in kernels else 0) + (2 * LAYERS * 1408 if "mlp" in kernels else 0)
+    assert plain - fused == TOKENS * saved
+
+
+def test_a_model_that_liger_does_not_patch_stays_as_it_is(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    falcon = tiny_llama | {"model_type": "phi"}
+    fused = BF16 | {"training.fused_kernels": ["norm", "mlp", "rope"]}
+    assert budget_of(falcon, fused).peak == budget_of(falcon, BF16).peak
+
+
+def test_a_fused_linear_loss_is_assumed_to_come_with_the_other_kernels(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    loss = BF16 | {"training.loss": "fused-linear"}
+    assumed, stated = budget_of(tiny_llama, loss), budget_of(tiny_llama, loss | {"training.fused_kernels": []})
+    assert assumed.peak.device_bytes < stated.peak.device_bytes < assumed.peak.high_bytes
+    assert any("fused kernels" in sentence for sentence in assumed.assumptions)
+    assert not any("fused kernels" in sentence for sentence in stated.assumptions)
+
+
+def test_a_cross_entropy_in_place_keeps_one_copy_of_the_logits(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    fused = budget_of(tiny_llama, BF16 | {"training.fused_kernels": ["cross-entropy"]})
+    assert phase(fused, "forward").logits == (2 + 4) * LOGITS
+    assert phase(budget_of(tiny_llama, BF16), "backward").logits == 3 * 4 * LOGITS
+
+
+def test_kept_outputs_are_there_until_the_next_ones_replace_them(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    plain, kept = budget_of(tiny_llama, BF16), budget_of(tiny_llama, BF16 | {"training.keep_outputs": True})
+    for name in ("forward", "backward", "optimizer step"):
+        assert phase(kept, name).logits - phase(plain, name).logits == 2 * LOGITS
+    old = {"software.transformers": "4.40"}
+    fp32 = budget_of(tiny_llama, BF16 | {"training.keep_outputs": True} | old)
+    assert phase(fp32, "optimizer step").logits == 4 * LOGITS
+
+
+def test_automodel_keeps_its_outputs_until_the_optimizer_steps(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    budget = budget_of(tiny_llama, BF16 | {"training.framework": "automodel"})
+    assert phase(budget, "backward").logits == (3 * 4 + 2) * LOGITS
+    assert phase(budget, "optimizer step").logits == 0
+
+
+def test_automodel_checkpoints_the_parts_of_a_block_one_by_one(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    settings = BF16 | SHARDED | {"training.framework": "automodel", "training.activation_checkpointing": "full"}
+    parts = phase(budget_of(tiny_llama, settings), "forward").activations
+    whole = phase(budget_of(tiny_llama, settings | {"training.framework": "torchtune"}), "forward").activations
+    last_norm = 4 * HIDDEN  # the fused one saves less
+    assert parts - whole == TOKENS * (LAYERS * (8 - 2) * HIDDEN - last_norm)
+
+
+def test_torchtitan_held_its_predictions_before_june_2024(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    titan = BF16 | {"training.framework": "torchtitan", "training.activation_checkpointing": "full"}
+    today = budget_of(tiny_llama, titan)
+    assert phase(today, "optimizer step").logits == 0
+    for software in ({"torchtitan": "0.0.1"}, {"torch": "2.3"}, {"torch": "2.4.0.dev20240528"}):
+        held = budget_of(tiny_llama, titan | {f"software.{name}": version for name, version in software.items()})
+        assert phase(held, "backward").logits - phase(today, "backward").logits == 4 * LOGITS
+        assert phase(held, "optimizer step").logits == 4 * LOGITS
+    freed = budget_of(tiny_llama, titan | {"software.torch": "2.5.0.dev20240613"})
+    assert phase(freed, "optimizer step").logits == 0
+
+
+def test_torchtitan_kept_its_last_block_gathered_before_july_2025(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    from vramtop.estimator.job.job_file import job_from_mapping
+    from vramtop.estimator.job.resolved_job import resolve_job
+
+    def stays(**software: str) -> bool:
+        tables = {"model": {"config": tiny_llama}, "training": {"framework": "torchtitan"}, "software": software}
+        return resolve_job(
+            job_from_mapping(tables | {"parallel": {"strategy": "fsdp2"}}, where="test")
+        ).last_block_stays
+
+    assert stays(torchtitan="0.1")
+    assert stays(torch="2.7")
+    assert not stays()
+    assert not stays(torch="2.9")
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "torchtune"])
+def test_compiled_blocks_save_less(budget_of: Estimate, tiny_llama: dict[str, Any], framework: str) -> None:
+    settings = BF16 | {"training.framework": framework, "training.loss": "chunked", "software.torch": "2.7"}
+    eager = phase(budget_of(tiny_llama, settings), "forward").activations
+    compiled = phase(budget_of(tiny_llama, settings | {"training.compile": True}), "forward").activations
+    norms = 0 if framework == "torchtitan" else (2 * LAYERS + 1) * 4 * HIDDEN  # torchtitan's norm is one kernel already
+    assert eager - compiled == TOKENS * (2 * LAYERS * 1408 + norms)
