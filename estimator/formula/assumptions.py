@@ -124,7 +124,7 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
             )
     if job.lora and job.framework.fp32_adapters and widths.adapter == 4 and not rules.dtype:
         yield "Adapter weights are fp32, as peft creates them by default."
-    elif rules.dtype and not job.lora.adapter_dtype:
+    elif rules.dtype and job.lora and not job.lora.adapter_dtype:
         yield f"Adapter weights are {rules.dtype}, as they are over weights that are quantized here."
 
 

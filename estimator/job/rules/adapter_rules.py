@@ -66,7 +66,7 @@ def adapter_rules(
     prepared, assumed = _prepared(lora, software, framework, sharded=sharded, experts=experts)
     if not precision.half_weights:
         prepared = "none"  # they are fp32 as it is
-    dtype = lora.adapter_dtype
+    dtype: str | None = lora.adapter_dtype
     if dtype is None and quantization(lora) and framework.trainer and software.trl and not older(software.trl, 0, 26):
         dtype = "bf16"
     if dtype is None and is_four_bit(lora) and framework.trainer and strategy.fsdp and precision.half_weights:
