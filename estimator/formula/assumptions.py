@@ -112,7 +112,7 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
     """Yield the dtypes of adapters, and of what is not quantized beside them."""
     rules, widths = job.adapters, job.widths
     if job.quantization and job.precision.half_weights:
-        why = " (assumed: the job does not say; the range allows for the other)" if rules.assumed else ""
+        why = "; the job does not say so, and the range allows for the other" if rules.assumed else ""
         if rules.prepared == "none":
             yield f"Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32){why}."
         else:
@@ -146,9 +146,14 @@ def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
     if rules.runs_longest_first and "litgpt" in libraries:
         yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
     if rules.leaves_loss_to_eager and "torchtitan" in libraries and job.training.compile:
-        yield f"torchtitan {software.torchtitan}: the loss is not compiled."
+        yield f"{_torchtitan(job)}: the loss is not compiled."
     if rules.gathers_with_root and "torchtitan" in libraries and job.strategy.fsdp2:
-        yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
+        yield f"{_torchtitan(job)}: embedding, head and last block stay gathered."
+
+
+def _torchtitan(job: ResolvedJob) -> str:
+    stated = job.software.torchtitan
+    return f"torchtitan {stated}" if stated else f"torchtitan of the time of torch {job.software.torch}"
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:

@@ -31,6 +31,8 @@ from .rules.version_rules import version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
+_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """All of a job that an estimate depends on, except the model's shape."""
@@ -42,7 +44,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     inference: Inference | None
     rollout: Rollout | None
     parallel: Parallel
-    """Without the device map, which ``job`` has."""
+    """Without its tables, which ``job`` has."""
     software: Software
     framework: Framework
     strategy: Strategy
@@ -135,7 +137,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         optimizer: rules in place of those that ``training.optimizer`` names.
         experts: the model has experts, where that is known.
     """
-    training, parallel = job.training, job.parallel.without_device_map
+    training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
     row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
@@ -171,6 +173,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
             fp32_reduction=parallel.reduce_dtype == "fp32",
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
             adapters=adapters,
+            gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
         adapters=adapters,
         zero_stage=stage,

@@ -106,6 +106,7 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "lora": _lora(job, model, tables),
         "parallel": tables["parallel"],
         "older": _older_versions(job, model),
+        "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
@@ -172,7 +173,7 @@ def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
     """Return the user's code that the worker may run: the model's, or that of a tensor-parallel plan or optimizer."""
     if model.code is not None:
         return dict(model.code)
-    if job.parallel.tensor_plan:
+    if isinstance(job.parallel.tensor_plan, str):
         return {"folder": str(Path(job.model.code_folder or "").resolve())}
     return own_code(job) if job.training.mode == "train" else None
 

@@ -47,6 +47,7 @@ def dtype_widths(
     fp32_reduction: bool,
     quantized: float | None,
     adapters: AdapterRules = NO_ADAPTERS,
+    gathered: int | None = None,
 ) -> Widths:
     """Return the bytes per element that a job's precision, framework and strategy imply.
 
@@ -57,6 +58,7 @@ def dtype_widths(
         fp32_reduction: gradients are reduced in fp32, not in 16 bits.
         quantized: bytes per element of quantized weights; None: nothing is quantized.
         adapters: dtypes around adapters.
+        gathered: bytes per element in which FSDP2 gathers weights and computes; None: as the precision says.
     """
     low, mixed = precision.width, precision.mixed
     deepspeed, megatron = uses_deepspeed(framework, strategy), uses_megatron_precision(framework, strategy)
@@ -68,19 +70,20 @@ def dtype_widths(
     plain = 4 if framework.fp32_adapters and not deepspeed else weight
     if adapters.prepared == "all":
         weight = 4
+    compute = gathered if gathered is not None and strategy.fsdp2 else low
     return Widths(
         weight=weight,
         quantized=quantized,
         adapter=adapters.width or plain,
         gradient=reduce if megatron and low == 2 else weight,
-        compute=low,
-        residual=4 if autocast else low,
+        compute=compute,
+        residual=4 if autocast else compute,
         reduce=reduce,
         master=4 if own_master else 0,
         state=4 if own_master else weight,
         autocast=autocast,
         mixed=casts or adapters.autocasts,
-        projected=4 if autocast and quantized is not None and not framework.own_adapters else low,
+        projected=4 if autocast and quantized is not None and not framework.own_adapters else compute,
     )
 
 

@@ -68,10 +68,19 @@ _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("bf16", "bfloat16", "fp16", "float16", "float32", "bnb_config_kwargs.bnb_4bit_use_double_quant", "batch_size"),
     *("unfrozen_parameters", "freeze_mm_modules", "spectrum_top_fraction", "spectrum_model_name"),
     *("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_step", "lora_on_cpu"),
-    *("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "liger_cross_entropy"),
+    "liger_layer_norm",
 )
 
 
+_LIGER_LOSS = "fused_linear_cross_entropy"
+_LIGER_KERNELS = {
+    "rope": "rope",
+    "rms_norm": "rms_norm",
+    "swiglu": "swiglu",
+    "glu_activation": "swiglu",
+    "cross_entropy": "cross_entropy",
+}
+"""axolotl's settings ``liger_*``, all of which are off unless stated, by the names of Liger-Kernel's arguments."""
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 _RANGE = re.compile(r"\[\d*(:\d*)?\]$")
 """The part of a parameter that ``unfrozen_parameters`` trains: the rest has gradients too, which are zeroed."""
@@ -186,10 +195,19 @@ def _translate_loss(translation: Translation) -> None:
     plugins = translation.pop("plugins")
     names = plugins.value if plugins is not None and isinstance(plugins.value, list) else []
     fused = translation.pop("liger_fused_linear_cross_entropy")
-    if fused is not None and as_bool(fused) and any("liger" in str(name).lower() for name in names):
-        translation.put("use_liger_kernel", True, fused)
-    elif plugins is not None and any("cut_cross_entropy" in str(name).lower() for name in names):
+    kernels = {name: translation.pop(f"liger_{name}") for name in _LIGER_KERNELS}
+    stated = {key: on for key, on in {_LIGER_LOSS: fused, **kernels}.items() if on is not None}
+    cut = any("cut_cross_entropy" in str(name).lower() for name in names)
+    if stated and any("liger" in str(name).lower() for name in names):
+        table = {_LIGER_KERNELS.get(key, key): bool(as_bool(on)) for key, on in stated.items()}
+        off = {**dict.fromkeys(_LIGER_KERNELS.values(), False), _LIGER_LOSS: cut}
+        first = next(iter(stated.values()))
+        translation.put("use_liger_kernel", any(table.values()), first)
+        translation.put("liger_kernel_config", {**off, **table, "geglu": True, "layer_norm": True}, first)
+    elif plugins is not None and cut:
         translation.put("use_liger_kernel", True, plugins)
+        none = dict.fromkeys(_LIGER_KERNELS.values(), False)
+        translation.put("liger_kernel_config", {**none, _LIGER_LOSS: True}, plugins)
 
 
 def _precision(settings: LayeredSettings) -> dict[str, Setting]:

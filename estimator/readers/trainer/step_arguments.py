@@ -16,7 +16,7 @@ from ..source import (
     layer_from_table,
     table_of_setting,
 )
-from ..trl import read_length, read_loss
+from ..trl import read_length, read_liger, read_loss
 from .optimizer_arguments import read_optimizer
 from .trainer_inputs import TrainerInputs
 
@@ -141,7 +141,7 @@ def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollecto
 
 
 def _read_loss(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    liger = inputs.settings.find_true("use_liger_kernel", "use_liger")
+    liger = read_liger(inputs.settings, findings)
     if liger is not None:
         findings.record_from(liger, "training.loss", "fused-linear")
 

@@ -12,6 +12,7 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .defaults import argument_defaults as argument_defaults, trl_defaults as trl_defaults
     from .lengths import read_length as read_length
+    from .liger import read_liger as read_liger
     from .loss import read_loss as read_loss
     from .methods import (
         METHODS as METHODS,
@@ -27,6 +28,7 @@ else:
         {
             "defaults": "argument_defaults trl_defaults",
             "lengths": "read_length",
+            "liger": "read_liger",
             "loss": "read_loss",
             "methods": "Method METHODS method_of_class TRAINER_NAMES",
             "other_models": "read_other_models Setup",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ..source import FindingCollector, LayeredSettings, Setting, as_word, framework_with_version, is_at_least
+from .liger import read_liger
 from .methods import Method
 
 _LOSS = "training.loss"
@@ -28,7 +29,7 @@ def read_loss(
         findings: collects what is read.
         own_loss: TRL's trainer makes the loss; False: a tool's own, derived from it.
     """
-    loss, liger = settings.find("loss_type"), _liger(method, settings, versions)
+    loss, liger = settings.find("loss_type"), _liger(method, settings, versions, findings)
     _read_reference_pass(method, settings, findings)
     trl = framework_with_version("trl", versions)
     replaced = liger is not None and not liger.written  # by unsloth's, which asks for it unasked
@@ -45,9 +46,11 @@ def read_loss(
         _read_log_probabilities(method, liger, versions, findings)
 
 
-def _liger(method: Method, settings: LayeredSettings, versions: Mapping[str, str]) -> Setting | None:
+def _liger(
+    method: Method, settings: LayeredSettings, versions: Mapping[str, str], findings: FindingCollector
+) -> Setting | None:
     """Return the setting that asks for Liger-Kernel's loss: before 0.25 ``use_liger_kernel`` did so for SFT only."""
-    kernel, loss = settings.find_true("use_liger_kernel", "use_liger"), settings.find_true("use_liger_loss")
+    kernel, loss = read_liger(settings, findings), settings.find_true("use_liger_loss")
     asks = method.scores == "likelihood" or is_at_least("trl", (0, 25), versions)
     return loss or (kernel if asks else None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .user_code import UserCode
@@ -87,14 +87,20 @@ class Parallel:
     main_weights: bool | None = None
     communication_unit: int | None = None
     load_on_rank_zero: bool = False
-    tensor_plan: str | None = None
+    tensor_plan: str | dict[str, str] | None = None
+    param_dtype: str | None = None
     device_map: Any = None
     max_memory: dict[str, Any] | None = None
 
     @property
+    def zero_stage(self) -> int:
+        """Stage of DeepSpeed's ZeRO; 0: another strategy."""
+        return int(self.strategy[-1]) if self.strategy.startswith("zero") else 0
+
+    @property
     def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
-        return self.data_shard * self.copies * self.tensor
+        return self.tensor * (1 if self.zero_stage else self.data_shard * self.copies)
 
     @property
     def copies(self) -> int:
@@ -167,6 +173,8 @@ class Request:
     """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
     older: OlderVersions = field(default_factory=OlderVersions)
+    zero: dict[str, Any] | None = None
+    """The job file's table ``zero``; None: DeepSpeed's defaults."""
     rollout: bool = False
     """Text is generated during training."""
     cpu_kernels: bool = False
@@ -189,16 +197,20 @@ def read_request(message: dict[str, Any]) -> Request:
         TypeError: it has a field that job files do not have.
     """
     lora, optimizer = message.get("lora"), message.get("optimizer")
+    training, parallel = Training(**message.get("training") or {}), Parallel(**message.get("parallel") or {})
+    if parallel.zero_stage:  # DeepSpeed's mixed precision is 16-bit weights, without autocast
+        training = replace(training, precision=training.precision.partition("-")[0])
     return Request(
         config=message.get("config") or {},
         task=message.get("task", "causal-lm"),
         attention=message.get("attention", "sdpa"),
-        training=Training(**message.get("training") or {}),
+        training=training,
         optimizer=None if optimizer is None else OptimizerClass(**optimizer),
         lora=None if lora is None else Lora(**lora),
         trainable=read_trainable(message),
-        parallel=Parallel(**message.get("parallel") or {}),
         older=OlderVersions(**message.get("older") or {}),
+        parallel=parallel,
+        zero=message.get("zero"),
         rollout=message.get("rollout") is not None,
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),

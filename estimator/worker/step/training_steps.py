@@ -16,6 +16,7 @@ from ..model.build import build_model, prepare_for_training, vocabulary_size
 from ..model.quantized.linear import element_count
 from ..model.quantized.peft_layers import autocast_seen_by_peft
 from ..parallel import data_parallel, fsdp_tracking
+from ..parallel.deepspeed.engine import ZeroModel, zero_model
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
@@ -92,17 +93,19 @@ def _build_and_run(request: Request) -> TracedSteps:
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
     _parallelize(model, request)
+    zero = zero_model(model, request, SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
         {size for size in (vocabulary, -(-vocabulary // request.parallel.tensor)) if size},
         sums_in_place=not request.cpu_kernels,
     )
-    with _tracking(model, request, tracker):
-        _track_loaded_model(model, request, tracker)
+    running = contextlib.nullcontext() if zero is None else zero.running()
+    with _tracking(model, request, tracker, running):
+        _track_loaded_model(model, request, tracker, zero)
         if inference:
             run_inference(model, request, tracker)
         else:
-            _train(model, request, tracker)
+            _train(model, request, tracker, zero)
         history = tracker.history
     return TracedSteps(
         history=history,
@@ -138,12 +141,13 @@ def _parallelize(model: Any, request: Request) -> None:
 
 
 @contextlib.contextmanager
-def _tracking(model: Any, request: Request, tracker: StorageTracker) -> Iterator[None]:
+def _tracking(model: Any, request: Request, tracker: StorageTracker, running: Any) -> Iterator[None]:
     """Track storages by component and module, with what the job's parallelism needs for that."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracker)
         stack.enter_context(tracker.tracking_resize())
         stack.enter_context(tracker.naming_modules(model))
+        stack.enter_context(running)
         if request.parallel.world_size > 1:
             stack.enter_context(meta_propagation_untracked(tracker))
         if request.parallel.sharded:
@@ -153,15 +157,16 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker) -> Iterator
         yield
 
 
-def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker) -> None:
+def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None) -> None:
     tracker.begin_phase(0, "loading")
-    named = [*model.named_parameters(), *model.named_buffers()]
-    tracker.label((tensor for _, tensor in named), "weights", (name for name, _ in named))
+    weights = list(model.parameters()) if zero is None else zero.parameters()
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    tracker.label((*weights, *model.buffers()), "weights", names)
     if request.parallel.cpu_offload == "all":
-        tracker.mark_on_host(model.parameters())
+        tracker.mark_on_host(weights)
 
 
-def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
+def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None) -> None:
     parallel = request.parallel
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name, parameter in trained:
@@ -169,9 +174,9 @@ def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
             lambda p, name=name: tracker.label((p.grad,), "gradients", (name,))
         )
     tracker.begin_phase(1, "wrapping")
-    replicated = parallel.data_replicate > 1 and not parallel.sharded
+    replicated = parallel.data_replicate > 1 and not parallel.sharded and zero is None
     buckets = data_parallel.allocate_ddp_buckets(model, tracker) if replicated else []
-    optimizer = OptimizerStep(request, trained, tracker)
+    optimizer = _make_optimizer(request, trained, tracker, zero)
     for step in (1, 2):
         _accumulate_gradients(model, request, tracker, optimizer, step)
         tracker.begin_phase(step, "optimizer step")
@@ -179,21 +184,30 @@ def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
         optimizer.step()
         model.zero_grad(set_to_none=not request.older.zeroes_gradients)
     tracker.begin_phase(3, "end")  # what is freed when this function returns is no part of the step
-    if parallel.cpu_offload == "all":
+    if parallel.cpu_offload != "none":
         move_step_to_host(tracker.history)
     del buckets
 
 
-def _accumulate_gradients(
-    model: Any, request: Request, tracker: StorageTracker, optimizer: OptimizerStep, step: int
-) -> None:
+def _make_optimizer(
+    request: Request, trained: list[tuple[str, Any]], tracker: StorageTracker, zero: ZeroModel | None
+) -> Any:
+    """Return what scales the loss and steps: the optimizer, or DeepSpeed's engine over it."""
+    if zero is None:
+        return OptimizerStep(request, trained, tracker)
+    return zero.make_engine(trained, lambda parts: OptimizerStep(request, parts, tracker, clips=False), tracker)
+
+
+def _accumulate_gradients(model: Any, request: Request, tracker: StorageTracker, optimizer: Any, step: int) -> None:
     """Run the forward and backward passes of one step."""
     micro_batches = min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
     for micro_batch in range(micro_batches):
         if request.parallel.sharded:  # accelerate's no_sync: gradients stay whole until the last micro-batch
             model.set_requires_gradient_sync(micro_batch == micro_batches - 1)
+        optimizer.begin_micro_batch(last=micro_batch == micro_batches - 1)
         tracker.begin_phase(step, "forward")
         loss = optimizer.scale(training_loss(model, request))
         tracker.begin_phase(step, "backward")
         loss.backward()
         del loss
+        optimizer.end_backward()

@@ -306,9 +306,13 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:
 
 
 def patch_with_liger(call: Call, notes: Notes) -> Any:
-    """Follow ``apply_liger_kernel_to_llama()``: the loss makes no logits unless that is switched off."""
-    if call.value(None, "fused_linear_cross_entropy", default=True) is not False:
-        notes.written.setdefault("use_liger_kernel", Setting(value=True, origin=f"{call.where}: {call.name}()"))
+    """Follow ``apply_liger_kernel_to_llama()``, whose arguments switch kernels on and off."""
+    origin = f"{call.where}: {call.name}()"
+    stated = {name: value for name, value in call.kwargs.items() if isinstance(plain(value), bool)}
+    notes.written.setdefault("use_liger_kernel", Setting(value=True, origin=origin))
+    if stated:
+        table = {name: plain(value) for name, value in stated.items()}
+        notes.written.setdefault("liger_kernel_config", Setting(value=table, origin=origin))
     return None
 
 
