@@ -13,7 +13,6 @@ from .activations import (
     head_passes,
     key_value_cache_bytes,
     loss_bytes,
-    preparation_doubt,
 )
 from .activations.saved_activations import saved_activations
 from .cuda_overhead import (
@@ -27,6 +26,7 @@ from .cuda_overhead import (
 from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
 from .plan import Plan
+from .ranges import preparation_doubt
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: it has cached properties

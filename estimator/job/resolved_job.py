@@ -84,6 +84,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
+    checkpoints_units: bool
+    """Full checkpointing calls FSDP1's units; by default it is inside of them."""
     checkpoints_with_gradient: bool
     """The first checkpointed block's input needs a gradient, whether anything before it trains or not."""
     sequences: int
@@ -170,7 +172,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
             precision,
             framework,
             strategy,
-            fp32_reduction=parallel.reduce_dtype == "fp32",
+            fp32_reduction=_reduces_in_fp32(parallel, framework, strategy),
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
             adapters=adapters,
             gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
@@ -192,6 +194,10 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
+        checkpoints_units=versions.checkpoints_units
+        and strategy.flat_parameters
+        and training.activation_checkpointing == "full"
+        and "transformers" in framework.libraries,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
         and "transformers" in framework.libraries
         and (versions.checkpoints_with_gradient or job.lora is not None),
@@ -220,6 +226,16 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         and not (framework.casts_logits and training.loss == "full")
         and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
     )
+
+
+def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy) -> bool:
+    """Return True if gradients are reduced in fp32.
+
+    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``).
+    """
+    if parallel.reduce_dtype is None:
+        return not (strategy.flat_parameters and "transformers" in framework.libraries)
+    return parallel.reduce_dtype == "fp32"
 
 
 def _generated_sequences(job: Job, sequences: int) -> int:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
 from ..common import CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
-from ..formula.activations import preparation_doubt
 from ..formula.assumptions import assumptions
-from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges
+from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges, preparation_doubt
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
 from ..model import Architecture, ResolvedModel, has_experts, has_recurrent_blocks
 from .allocator_report import (

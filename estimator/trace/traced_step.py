@@ -106,6 +106,7 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "lora": _lora(job, model, tables),
         "parallel": tables["parallel"],
         "older": _older_versions(job, model),
+        "checkpoints_units": resolve_job(job).checkpoints_units,
         "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
         "code": _user_code(job, model),

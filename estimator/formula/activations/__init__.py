@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .litgpt import head_passes as head_passes
     from .logits_and_loss import loss_bytes as loss_bytes
     from .loss_moments import LossBytes as LossBytes
-    from .preparation_doubt import preparation_doubt as preparation_doubt
     from .saved_activations import SavedActivations as SavedActivations, forward_pass_bytes as forward_pass_bytes
 else:
     __getattr__, __all__ = lazy_exports(
@@ -33,7 +32,6 @@ else:
             "litgpt": "head_passes",
             "logits_and_loss": "loss_bytes",
             "loss_moments": "LossBytes",
-            "preparation_doubt": "preparation_doubt",
             "saved_activations": "forward_pass_bytes SavedActivations",
         },
     )

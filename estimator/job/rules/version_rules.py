@@ -48,6 +48,11 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
 
     Each is called with its own tokens, and bitsandbytes quantizes linear layers only.
     """
+    checkpoints_units: bool
+    """Gradient checkpointing calls the blocks, which may be FSDP's units, and reentrantly (transformers before 4.52).
+
+    Since then a block checkpoints itself, inside of its unit (``modeling_layers.GradientCheckpointingLayer``).
+    """
     scales_norms_in_fp32: bool
     """LitGPT's RMSNorm multiplies by its weight before it casts back to 16 bits (since 0.4.6)."""
     runs_longest_first: bool
@@ -131,6 +136,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         casts_logits_in_model=older(software.transformers, 4, 46),
         checkpoints_with_gradient=not older(software.transformers, 5, 0),
         separates_experts=older(software.transformers, 5),
+        checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
         leaves_loss_to_eager=older(torchtitan, 0, 1),

@@ -76,7 +76,7 @@ class Parallel:
     fsdp_wrap_classes: list[str] | None = None
     fsdp_backward_prefetch: str | None = None
     limit_all_gathers: bool | None = None
-    reduce_dtype: str = "fp32"
+    reduce_dtype: str | None = None
     gradient_dtype: str | None = None
     sync_every_micro_batch: bool | None = None
     gradient_as_bucket_view: bool = False
@@ -111,6 +111,11 @@ class Parallel:
     def sharded(self) -> bool:
         """True if FSDP2 shards the weights."""
         return self.strategy == "fsdp2" and self.data_shard > 1
+
+    @property
+    def flat_sharded(self) -> bool:
+        """True if FSDP1 shards flat parameters, which hold a unit's parameters."""
+        return self.strategy == "fsdp1" and self.data_shard > 1
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,8 @@ class Request:
     """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
     older: OlderVersions = field(default_factory=OlderVersions)
+    checkpoints_units: bool = False
+    """Checkpointing calls FSDP's units, reentrantly; by default it is inside of them."""
     zero: dict[str, Any] | None = None
     """The job file's table ``zero``; None: DeepSpeed's defaults."""
     rollout: bool = False
@@ -209,6 +216,7 @@ def read_request(message: dict[str, Any]) -> Request:
         lora=None if lora is None else Lora(**lora),
         trainable=read_trainable(message),
         older=OlderVersions(**message.get("older") or {}),
+        checkpoints_units=bool(message.get("checkpoints_units")),
         parallel=parallel,
         zero=message.get("zero"),
         rollout=message.get("rollout") is not None,

@@ -18,7 +18,7 @@ _MAX_LAYERS = 512
 _LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MAX_SHARDS = 512
 """torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
-STRATEGIES = ("none", "ddp", "fsdp2", "zero1", "zero2", "zero3")
+STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 
 
 def check_supported(request: Request) -> None:

@@ -36,7 +36,7 @@ def quantize_linear_layers(model: Any, request: Request) -> None:
                 compute_dtype,
                 nested=lora.quantization == "nf4-double",
                 keeps_input=request.older.keeps_quantized_inputs,
-                storage=compute_dtype if request.parallel.sharded else torch.uint8,
+                storage=compute_dtype if request.parallel.sharded or request.parallel.flat_sharded else torch.uint8,
             )
         model.set_submodule(path, layer)
     setattr(model, "is_loaded_in_8bit" if lora.quantization == "int8" else "is_loaded_in_4bit", True)
