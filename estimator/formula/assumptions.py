@@ -111,7 +111,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
 def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
     """Yield the dtypes of adapters, and of what is not quantized beside them."""
     rules, widths = job.adapters, job.widths
-    if job.quantization and job.precision.half_weights:
+    if job.quantization and (widths.weight == 2 or rules.prepared != "none"):
         why = "; the job does not say so, and the range allows for the other" if rules.assumed else ""
         if rules.prepared == "none":
             yield f"Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32){why}."

@@ -14,6 +14,7 @@ from .rules import (
     PRECISIONS,
     STRATEGIES,
     UNKNOWN,
+    AdapterRules,
     Framework,
     Optimizer,
     Precision,
@@ -22,10 +23,10 @@ from .rules import (
     VersionRules,
     Widths,
     ZeroStage,
+    adapter_rules,
     uses_deepspeed,
     uses_megatron_precision,
 )
-from .rules.adapter_rules import AdapterRules, adapter_rules
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
