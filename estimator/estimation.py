@@ -10,7 +10,7 @@ import msgspec
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError
 from .formula import host_need
-from .formula.beside import HeldModel, with_other_models
+from .formula.beside import HeldModel, with_other_models, with_saving_phase
 from .formula.closed_form import closed_form
 from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
@@ -234,11 +234,13 @@ def _held_model(
 
 
 def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
-    """Return a traced budget with the host memory that the model's shape implies, if that is known."""
+    """Return a traced budget with what the model's shape implies beside the step: host memory, and a checkpoint."""
     if isinstance(arch, CannotTellError):
         return budget
     try:
-        return replace(budget, host=host_need(budget.job, arch, count_parameters(arch)))
+        inventory = count_parameters(arch)
+        budget = with_saving_phase(budget, arch, inventory)
+        return replace(budget, host=host_need(budget.job, arch, inventory))
     except InputError:  # the built model has parts that the shape does not show
         return budget
 

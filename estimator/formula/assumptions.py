@@ -250,6 +250,16 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         yield f"The formula has no rule for the {job.model.task} head and uses that of {arch.task}."
     if inventory and inventory.count == "approximate":
         yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
+    if arch.recurrent and inventory:
+        yield (
+            "Blocks are recurrent (state spaces, linear attention, convolutions), all or some: no rule describes them, "
+            "and without their fused kernels they take several times what is counted. Trace the job."
+        )
+    elif arch.recurrent:
+        yield (
+            "Recurrent blocks were traced as transformers runs them without fused kernels (mamba-ssm, causal-conv1d, "
+            "flash-linear-attention): with these a step takes less."
+        )
     if arch.max_positions and length > arch.max_positions:
         yield f"The sequence length {length} is beyond the model's {arch.max_positions} positions."
     if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:

@@ -6,7 +6,7 @@ parameter, NVIDIA's published steady-state figures), bitsandbytes' block sizes, 
 
 from msgspec import Struct
 
-from .adapter_rules import NO_ADAPTERS, AdapterRules
+from .adapters import NO_ADAPTERS, AdapterRules
 from .frameworks import Framework
 from .strategies import Precision, Strategy
 
