@@ -97,6 +97,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         freed = "zeroed" if job.versions.zeroes_gradients else "set to None"
         yield f"Gradients are {freed} between steps, and optimizer states exist (from the second step on)."
     yield from _optimizer_assumptions(job)
+    yield from _allocator_assumptions(job)
     if is_four_bit(job.lora) and not job.versions.keeps_quantized_inputs:
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
     if arch is not None and arch.has_vocab_head:
@@ -126,6 +127,14 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
         yield "Adapter weights are fp32, as peft creates them by default."
     elif rules.dtype and job.lora and not job.lora.adapter_dtype:
         yield f"Adapter weights are {rules.dtype}, as they are over weights that are quantized here."
+
+
+def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
+    if job.trains and job.allocator_conf:
+        yield (
+            f"The allocator has {job.allocator_conf}, as {job.framework.name}'s launch script sets it, unless the "
+            "environment says otherwise."
+        )
 
 
 def _version_assumptions(job: ResolvedJob) -> Iterator[str]:

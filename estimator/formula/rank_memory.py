@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 
 from ..budget import Components, PhaseName
 from ..job import ResolvedJob
-from ..model import Stage
+from ..model import Architecture, Stage
 from .activations import (
     LossBytes,
     SavedActivations,
@@ -34,6 +34,7 @@ class RankMemory:
     """Bytes of one rank by purpose."""
 
     job: ResolvedJob
+    arch: Architecture
     stage: Stage
     states: ModelStates
     saved: SavedActivations
@@ -65,6 +66,13 @@ class RankMemory:
     """Autocast's copies of weights outside of the blocks."""
     preparation_doubt: tuple[int, int]
     """How much less, and how much more, a quantized model takes that is prepared otherwise than is assumed."""
+
+    @property
+    def residual_bytes(self) -> int:
+        """The residual stream between two blocks."""
+        job = self.job
+        ranks = job.parallel.tensor if job.parallel.sequence_parallel else 1
+        return job.widths.residual * self.arch.hidden * job.local_tokens // ranks
 
     @property
     def outside(self) -> int:
@@ -185,6 +193,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     job, arch, tied = plan.job, plan.arch, plan.inventory.tied_head
     return RankMemory(
         job=job,
+        arch=arch,
         stage=stage,
         states=model_states(job, stage),
         saved=saved_activations(job, arch, stage),

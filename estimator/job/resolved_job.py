@@ -124,6 +124,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """FSDP2 keeps the last block gathered."""
     checkpoints_parts: bool
     """Norms, attention and MLP of a block are checkpointed one by one."""
+    allocator_conf: str | None
+    """Settings of torch's allocator unless the environment has some: FSDP1 is older than those of launch scripts."""
     compiles_loss: bool
     """Cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
 
@@ -222,6 +224,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         checkpoints_parts=framework.checkpoints_parts
         and training.activation_checkpointing == "full"
         and parallel.world_size > 1,
+        allocator_conf=None if strategy.flat_parameters else framework.allocator_conf,
         compiles_loss=training.compile
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")
