@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("none", "ddp", "fsdp2", "fsdp1")
 """Strategies that do with each layer what they do with the one before. Buckets that fill across layers do not."""
-DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "encoder_layers")
-DEPTH_FIELDS += ("decoder_layers", "depth", "encoder_num_hidden_layers")
+DEPTH_FIELDS = (
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_num_hidden_layers",
+    "depth",
+)
 """Fields of configs that say how many layers a model has."""
 MAX_PERIOD = 8
 """Most layers of a round."""

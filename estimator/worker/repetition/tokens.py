@@ -74,8 +74,8 @@ class Sequence:
 def read_tokens(history: AllocationHistory, vocabulary: Vocabulary, gradients: int) -> Sequence:
     """Return the tokens of a history in which so many parameters have gradients."""
     kinds, names = [], []
-    for record in history.records:
-        kind, name = _split(record, gradients)
+    for each in history.records:
+        kind, name = _split(each, gradients)
         kinds.append(vocabulary.kind(kind))
         names.append(name)
     tokens: list[int] = []
