@@ -23,10 +23,10 @@ RESERVED_CLOSE = 0.08
 
 PART = {
     "llama": ("mixed fsdp2 kept", "mixed fsdp2 one unit", "bf16 tensor", "bf16 adafactor", "mixed 8 x 128"),
-    "qwen2": ("mixed sequences", "bf16 fsdp2"),
+    "qwen2": ("mixed sequences", "bf16 fsdp2", "nf4 dropout", "nf4 transformers 4"),
     "qwen3": ("mixed fsdp2 checkpointed", "bf16 flash"),
-    "mistral": ("mixed 1 x 8192",),
-    "mixtral": ("mixed", "mixed fsdp2", "bf16 adapters"),
+    "mistral": ("mixed 1 x 8192", "nf4 prepared checkpointed", "nf4 mixed", "int8 dropout"),
+    "mixtral": ("mixed", "mixed fsdp2", "bf16 adapters", "nf4 transformers 4"),
     "qwen3_moe": ("bf16", "mixed fsdp2"),
     "gemma": ("mixed accumulated", "mixed fsdp2"),
     "gemma2": ("mixed",),
@@ -50,6 +50,7 @@ QUICK = (
     "llama, bf16 tensor",
     "qwen3, mixed fsdp2 checkpointed",
     "mixtral, bf16 adapters",
+    "mixtral, nf4 transformers 4",
     "gemma2, mixed",
     "gpt2, mixed eager",
     "bert, mixed fsdp2",
