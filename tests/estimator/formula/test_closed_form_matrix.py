@@ -131,6 +131,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "bf16 fsdp1 adapters checkpointed": {"training": _BF16 | _CHECKPOINTED, "parallel": _FSDP1, "lora": _ADAPTERS},
     "mixed fsdp1 one unit": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_units": "model"}},
     "mixed fsdp1 by size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 20_000_000}},
+    "mixed fsdp1 by large size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 60_000_000}},
+    "mixed fsdp1 by small size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 3_000_000}},
+    "bf16 fsdp1 by size checkpointed": {
+        "training": _BF16 | _CHECKPOINTED,
+        "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 20_000_000},
+    },
     "mixed fsdp1 no prefetch": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_backward_prefetch": "none"}},
     "mixed hybrid": {"training": _MIXED, "parallel": _HYBRID},
     "mixed hybrid kept": {"training": _MIXED, "parallel": _HYBRID | {"sharding": "hybrid_grad_op"}},
@@ -142,7 +148,21 @@ ONLY_EAGER = ("gemma2", "gpt_oss")
 """Families without sdpa in transformers."""
 
 PART = {
-    "llama": ("mixed fsdp2 kept", "mixed fsdp2 one unit", "bf16 tensor", "bf16 adafactor", "mixed 8 x 128"),
+    "llama": (
+        "mixed fsdp1",
+        "bf16 fsdp1 adapters checkpointed",
+        "mixed fsdp1 adapters",
+        "mixed fsdp1 kept",
+        "mixed fsdp1 one unit",
+        "mixed fsdp1 by size",
+        "mixed fsdp1 no prefetch",
+        "mixed hybrid kept",
+        "mixed fsdp2 kept",
+        "mixed fsdp2 one unit",
+        "bf16 tensor",
+        "bf16 adafactor",
+        "mixed 8 x 128",
+    ),
     "qwen2": ("mixed sequences", "bf16 fsdp2"),
     "qwen3": ("mixed fsdp2 checkpointed", "bf16 flash"),
     "mistral": ("mixed 1 x 8192",),
