@@ -10,6 +10,6 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .buffers import flat_buffers as flat_buffers
-    from .units import UnitRule as UnitRule, unit_rule as unit_rule
+    from .units import unit_rule as unit_rule
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"buffers": "flat_buffers", "units": "unit_rule UnitRule"})
+    __getattr__, __all__ = lazy_exports(__name__, {"buffers": "flat_buffers", "units": "unit_rule"})
