@@ -162,10 +162,11 @@ class TrainingRun:
             machine.release(reversed(copied))
             return
         largest = max((p.elements for p in trained), default=1)
+        tensors = max(1, round(rank.states.step / (4 * largest)))  # fp32 ones like the parameter
         for parameter in trained:
-            size = rank.states.step * parameter.elements / largest
+            size = rank.states.step * parameter.elements / largest / tensors
             if size >= SMALLEST_BYTES:
-                machine.passing(size)
+                machine.release(machine.take_all([size] * tensors))
 
 
 def _communication(rank: RankMemory) -> type[Communication]:
@@ -214,10 +215,6 @@ def _kinds(rank: RankMemory) -> Sequence[Kind]:
 
 
 def _tail(rank: RankMemory) -> BlockProgram:
-    job, arch = rank.job, rank.arch
-    context = layer_context(job, arch, rank.stage)
-    ranks = job.parallel.tensor if job.framework.splits_logits else 1
-    logits = -(-job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
+    job = rank.job
     width = job.widths.compute if job.strategy.fsdp2 and job.shards.weights > 1 else job.widths.gradient
-    saved = rank.saved.outside_blocks_bytes
-    return record_tail(context, rank.stage, rank.loss, logits=logits, gradient_width=width, saved_bytes=saved)
+    return record_tail(rank, layer_context(job, rank.arch, rank.stage), gradient_width=width)
