@@ -30,16 +30,20 @@ class TrainingRun:
 
     def __init__(self, rank: RankMemory, machine: Machine) -> None:
         self.machine = machine
-        self._rank = rank
         self._parameters = stored_parameters(rank.job, rank.stage)
         self._layers = rank.stage.layers
         self._recomputes = rank.job.recomputes or rank.job.training.activation_offload
-        self._plain, self._graph = _programs(rank)
-        self._tail = _tail(rank) if rank.stage.last else None
+        self.take_batches_of(rank)
         self._gradients: list[int] = []
         self._states: list[int] = []
         self._base = SLOTS
         self._communication = _communication(rank)(machine, rank, self._parameters)
+
+    def take_batches_of(self, rank: RankMemory) -> None:
+        """Take steps on batches of another size: those of a rank that differs in nothing else."""
+        self._rank = rank
+        self._plain, self._graph = _programs(rank)
+        self._tail = _tail(rank) if rank.stage.last else None
 
     def load(self) -> None:
         """Load the weights."""
