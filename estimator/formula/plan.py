@@ -5,6 +5,7 @@ from msgspec import Struct
 from ..job import Generation, Gpu, Job, ResolvedJob, generation_of, resolve_job
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, Stage, TrainedParameters, model_trained_parameters, stages
+from ..model.placement import Placement, place
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -15,6 +16,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     inventory: Inventory
     stages: tuple[Stage, ...]
     """Parameters of a rank of each pipeline stage; stages that are alike are one object."""
+    placement: Placement | None
+    """Where modules are; None: the job has no device map."""
     trained: TrainedParameters | None
     """Which of the model's own parameters train; None: the job does not say, so all or the adapters."""
     gpu: Gpu | None
@@ -42,12 +45,21 @@ def make_plan(
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     resolved = resolve_job(job, optimizer=optimizer)
+    placement = place(resolved, inventory, _free_bytes(resolved, gpu))
     return Plan(
         job=resolved,
         arch=arch,
         inventory=inventory,
-        stages=stages(resolved, inventory),
+        stages=stages(resolved, inventory, placement),
+        placement=placement,
         trained=model_trained_parameters(resolved, inventory),
         gpu=gpu,
         generation=generation_of(gpu),
     )
+
+
+def _free_bytes(job: ResolvedJob, gpu: Gpu | None) -> int | None:
+    """Return the memory of a GPU that a device map may fill: all but the CUDA context that measuring it takes."""
+    if gpu is None or job.job.parallel.device_map is None:
+        return None
+    return gpu.total_bytes - generation_of(gpu).context_bytes

@@ -1,0 +1,72 @@
+"""Sizes of the modules that a device map places, in the model's order: embedding, blocks, norm, head."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...job.quantization import BYTES_PER_ELEMENT
+from ..parameters import Inventory, ParameterGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedModule:
+    """A module that is placed as a whole: a block, or a module outside of the blocks."""
+
+    name: str
+    """Of a block with its number: ``model.layers.3``."""
+    size: int
+    """Bytes of its weights as they are loaded."""
+    largest: int
+    """Bytes of the largest weight of one of its layers."""
+    block: bool
+    embedding: bool
+    """It holds an embedding."""
+    head: bool
+    """It computes the outputs; a tied head is where its embedding is. The final norm is neither."""
+    number: int = 0
+    """Of a block, from 0."""
+
+
+@lru_cache(maxsize=256)
+def placed_modules(inventory: Inventory, *, width: int, quantization: str | None) -> tuple[PlacedModule, ...]:
+    """Return the modules of a model in their order; blocks are taken to be alike.
+
+    Args:
+        inventory: the model's parameters.
+        width: bytes per element of weights that are not quantized.
+        quantization: format of the blocks' linear weights; None: not quantized.
+    """
+
+    def size_of(group: ParameterGroup) -> float:
+        packed = quantization is not None and group.linear and group.role != "head"
+        return (BYTES_PER_ELEMENT[quantization] if packed and quantization else width) * group.elements
+
+    layered = [group for group in inventory.groups if group.layered]
+    block = sum(size_of(group) for group in layered) / max(1, inventory.layers)
+    largest = max((size_of(group) / group.repeat for group in layered), default=0.0)
+    prefix = layered[0].name.partition(".*")[0] if layered else "layers"
+    around = [
+        PlacedModule(
+            name=group.name.rpartition(".")[0] or group.name,
+            size=round(size_of(group)),
+            largest=round(size_of(group)),
+            block=False,
+            embedding=group.role == "embedding",
+            head=group.role == "head" or (inventory.tied_head and group.role == "embedding"),
+        )
+        for group in inventory.groups
+        if not group.layered
+    ]
+    blocks = [
+        PlacedModule(
+            name=f"{prefix}.{number}",
+            size=round(block),
+            largest=round(largest),
+            block=True,
+            embedding=False,
+            head=False,
+            number=number,
+        )
+        for number in range(inventory.layers)
+    ]
+    first = [module for module in around if module.embedding]
+    return (*first, *blocks, *(module for module in around if not module.embedding))
