@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from ..job import Generation, Gpu, Job, ResolvedJob, generation_of, resolve_job
 from ..job.rules import Optimizer
-from ..model import Architecture, Inventory, Stage, TrainedParameters, model_trained_parameters, stages
+from ..model import Architecture, Inventory, QuantizedLayers, Stage, TrainedParameters, model_trained_parameters, stages
 from ..model.placement import Placement, place
 
 
@@ -44,8 +44,8 @@ def make_plan(
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    resolved = resolve_job(job, optimizer=optimizer)
-    placement = place(resolved, inventory, _free_bytes(resolved, gpu))
+    resolved = resolve_job(job, optimizer=optimizer, experts=arch.moe_layers > 0)
+    placement = _placement(resolved, inventory, gpu)
     return Plan(
         job=resolved,
         arch=arch,
@@ -58,8 +58,11 @@ def make_plan(
     )
 
 
-def _free_bytes(job: ResolvedJob, gpu: Gpu | None) -> int | None:
-    """Return the memory of a GPU that a device map may fill: all but the CUDA context that measuring it takes."""
-    if gpu is None or job.job.parallel.device_map is None:
+def _placement(job: ResolvedJob, inventory: Inventory, gpu: Gpu | None) -> Placement | None:
+    """Return where a device map places modules: it may fill all of a GPU but the CUDA context that asking takes."""
+    if job.job.parallel.device_map is None:
         return None
-    return gpu.total_bytes - generation_of(gpu).context_bytes
+    free = None if gpu is None else gpu.total_bytes - generation_of(gpu).context_bytes
+    quantized, width = QuantizedLayers.of(job, inventory), job.widths.weight
+    sizes = (quantized.stored_bytes(group, group.elements) or width * group.elements for group in inventory.groups)
+    return place(job, inventory, tuple(sizes), gpu_bytes=free)

@@ -10,6 +10,7 @@ from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .architecture import Architecture as Architecture
+    from .architecture_parts import has_experts as has_experts
     from .count_parameters import UNKNOWN_FAMILY_ERROR as UNKNOWN_FAMILY_ERROR
     from .find_config import (
         ResolvedModel as ResolvedModel,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         search_models as search_models,
     )
     from .lora import (
+        QuantizedLayers as QuantizedLayers,
         adapter_elements as adapter_elements,
         adapter_groups as adapter_groups,
         unmatched_targets as unmatched_targets,
@@ -54,11 +56,12 @@ else:
         __name__,
         {
             "architecture": "Architecture",
+            "architecture_parts": "has_experts",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
                 "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel search_models"
             ),
-            "lora": "adapter_elements adapter_groups unmatched_targets",
+            "lora": "adapter_elements adapter_groups QuantizedLayers unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",

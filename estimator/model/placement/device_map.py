@@ -40,18 +40,21 @@ class Placement:
         return (*self.host, *self.disk)
 
 
-def place(job: ResolvedJob, inventory: Inventory, gpu_bytes: int | None) -> Placement | None:
+def place(
+    job: ResolvedJob, inventory: Inventory, sizes: tuple[int, ...], *, gpu_bytes: int | None = None
+) -> Placement | None:
     """Return where the modules of a job with a device map are; None: it has none.
 
     Args:
         job: the job.
         inventory: its model.
+        sizes: bytes of each of its parameter groups as they are stored.
         gpu_bytes: memory of a GPU that is free for the process; None: not known, so 80 GiB.
     """
     rule = job.job.parallel.device_map
     if rule is None:
         return None
-    modules = placed_modules(inventory, width=job.widths.weight, quantization=job.quantization)
+    modules = placed_modules(inventory, sizes)
     count = job.job.parallel.pipeline
     if isinstance(rule, dict):
         return _for_training(_by_table(modules, rule, count), job)

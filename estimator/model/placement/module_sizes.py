@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...job.quantization import BYTES_PER_ELEMENT
-from ..parameters import Inventory, ParameterGroup
+from ..parameters import Inventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,33 +26,28 @@ class PlacedModule:
 
 
 @lru_cache(maxsize=256)
-def placed_modules(inventory: Inventory, *, width: int, quantization: str | None) -> tuple[PlacedModule, ...]:
+def placed_modules(inventory: Inventory, sizes: tuple[int, ...]) -> tuple[PlacedModule, ...]:
     """Return the modules of a model in their order; blocks are taken to be alike.
 
     Args:
         inventory: the model's parameters.
-        width: bytes per element of weights that are not quantized.
-        quantization: format of the blocks' linear weights; None: not quantized.
+        sizes: bytes of each of its groups as they are stored.
     """
-
-    def size_of(group: ParameterGroup) -> float:
-        packed = quantization is not None and group.linear and group.role != "head"
-        return (BYTES_PER_ELEMENT[quantization] if packed and quantization else width) * group.elements
-
-    layered = [group for group in inventory.groups if group.layered]
-    block = sum(size_of(group) for group in layered) / max(1, inventory.layers)
-    largest = max((size_of(group) / group.repeat for group in layered), default=0.0)
-    prefix = layered[0].name.partition(".*")[0] if layered else "layers"
+    groups = tuple(zip(inventory.groups, sizes, strict=True))
+    layered = [(group, size) for group, size in groups if group.layered]
+    block = sum(size for _, size in layered) / max(1, inventory.layers)
+    largest = max((size / group.repeat for group, size in layered), default=0.0)
+    prefix = layered[0][0].name.partition(".*")[0] if layered else "layers"
     around = [
         PlacedModule(
             name=group.name.rpartition(".")[0] or group.name,
-            size=round(size_of(group)),
-            largest=round(size_of(group)),
+            size=size,
+            largest=size,
             block=False,
             embedding=group.role == "embedding",
             head=group.role == "head" or (inventory.tied_head and group.role == "embedding"),
         )
-        for group in inventory.groups
+        for group, size in groups
         if not group.layered
     ]
     blocks = [

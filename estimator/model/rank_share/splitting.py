@@ -1,9 +1,9 @@
-"""How a job splits and stores parameter groups: over tensor- and expert-parallel ranks, and quantized."""
+"""How a job splits parameter groups over tensor- and expert-parallel ranks, and what else decides a rank's part."""
 
 from dataclasses import dataclass
-from math import prod
 
-from ...job import Parallel, quantized_bytes
+from ...job import Parallel
+from ..lora import QuantizedLayers
 from ..parameters import ParameterGroup
 from ..placement import Plan, splits
 from ..trained_parameters import TrainedParameters
@@ -16,11 +16,10 @@ class Partitioning:
     parallel: Parallel
     adapters: tuple[ParameterGroup, ...] | None
     """None: no adapters; every parameter is trained."""
-    quantization: str | None
+    quantized: QuantizedLayers
     trains: bool
     trained: TrainedParameters | None
     """Which of the model's own parameters train; None: without adapters all, else none."""
-    quantizes_head: bool
     by_plan: bool
     """True if tensor parallelism follows the plan in a transformers model."""
     plan: Plan | None
@@ -43,23 +42,3 @@ def split_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
 def _base_name(name: str) -> str:
     """Return the name of the weight that an adapter adapts; of other parameters their own."""
     return f"{name.partition('.lora_')[0]}.weight" if ".lora_" in name else name
-
-
-def is_quantized(partitioning: Partitioning, group: ParameterGroup) -> bool:
-    """Return True if bitsandbytes quantizes a group: linear layers without the head, not experts in a fused tensor.
-
-    Lightning's plugin replaces the head too (``BitsandbytesPrecision``; LitGPT passes no exceptions).
-    """
-    if partitioning.quantization is None:
-        return False
-    if partitioning.quantizes_head:
-        return group.linear
-    return group.linear and group.role != "head" if group.quantized is None else group.quantized
-
-
-def stored_bytes(partitioning: Partitioning, group: ParameterGroup, elements: int) -> int | None:
-    """Return the bytes of a part of a group as bitsandbytes stores it; None: it does not quantize it."""
-    if partitioning.quantization is None or not is_quantized(partitioning, group):
-        return None
-    whole = quantized_bytes(group.shape, partitioning.quantization, transposed=group.transposed)
-    return round(whole * elements / prod(group.shape))

@@ -6,11 +6,11 @@ from functools import lru_cache
 
 from ...common import InputError
 from ...job import ResolvedJob
-from ..lora import adapter_elements, adapter_groups
+from ..lora import QuantizedLayers, adapter_elements, adapter_groups
 from ..parameters import Inventory, ParameterGroup
 from ..placement import Placement, plan_of_job, share_of
 from ..trained_parameters import TrainedParameters, trained_by_count, trained_parameters
-from .splitting import Partitioning, is_quantized, split_ranks, stored_bytes
+from .splitting import Partitioning, split_ranks
 from .stage import LocalParameters, Stage
 
 _MAX_KINDS = 64
@@ -34,10 +34,9 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
     partitioning = Partitioning(
         parallel=job.parallel,
         adapters=adapter_groups(inventory, job) if job.lora else None,
-        quantization=job.quantization,
+        quantized=QuantizedLayers.of(job, inventory),
         trains=job.trains,
         trained=model_trained_parameters(job, inventory),
-        quantizes_head=job.framework.quantizes_head,
         by_plan=job.framework.tensor_parallel_plan,
         plan=plan_of_job(job.job),
         accumulation=job.training.gradient_accumulation if count > 1 else 1,
@@ -155,10 +154,11 @@ def _local_parameters(
             elements=elements,
             tensors=kept,
             trainable=trainable,
-            quantized=is_quantized(partitioning, group) and not adapter and not copied,
+            quantized=group in partitioning.quantized and not adapter and not copied,
             adapter=adapter,
             copied=copied,
-            quantized_bytes=None if adapter or copied else stored_bytes(partitioning, group, elements),
+            quantized_bytes=None if adapter or copied else partitioning.quantized.stored_bytes(group, elements),
+            layers_per_tensor=partitioning.quantized.layers_per_tensor(group),
         )
 
 

@@ -24,6 +24,8 @@ class LocalParameters:
     """A trained copy of frozen parameters, which peft makes of ``modules_to_save``."""
     quantized_bytes: int | None = None
     """Bytes of this part as bitsandbytes stores it; None: not quantized."""
+    layers_per_tensor: int = 1
+    """Linear layers that a tensor stands for: experts that transformers 4 holds one by one."""
 
     @property
     def largest_tensor(self) -> int:
@@ -135,4 +137,4 @@ def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
         parameters: the candidates.
         width: bytes per element while a weight is dequantized.
     """
-    return max((width * h.largest_tensor for h in parameters if h.quantized), default=0)
+    return max((width * -(-h.largest_tensor // h.layers_per_tensor) for h in parameters if h.quantized), default=0)

@@ -185,6 +185,11 @@ class CachingAllocator(DeviceMemory):
         block.idle_since = self._searches
         block.pool.add_merged(block)
 
+    def size_of(self, key: Hashable) -> int:
+        """Return the bytes of the block that is in use under this key."""
+        block = self._live[key]
+        return 0 if block is None else block.size
+
     def empty_cache(self) -> None:
         """Give back segments without a used block, and of expandable segments every granule that is wholly free.
 

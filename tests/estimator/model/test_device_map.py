@@ -44,7 +44,8 @@ def built(name: str, dtype: torch.dtype = torch.bfloat16) -> Built:
 
 def placed(inventory: Inventory, parallel: Mapping[str, Any], *, mode: str = "inference", gpu: int = 0) -> Placement:
     tables = {"training": {"mode": mode, "precision": "bf16"}, "parallel": dict(parallel)}
-    placement = place(resolve_job(job_from_mapping(tables, where="test")), inventory, gpu or None)
+    job = resolve_job(job_from_mapping(tables, where="test"))
+    placement = place(job, inventory, tuple(2 * group.elements for group in inventory.groups), gpu_bytes=gpu or None)
     assert placement is not None
     return placement
 
@@ -89,7 +90,8 @@ def test_sizes_by_dtype_are_those_of_accelerate_estimate_memory(name: str, dtype
     buffers = compute_module_sizes(model, buffers_only=True)[""]
     assert inventory.parameters * width == total - buffers
     tables = {"training": {"mode": "inference", "precision": dtype}, "parallel": {"device_map": "auto"}}
-    placement = place(resolve_job(job_from_mapping(tables, where="test")), inventory, 2**50)
+    sizes = tuple(width * group.elements for group in inventory.groups)
+    placement = place(resolve_job(job_from_mapping(tables, where="test")), inventory, sizes, gpu_bytes=2**50)
     assert placement is not None
     assert max(module.size for module in placement.gpus[0]) == pytest.approx(largest, rel=0.001)
 
