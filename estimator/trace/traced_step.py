@@ -15,6 +15,7 @@ from ..model import ResolvedModel
 from .allocator_report import ReservedMemory
 from .exact_optimizer import own_code
 from .interpreters import Interpreter, choose_interpreter
+from .traced_loop import loop_request
 from .worker_cache import cache_file, cached_request
 from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
 
@@ -104,6 +105,7 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
         "rollout": tables.get("rollout"),
+        "loop": loop_request(job, str(model.config.get("model_type"))),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
     }

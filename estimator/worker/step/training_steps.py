@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..loops.fused_kernels import attention_of_loop
+from ..loops.training_loop import prepare_loop
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
 from ..model.build import build_model, prepare_for_training, vocabulary_size
@@ -67,7 +69,7 @@ def _fake_tensors(request: Request) -> Iterator[None]:
         stack.enter_context(fake_values.no_truncated_normal())
         if not request.cpu_kernels:
             stack.enter_context(cuda_kernels())
-            if request.training.mixed:
+            if request.training.mixed and request.loop.autocast:
                 stack.enter_context(cuda_autocast())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
@@ -84,6 +86,7 @@ def _build_and_run(request: Request) -> TracedSteps:
     )
     vocabulary = vocabulary_size(model)
     model = prepare_for_training(model, request)
+    prepare_loop(model, request)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
@@ -130,13 +133,14 @@ def _parallelize(model: Any, request: Request) -> None:
     if parallel.sharded and not hasattr(model, "get_input_embeddings"):
         raise UnsupportedError(f"{type(model).__name__} is no transformers model, whose units FSDP2 would wrap")
     if parallel.sharded:
-        data_parallel.apply_fsdp2(model, parallel, mesh, autocast_dtype(request))
+        data_parallel.apply_fsdp2(model, parallel, mesh, autocast_dtype(request), request.loop)
 
 
 @contextlib.contextmanager
 def _tracking(model: Any, request: Request, tracker: StorageTracker) -> Iterator[None]:
     """Track storages by component and module, with what the job's parallelism needs for that."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(attention_of_loop(model, request.loop))
         stack.enter_context(tracker)
         stack.enter_context(tracker.tracking_resize())
         stack.enter_context(tracker.naming_modules(model))
@@ -167,9 +171,9 @@ def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
     tracker.begin_phase(1, "wrapping")
     replicated = parallel.data_replicate > 1 and not parallel.sharded
     buckets = data_parallel.allocate_ddp_buckets(model, tracker) if replicated else []
-    optimizer = OptimizerStep(request, trained, tracker)
+    optimizer, variables = OptimizerStep(request, trained, tracker), [None]
     for step in (1, 2):
-        _accumulate_gradients(model, request, tracker, optimizer, step)
+        _accumulate_gradients(model, request, tracker, optimizer, step, variables=variables)
         tracker.begin_phase(step, "optimizer step")
         tracker.label((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         optimizer.step()
@@ -181,15 +185,26 @@ def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
 
 
 def _accumulate_gradients(
-    model: Any, request: Request, tracker: StorageTracker, optimizer: OptimizerStep, step: int
+    model: Any, request: Request, tracker: StorageTracker, optimizer: OptimizerStep, step: int, *, variables: list[Any]
 ) -> None:
-    """Run the forward and backward passes of one step."""
+    """Run the forward and backward passes of one step.
+
+    Args:
+        model: the model.
+        request: the job.
+        tracker: of its storages.
+        optimizer: whose scaler scales the loss.
+        step: its number.
+        variables: what the loop's variables hold until the next outputs replace it.
+    """
     micro_batches = min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
     for micro_batch in range(micro_batches):
-        if request.parallel.sharded:  # accelerate's no_sync: gradients stay whole until the last micro-batch
+        if request.parallel.sharded and request.loop.accumulates_unsharded:  # no_sync until the last micro-batch
             model.set_requires_gradient_sync(micro_batch == micro_batches - 1)
         tracker.begin_phase(step, "forward")
-        loss = optimizer.scale(training_loss(model, request))
+        loss = optimizer.scale(training_loss(model, request, variables))
         tracker.begin_phase(step, "backward")
         loss.backward()
         del loss
+        if not request.loop.keeps_between_steps:
+            variables[0] = None
