@@ -15,6 +15,7 @@ from ..model.build import transformer_blocks
 from ..request.errors import UnsupportedError
 from .fused_kernels import fuse_modules
 from .losses import CHUNKS, chunked_loss, full_loss, fused_linear_loss
+from .selective_checkpointing import keeping_contexts
 
 if TYPE_CHECKING:
     from ..request.request import Request
@@ -38,6 +39,10 @@ def prepare_loop(model: Any, request: Request) -> None:
     fuse_modules(model, request.loop)
     if request.loop.checkpoints_parts:
         _checkpoint_parts(model)
+    if request.training.activation_checkpointing == "selective":
+        width = model.config.intermediate_size if request.loop.compiles else None
+        settings = {"use_reentrant": False, "context_fn": keeping_contexts(width)}
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     if takes_own_loss(request) and request.training.loss != "full":
         base, head = _base_and_head(model)
         chunks = request.training.loss == "chunked"

@@ -60,8 +60,8 @@ def _unsupported_training(request: Request) -> Iterator[str]:
         yield "a reference's forward pass cannot be traced"
     if request.rollout:
         yield "text that is generated during training cannot be traced"
-    if training.activation_checkpointing == "selective":
-        yield "selective activation checkpointing is no setting of transformers and cannot be traced"
+    if training.activation_checkpointing == "selective" and training.framework != "torchtitan":
+        yield f"selective activation checkpointing is no setting of {training.framework} and cannot be traced"
     if training.activation_offload:
         yield "activation offload cannot be traced"
     if training.optimizer_in_backward and (request.parallel.world_size > 1 or training.precision == "fp16-mixed"):
