@@ -31,7 +31,8 @@ _PARTS = (
 
 def takes_own_loss(request: Request) -> bool:
     """Return True if the loop takes the loss itself, or a fused one takes the head's place."""
-    return request.training.mode == "train" and (request.loop.own_loss or request.training.loss != "full")
+    fused = request.training.loss != "full" or "cross-entropy" in request.loop.fused
+    return request.training.mode == "train" and (request.loop.own_loss or fused)
 
 
 def prepare_loop(model: Any, request: Request) -> None:
