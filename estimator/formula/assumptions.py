@@ -97,6 +97,7 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         freed = "zeroed" if job.versions.zeroes_gradients else "set to None"
         yield f"Gradients are {freed} between steps, and optimizer states exist (from the second step on)."
     yield from _optimizer_assumptions(job)
+    yield from _allocator_assumptions(job)
     if is_four_bit(job.lora) and not job.versions.keeps_quantized_inputs:
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
     if arch is not None and arch.has_vocab_head:
@@ -109,6 +110,14 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
+
+
+def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
+    if job.trains and job.allocator_conf:
+        yield (
+            f"The allocator has {job.allocator_conf}, as {job.framework.name}'s launch script sets it, unless the "
+            "environment says otherwise."
+        )
 
 
 def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
@@ -233,6 +242,16 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         yield f"The formula has no rule for the {job.model.task} head and uses that of {arch.task}."
     if inventory and inventory.count == "approximate":
         yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
+    if arch.recurrent and inventory:
+        yield (
+            "Blocks are recurrent (state spaces, linear attention, convolutions), all or some: no rule describes them, "
+            "and without their fused kernels they take several times what is counted. Trace the job."
+        )
+    elif arch.recurrent:
+        yield (
+            "Recurrent blocks were traced as transformers runs them without fused kernels (mamba-ssm, causal-conv1d, "
+            "flash-linear-attention): with these a step takes less."
+        )
     if arch.max_positions and length > arch.max_positions:
         yield f"The sequence length {length} is beyond the model's {arch.max_positions} positions."
     if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:

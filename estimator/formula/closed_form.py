@@ -17,6 +17,7 @@ from .assumptions import assumptions, trained_assumptions, trained_warnings, war
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
+from .placement import plan_warnings, with_split_doubt
 from .plan import Plan, make_plan
 from .rank_memory import RankMemory, rank_memory
 from .serving import serving_budget
@@ -32,6 +33,8 @@ def closed_form(
     words: bool = True,
     optimizer: Optimizer | None = None,
     doubts: bool = True,
+    replayed: bool = True,
+    conf: str | None = None,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -44,6 +47,8 @@ def closed_form(
         words: with assumptions and warnings, which a search does not need.
         doubts: with a range that allows for what is not known about which parameters train.
         optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
+        replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
+        conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
@@ -54,12 +59,14 @@ def closed_form(
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [
-        peak_with_range(rank, highest_phase(each), inventory, phases=each)
+        peak_with_range(rank, highest_phase(each), inventory, phases=each, replayed=replayed, conf=conf)
         for rank, each in zip(ranks, phases, strict=True)
     ]
-    about_trained = tuple(trained_warnings(plan.job, plan.trained, inventory)) if words else ()
+    about_job = (*trained_warnings(plan.job, plan.trained, inventory), *plan_warnings(plan)) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
-    peak = _with_doubts(peaks[highest], plan) if doubts else peaks[highest]
+    peak = peaks[highest]
+    if doubts:
+        peak = with_split_doubt(_with_doubts(peak, plan), plan, lambda other: _peak_of(other, plan))
     return Budget(
         job=job,
         model=ModelFacts(
@@ -72,7 +79,7 @@ def closed_form(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=(*assumptions(plan.job, arch, gpu), *trained_assumptions(plan.job, plan.trained)) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *about_trained, *_vllm_warnings(ranks)) if words else (),
+        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_vllm_warnings(ranks)) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
@@ -94,12 +101,22 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
         choices.append([trained.first_parameter])
     for patterns in choices:
         training = replace(job.training, trainable=patterns, trainable_parameters=None)
-        changed, optimizer = replace(job, training=training), plan.job.optimizer
-        other = closed_form(
-            changed, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=optimizer, words=False, doubts=False
-        ).peak
-        peak = peak.joined_with(other)
+        peak = peak.joined_with(_peak_of(replace(job, training=training), plan))
     return peak
+
+
+def _peak_of(job: Job, plan: Plan) -> Peak:
+    """Return the peak of another job on the plan's model, GPU and optimizer."""
+    return closed_form(
+        job,
+        plan.arch,
+        plan.inventory,
+        gpu=plan.gpu,
+        optimizer=plan.job.optimizer,
+        words=False,
+        doubts=False,
+        replayed=False,
+    ).peak
 
 
 def _saved_state_bytes(plan: Plan, ranks: Sequence[RankMemory]) -> int:

@@ -247,9 +247,10 @@ def _whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> _Unit:
 def _unit(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> _Unit:
     """Return a unit of parameter groups, each with the share of it that the unit holds."""
     whole = gradients = reduced = 0.0
+    casts = widths.mixed or widths.compute != widths.weight
     for held, share in parts:
         elements = held.elements * share
-        width = weight_width(held, widths) if held.quantized or not widths.mixed else widths.compute
+        width = weight_width(held, widths) if held.quantized or not casts else widths.compute
         whole += elements * width
         if held.trainable:
             gradients += elements * width

@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 
 from ..budget import Components, PhaseName
 from ..job import ResolvedJob
-from ..model import Stage
+from ..model import Architecture, Stage
 from .activations import (
     LossBytes,
     SavedActivations,
@@ -33,6 +33,7 @@ class RankMemory:
     """Bytes of one rank by purpose."""
 
     job: ResolvedJob
+    arch: Architecture
     stage: Stage
     states: ModelStates
     saved: SavedActivations
@@ -62,6 +63,13 @@ class RankMemory:
     """Those of weights that train."""
     head_casts: int
     """Autocast's copies of weights outside of the blocks."""
+
+    @property
+    def residual_bytes(self) -> int:
+        """The residual stream between two blocks."""
+        job = self.job
+        ranks = job.parallel.tensor if job.parallel.sequence_parallel else 1
+        return job.widths.residual * self.arch.hidden * job.local_tokens // ranks
 
     @property
     def outside(self) -> int:
@@ -182,6 +190,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     job, arch, tied = plan.job, plan.arch, plan.inventory.tied_head
     return RankMemory(
         job=job,
+        arch=arch,
         stage=stage,
         states=model_states(job, stage),
         saved=saved_activations(job, arch, stage),

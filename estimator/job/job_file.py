@@ -81,7 +81,7 @@ def uses_user_code(job: Job) -> bool:
     """Return True if the job names user code that a worker has to import: a model, a plan or an optimizer."""
     optimizer = job.training.optimizer_class
     own_optimizer = optimizer is not None and optimizer.partition(":")[0].partition(".")[0] not in LISTED_LIBRARIES
-    return job.parallel.tensor_plan is not None or names_user_code(job.model.id) or own_optimizer
+    return isinstance(job.parallel.tensor_plan, str) or names_user_code(job.model.id) or own_optimizer
 
 
 def names_user_code(name: str | None) -> bool:

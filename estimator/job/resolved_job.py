@@ -30,6 +30,8 @@ from .rules.version_rules import version_rules
 from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
+_DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """All of a job that an estimate depends on, except the model's shape."""
@@ -41,7 +43,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     inference: Inference | None
     rollout: Rollout | None
     parallel: Parallel
-    """Without the device map, which ``job`` has."""
+    """Without its tables, which ``job`` has."""
     software: Software
     framework: Framework
     strategy: Strategy
@@ -79,6 +81,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
+    checkpoints_units: bool
+    """Full checkpointing calls FSDP1's units; by default it is inside of them."""
     checkpoints_with_gradient: bool
     """The first checkpointed block's input needs a gradient, whether anything before it trains or not."""
     sequences: int
@@ -116,6 +120,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """FSDP2 keeps the last block gathered."""
     checkpoints_parts: bool
     """Norms, attention and MLP of a block are checkpointed one by one."""
+    allocator_conf: str | None
+    """Settings of torch's allocator unless the environment has some: FSDP1 is older than those of launch scripts."""
     compiles_loss: bool
     """Cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
 
@@ -131,7 +137,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
     """
-    training, parallel = job.training, job.parallel.without_device_map
+    training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
     precision, versions = PRECISIONS[training.precision], version_rules(job)
     row = OPTIMIZERS[UNKNOWN if training.optimizer_class else training.optimizer]
@@ -163,8 +169,9 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
             precision,
             framework,
             strategy,
-            fp32_reduction=parallel.reduce_dtype == "fp32",
+            fp32_reduction=_reduces_in_fp32(parallel, framework, strategy),
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+            gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
         zero_stage=stage,
         shards=shards,
@@ -182,6 +189,10 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
+        checkpoints_units=versions.checkpoints_units
+        and strategy.flat_parameters
+        and training.activation_checkpointing == "full"
+        and "transformers" in framework.libraries,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
         and "transformers" in framework.libraries
         and (versions.checkpoints_with_gradient or job.lora is not None),
@@ -205,11 +216,22 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         checkpoints_parts=framework.checkpoints_parts
         and training.activation_checkpointing == "full"
         and parallel.world_size > 1,
+        allocator_conf=None if strategy.flat_parameters else framework.allocator_conf,
         compiles_loss=training.compile
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")
         and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
     )
+
+
+def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy) -> bool:
+    """Return True if gradients are reduced in fp32.
+
+    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``).
+    """
+    if parallel.reduce_dtype is None:
+        return not (strategy.flat_parameters and "transformers" in framework.libraries)
+    return parallel.reduce_dtype == "fp32"
 
 
 def _generated_sequences(job: Job, sequences: int) -> int:

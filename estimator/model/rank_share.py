@@ -9,6 +9,7 @@ from ..common import InputError
 from ..job import Parallel, ResolvedJob, quantized_bytes
 from .lora import adapter_elements, adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
+from .placement import Plan, plan_of_job, splits
 from .trained_parameters import BlockRun, TrainedParameters, trained_by_count, trained_parameters
 
 _MAX_KINDS = 64
@@ -147,6 +148,7 @@ def stages(job: ResolvedJob, inventory: Inventory) -> tuple[Stage, ...]:
         trained=model_trained_parameters(job, inventory),
         quantizes_head=job.framework.quantizes_head,
         by_plan=job.framework.tensor_parallel_plan,
+        plan=plan_of_job(job.job),
         accumulation=job.training.gradient_accumulation if count > 1 else 1,
     )
     return _stages(inventory, partitioning)
@@ -177,6 +179,8 @@ class _Partitioning:
     quantizes_head: bool
     by_plan: bool
     """True if tensor parallelism follows the plan in a transformers model."""
+    plan: Plan | None
+    """The job's own tensor-parallel plan; None: the model's."""
     accumulation: int
 
 
@@ -299,8 +303,15 @@ def _split_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
     whole = group.role in ("norm", "router")
     if group.role == "embedding" and partitioning.by_plan:
         whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
+    if partitioning.plan is not None:
+        whole = not splits(partitioning.plan, _base_name(group.name))
     tensor = 1 if whole else partitioning.parallel.tensor
     return expert * tensor
+
+
+def _base_name(name: str) -> str:
+    """Return the name of the weight that an adapter adapts; of other parameters their own."""
+    return f"{name.partition('.lora_')[0]}.weight" if ".lora_" in name else name
 
 
 def _is_quantized(partitioning: _Partitioning, group: ParameterGroup) -> bool:

@@ -73,10 +73,10 @@ def traced_budget(
         InputError: ``python`` does not exist.
         CannotTellError: no interpreter can run it, or tracing does not support the job.
     """
-    variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
+    resolved = resolve_job(job)
+    set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     hint = _FORMULA_HINT if arch else ""
     trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
-    resolved = resolve_job(job)
     overhead = _overhead(resolved, gpu)
     phases = tuple(_phase(name, trace.phases[name], overhead) for name in _PHASES if name in trace.phases)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
@@ -98,7 +98,7 @@ def traced_budget(
             f"Two steps were traced with {versions}.",
             *assumptions(resolved, arch, gpu),
             *_trained_assumption(job, trace),
-            *allocator_assumptions(variable, reserved),
+            *allocator_assumptions(set_by, reserved),
         ),
         warnings=(
             *warnings(resolved, arch, None),

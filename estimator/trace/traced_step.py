@@ -104,6 +104,8 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "optimizer": optimizer_class(job),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
+        "checkpoints_units": resolve_job(job).checkpoints_units,
+        "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
         "loop": loop_request(job, str(model.config.get("model_type"))),
         "code": _user_code(job, model),
@@ -140,7 +142,7 @@ def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
     """Return the user's code that the worker may run: the model's, or that of a tensor-parallel plan or optimizer."""
     if model.code is not None:
         return dict(model.code)
-    if job.parallel.tensor_plan:
+    if isinstance(job.parallel.tensor_plan, str):
         return {"folder": str(Path(job.model.code_folder or "").resolve())}
     return own_code(job) if job.training.mode == "train" else None
 

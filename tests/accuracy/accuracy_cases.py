@@ -4,7 +4,8 @@ In a TOML file, the top level and ``[job]`` hold the settings, source, versions,
 ``[models]`` the model configs, and each ``[[case]]`` a row with its own settings and the measured bytes. ``figure`` is
 the measured quantity: ``allocated`` or ``reserved`` (torch.cuda), ``device`` (NVML), or ``component``, a single
 ``part`` of the budget. ``mechanism`` names what the row tests, ``expects`` describes what later versions of software
-change, ``explained`` why the prediction is off by more than 10 %; none adjusts a figure.
+change, ``explained`` why the prediction is off by more than 10 %; none adjusts a figure. ``calibrates = false`` takes a
+row out of the calibration of ranges, since its job cannot say what was run.
 
 ``measure.py`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
 """
@@ -49,6 +50,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Literal["high", "medium"]
     mechanism: str
     """What the row tests, in words."""
+    calibrates: bool
+    """Ranges are calibrated with the row: False if its job cannot say what was run."""
     expects: str | None
     explained: str | None
 
@@ -95,6 +98,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     figure: Figure
     confidence: Literal["high", "medium"]
     mechanism: str | None = None
+    calibrates: bool = True
     part: Part | None = None
     besides_bytes: int = 0
     config: str | None = None
@@ -163,6 +167,7 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
             versions=row.versions or file.versions,
             confidence=row.confidence,
             mechanism=row.mechanism or file.mechanism,
+            calibrates=row.calibrates,
             expects=row.expects,
             explained=row.explained,
         )
@@ -187,6 +192,7 @@ def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Cas
                 versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
                 confidence="high",
                 mechanism="measured here",
+                calibrates=True,
                 expects=None,
                 explained=None,
             )

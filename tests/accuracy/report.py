@@ -82,6 +82,10 @@ def group_results(results: Iterable[Result]) -> dict[str, list[Result]]:
         found.setdefault(f"mechanism {result.case.mechanism}", []).append(result)
         if result.case.figure != "component":
             found.setdefault("all but components", []).append(result)
+            if result.budget.method == "traced":
+                found.setdefault(f"{result.case.figure}, traced", []).append(result)
+            else:
+                found.setdefault(f"{result.case.figure}, closed form", []).append(result)
     return dict(sorted(found.items()))
 
 

@@ -37,7 +37,13 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 def dtype_widths(
-    precision: Precision, framework: Framework, strategy: Strategy, *, fp32_reduction: bool, quantized: float | None
+    precision: Precision,
+    framework: Framework,
+    strategy: Strategy,
+    *,
+    fp32_reduction: bool,
+    quantized: float | None,
+    gathered: int | None = None,
 ) -> Widths:
     """Return the bytes per element that a job's precision, framework and strategy imply.
 
@@ -47,6 +53,7 @@ def dtype_widths(
         strategy: the job's.
         fp32_reduction: gradients are reduced in fp32, not in 16 bits.
         quantized: bytes per element of quantized weights; None: nothing is quantized.
+        gathered: bytes per element in which FSDP2 gathers weights and computes; None: as the precision says.
     """
     low, mixed = precision.width, precision.mixed
     deepspeed, megatron = uses_deepspeed(framework, strategy), uses_megatron_precision(framework, strategy)
@@ -55,13 +62,14 @@ def dtype_widths(
     reduce = 4 if fp32_reduction else 2
     casts = mixed and weight == 4
     autocast = casts and not strategy.fsdp  # FSDP casts the weights that it gathers
+    compute = gathered if gathered is not None and strategy.fsdp2 else low
     return Widths(
         weight=weight,
         quantized=quantized,
         adapter=4 if framework.fp32_adapters and not deepspeed else weight,
         gradient=reduce if megatron and low == 2 else weight,
-        compute=low,
-        residual=4 if autocast else low,
+        compute=compute,
+        residual=4 if autocast else compute,
         reduce=reduce,
         master=4 if own_master else 0,
         state=4 if own_master else weight,

@@ -43,6 +43,11 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """The model returns fp32 logits, so that the 16-bit ones are freed before the loss (transformers before 4.46)."""
     checkpoints_with_gradient: bool
     """Gradient checkpointing makes the embedding's output need a gradient, trained or not (transformers since 5.0)."""
+    checkpoints_units: bool
+    """Gradient checkpointing calls the blocks, which may be FSDP's units, and reentrantly (transformers before 4.52).
+
+    Since then a block checkpoints itself, inside of its unit (``modeling_layers.GradientCheckpointingLayer``).
+    """
     scales_norms_in_fp32: bool
     """LitGPT's RMSNorm multiplies by its weight before it casts back to 16 bits (since 0.4.6)."""
     runs_longest_first: bool
@@ -125,6 +130,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         copies_shifted_logits=older(software.transformers, 4, 49),
         casts_logits_in_model=older(software.transformers, 4, 46),
         checkpoints_with_gradient=not older(software.transformers, 5, 0),
+        checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
         leaves_loss_to_eager=older(torchtitan, 0, 1),

@@ -27,8 +27,12 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """GPUs over which each layer is split (tensor parallelism)."""
     sequence_parallel: bool = False
     """Split norms and the residual stream over the tensor-parallel GPUs too."""
-    tensor_plan: str | None = None
-    """Tensor-parallel plan of your own, as ``module:attribute``; absent: the model's own."""
+    tensor_plan: str | dict[str, str] | None = None
+    """Tensor-parallel plan of your own, as ``module:attribute``; absent: the model's own.
+
+    Also a table with a style of transformers' plans for each module, layer numbers as ``*``. An attribute is a dict of
+    styles or a function that returns one; a traced step imports it, a closed form reads its file as data.
+    """
     pipeline: Positive = 1
     """Number of pipeline stages."""
     context: Positive = 1
@@ -39,6 +43,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """FSDP frees the gathered parameters after the forward pass, and gathers them again for the backward pass."""
     fsdp_units: Literal["blocks", "model"] | None = None
     """What FSDP gathers at once: one block, or the whole model; absent: as the framework does."""
+    param_dtype: Dtype | None = None
+    """Type in which FSDP2 gathers parameters and computes; absent: as the precision says."""
     fsdp_min_unit_parameters: Positive | None = None
     """FSDP1 makes units of at least this many parameters (size-based wrapping), not of blocks."""
     fsdp_wrap_classes: list[str] | None = None
@@ -47,8 +53,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """When FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
     limit_all_gathers: bool | None = None
     """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
-    reduce_dtype: Dtype = "fp32"
-    """Type in which gradients are reduced between GPUs."""
+    reduce_dtype: Dtype | None = None
+    """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP1."""
     gradient_dtype: Dtype | None = None
     """Type in which gradients are accumulated (DeepSpeed, Megatron-FSDP); absent: as the strategy does."""
     sync_every_micro_batch: bool | None = None
@@ -94,11 +100,11 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             raise ValueError("device_map runs in one process: of the sizes, only pipeline may be larger than 1")
 
     @property
-    def without_device_map(self) -> "Parallel":
-        """The same without ``device_map`` and ``max_memory``; it can be hashed."""
-        if self.device_map is None and self.max_memory is None:
+    def without_tables(self) -> "Parallel":
+        """The same without tables and lists, so that it can be hashed."""
+        if self.device_map is None and self.max_memory is None and self.tensor_plan is None:
             return self
-        return replace(self, device_map=None, max_memory=None)
+        return replace(self, device_map=None, max_memory=None, tensor_plan=None)
 
     @property
     def data_ranks(self) -> int:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         framework_with_version as framework_with_version,
         is_at_least as is_at_least,
         transformers_defaults as transformers_defaults,
+        version_tuple as version_tuple,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -62,6 +63,6 @@ else:
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
             "notebooks": "NotebookCode read_notebook",
-            "versions": "framework_with_version is_at_least transformers_defaults",
+            "versions": "framework_with_version is_at_least transformers_defaults version_tuple",
         },
     )

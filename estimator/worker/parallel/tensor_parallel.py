@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,24 @@ def load_user_plan(model: Any, request: Request) -> dict[str, Any] | None:
         RefusedError: the plan cannot be imported, or is no dict.
     """
     name, folder = request.parallel.tensor_plan, request.code.folder if request.code else ""
-    if name is None:
-        return None
+    if name is None or isinstance(name, dict):
+        return name
+    if ":" not in name:  # a.b.plan
+        name = ":".join(name.rpartition(".")[::2])
     plan = import_attribute(name, folder)
     if callable(plan):
         with refusing_errors(name, folder):
-            plan = plan(model.get_base_model() if hasattr(model, "peft_config") else model)
+            given = (model.get_base_model() if hasattr(model, "peft_config") else model,)
+            plan = plan(*given if _takes_arguments(plan) else ())
     if not isinstance(plan, dict):
         raise RefusedError(f"{name} gives a {type(plan).__name__}, not a dict of styles by module")
     return plan
+
+
+def _takes_arguments(function: Any) -> bool:
+    """Return True if a function takes the model; AutoModel calls plans without arguments."""
+    keywords = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return any(each.kind not in keywords for each in inspect.signature(function).parameters.values())
 
 
 def apply_tensor_parallelism(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .user_code import UserCode
@@ -72,7 +72,7 @@ class Parallel:
     fsdp_wrap_classes: list[str] | None = None
     fsdp_backward_prefetch: str | None = None
     limit_all_gathers: bool | None = None
-    reduce_dtype: str = "fp32"
+    reduce_dtype: str | None = None
     gradient_dtype: str | None = None
     sync_every_micro_batch: bool | None = None
     gradient_as_bucket_view: bool = False
@@ -83,14 +83,20 @@ class Parallel:
     main_weights: bool | None = None
     communication_unit: int | None = None
     load_on_rank_zero: bool = False
-    tensor_plan: str | None = None
+    tensor_plan: str | dict[str, str] | None = None
+    param_dtype: str | None = None
     device_map: Any = None
     max_memory: dict[str, Any] | None = None
 
     @property
+    def zero_stage(self) -> int:
+        """Stage of DeepSpeed's ZeRO; 0: another strategy."""
+        return int(self.strategy[-1]) if self.strategy.startswith("zero") else 0
+
+    @property
     def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
-        return self.data_shard * self.copies * self.tensor
+        return self.tensor * (1 if self.zero_stage else self.data_shard * self.copies)
 
     @property
     def copies(self) -> int:
@@ -101,6 +107,11 @@ class Parallel:
     def sharded(self) -> bool:
         """True if FSDP2 shards the weights."""
         return self.strategy == "fsdp2" and self.data_shard > 1
+
+    @property
+    def flat_sharded(self) -> bool:
+        """True if FSDP1 shards flat parameters, which hold a unit's parameters."""
+        return self.strategy == "fsdp1" and self.data_shard > 1
 
 
 @dataclass(frozen=True)
@@ -181,6 +192,10 @@ class Request:
     """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
     loop: Loop = field(default_factory=Loop)
+    checkpoints_units: bool = False
+    """Checkpointing calls FSDP's units, reentrantly; by default it is inside of them."""
+    zero: dict[str, Any] | None = None
+    """The job file's table ``zero``; None: DeepSpeed's defaults."""
     rollout: bool = False
     """Text is generated during training."""
     cpu_kernels: bool = False
@@ -198,16 +213,21 @@ def read_request(message: dict[str, Any]) -> Request:
         TypeError: it has a field that job files do not have.
     """
     lora, optimizer = message.get("lora"), message.get("optimizer")
+    training, parallel = Training(**message.get("training") or {}), Parallel(**message.get("parallel") or {})
+    if parallel.zero_stage:  # DeepSpeed's mixed precision is 16-bit weights, without autocast
+        training = replace(training, precision=training.precision.partition("-")[0])
     return Request(
         config=message.get("config") or {},
         task=message.get("task", "causal-lm"),
         attention=message.get("attention", "sdpa"),
-        training=Training(**message.get("training") or {}),
+        training=training,
         optimizer=None if optimizer is None else OptimizerClass(**optimizer),
         lora=None if lora is None else Lora(**lora),
         trainable=read_trainable(message),
-        parallel=Parallel(**message.get("parallel") or {}),
+        checkpoints_units=bool(message.get("checkpoints_units")),
+        parallel=parallel,
         loop=_read_loop(message.get("loop") or {}),
+        zero=message.get("zero"),
         rollout=message.get("rollout") is not None,
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),

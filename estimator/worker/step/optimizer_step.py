@@ -31,9 +31,13 @@ class OptimizerStep:
         request: the job.
         trained: parameters and their names.
         tracker: learns which storages are optimizer states.
+        clips: it clips gradients; an engine around it may have done so.
     """
 
-    def __init__(self, request: Request, trained: list[tuple[str, Any]], tracker: StorageTracker) -> None:
+    def __init__(
+        self, request: Request, trained: list[tuple[str, Any]], tracker: StorageTracker, *, clips: bool = True
+    ) -> None:
+        self._clips = clips
         self._tracker = tracker
         self._parameters = [(parameter, _local_part(parameter)) for _, parameter in trained]
         self._code = request.code if request.optimizer is not None and request.optimizer.own else None
@@ -53,6 +57,12 @@ class OptimizerStep:
         """Return the loss scaled up under fp16, so that small gradients do not vanish; unchanged otherwise."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
+    def begin_micro_batch(self, *, last: bool) -> None:
+        """Start a forward pass."""
+
+    def end_backward(self) -> None:
+        """End a backward pass."""
+
     def step(self) -> None:
         """Clip the gradients and step."""
         if self._optimizer is None:
@@ -62,7 +72,8 @@ class OptimizerStep:
                 local.grad = _local_gradient(parameter)
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
-        torch.nn.utils.clip_grad_norm_(list(self._names), MAX_GRAD_NORM, foreach=True)
+        if self._clips:
+            torch.nn.utils.clip_grad_norm_(list(self._names), MAX_GRAD_NORM, foreach=True)
         if self._scaler is None:
             self._optimizer.step()
         else:

@@ -27,7 +27,7 @@ LOSSES = {
 }
 """Losses that can be traced, by framework."""
 FRAMEWORKS = tuple(LOSSES)
-STRATEGIES = ("none", "ddp", "fsdp2")
+STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 
 
 def check_supported(request: Request) -> None:
@@ -100,8 +100,10 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
 def _unsupported_parallelism(request: Request) -> Iterator[str]:
     parallel = request.parallel
     if parallel.strategy not in STRATEGIES:
-        yield f"the strategy {parallel.strategy} cannot be traced, only none, ddp and fsdp2"
-    for name in ("data_shard", "tensor"):
+        yield f"the strategy {parallel.strategy} cannot be traced, only {', '.join(STRATEGIES)}"
+    if parallel.zero_stage:
+        yield from _unsupported_zero(request)
+    for name in ("tensor",) if parallel.zero_stage else ("data_shard", "tensor"):
         if getattr(parallel, name) > _MAX_SHARDS:
             yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
     for name in ("pipeline", "context", "expert"):
@@ -109,7 +111,18 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
             yield f"{name} parallelism cannot be traced"
     if parallel.device_map is not None:
         yield "modules that a device map places on several devices cannot be traced"
-    if parallel.cpu_offload == "optimizer":
-        yield "CPU offload of the optimizer alone cannot be traced"
-    if parallel.cpu_offload == "all" and not parallel.sharded:
-        yield "CPU offload can be traced under fsdp2 only"
+    if parallel.cpu_offload == "optimizer" and not parallel.zero_stage:
+        yield "CPU offload of the optimizer alone can be traced under ZeRO only"
+    if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.zero_stage == 3):
+        yield "CPU offload can be traced under fsdp2 and zero3 only"
+
+
+def _unsupported_zero(request: Request) -> Iterator[str]:
+    parallel, precision = request.parallel, request.training.precision
+    wide = precision == "bf16" and parallel.gradient_dtype == "fp32" and parallel.cpu_offload == "none"
+    if request.training.mode == "inference":
+        yield "inference under ZeRO cannot be traced"
+    if parallel.tensor > 1:
+        yield "tensor parallelism under ZeRO cannot be traced"
+    if parallel.zero_stage == 1 and wide:
+        yield "fp32 gradients of bf16 weights under ZeRO 1 cannot be traced: DeepSpeed has another optimizer for them"

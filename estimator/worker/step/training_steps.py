@@ -16,6 +16,10 @@ from ..memory.tracker import StorageTracker
 from ..model import fake_values
 from ..model.build import build_model, prepare_for_training, vocabulary_size
 from ..parallel import data_parallel, fsdp_tracking
+from ..parallel.deepspeed.engine import ZeroModel, zero_model
+from ..parallel.fsdp1 import labels as fsdp1_labels
+from ..parallel.fsdp1.streams import ordered_streams
+from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
@@ -90,18 +94,20 @@ def _build_and_run(request: Request) -> TracedSteps:
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
-    _parallelize(model, request)
+    model = _parallelize(model, request)
+    zero = zero_model(model, request, SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
         {size for size in (vocabulary, -(-vocabulary // request.parallel.tensor)) if size},
         sums_in_place=not request.cpu_kernels,
     )
-    with _tracking(model, request, tracker):
-        _track_loaded_model(model, request, tracker)
+    running = contextlib.nullcontext() if zero is None else zero.running()
+    with _tracking(model, request, tracker, running):
+        _track_loaded_model(model, request, tracker, zero)
         if inference:
             run_inference(model, request, tracker)
         else:
-            _train(model, request, tracker)
+            _train(model, request, tracker, zero)
         history = tracker.history
     return TracedSteps(
         history=history,
@@ -121,12 +127,14 @@ def _attention_implementation(request: Request) -> str:
     return FLASH_NAME
 
 
-def _parallelize(model: Any, request: Request) -> None:
-    """Apply the job's tensor parallelism and FSDP2 to the model, in place."""
+def _parallelize(model: Any, request: Request) -> Any:
+    """Return the model with the job's tensor parallelism and FSDP."""
     parallel = request.parallel
-    if parallel.tensor == 1 and not parallel.sharded:
-        return
+    if parallel.tensor == 1 and not parallel.sharded and not parallel.flat_sharded:
+        return model
     mesh = device_mesh(parallel)
+    if parallel.flat_sharded:
+        return wrap_fsdp1(model, request, mesh, autocast_dtype(request))
     if parallel.tensor > 1:
         plan = load_user_plan(model, request)
         apply_tensor_parallelism(model, mesh["tensor"], plan=plan, sequence_parallel=parallel.sequence_parallel)
@@ -134,34 +142,40 @@ def _parallelize(model: Any, request: Request) -> None:
         raise UnsupportedError(f"{type(model).__name__} is no transformers model, whose units FSDP2 would wrap")
     if parallel.sharded:
         data_parallel.apply_fsdp2(model, parallel, mesh, autocast_dtype(request), request.loop)
+    return model
 
 
 @contextlib.contextmanager
-def _tracking(model: Any, request: Request, tracker: StorageTracker) -> Iterator[None]:
+def _tracking(model: Any, request: Request, tracker: StorageTracker, running: Any) -> Iterator[None]:
     """Track storages by component and module, with what the job's parallelism needs for that."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(attention_of_loop(model, request.loop))
         stack.enter_context(tracker)
         stack.enter_context(tracker.tracking_resize())
         stack.enter_context(tracker.naming_modules(model))
+        stack.enter_context(running)
         if request.parallel.world_size > 1:
             stack.enter_context(meta_propagation_untracked(tracker))
         if request.parallel.sharded:
             stack.enter_context(fsdp_tracking.communication_labelled(tracker))
             if request.parallel.cpu_offload == "all":
                 stack.enter_context(fsdp_tracking.offload_copies(tracker))
+        if request.parallel.flat_sharded:
+            stack.enter_context(ordered_streams(tracker))
+            stack.enter_context(fsdp1_labels.communication_labelled(tracker))
         yield
 
 
-def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker) -> None:
+def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None) -> None:
     tracker.begin_phase(0, "loading")
-    named = [*model.named_parameters(), *model.named_buffers()]
-    tracker.label((tensor for _, tensor in named), "weights", (name for name, _ in named))
+    weights = list(model.parameters()) if zero is None else zero.parameters()
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    tracker.label((*weights, *model.buffers()), "weights", names)
     if request.parallel.cpu_offload == "all":
-        tracker.mark_on_host(model.parameters())
+        tracker.mark_on_host(weights)
 
 
-def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
+def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None) -> None:
     parallel = request.parallel
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name, parameter in trained:
@@ -169,9 +183,9 @@ def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
             lambda p, name=name: tracker.label((p.grad,), "gradients", (name,))
         )
     tracker.begin_phase(1, "wrapping")
-    replicated = parallel.data_replicate > 1 and not parallel.sharded
+    replicated = parallel.data_replicate > 1 and not parallel.sharded and zero is None
     buckets = data_parallel.allocate_ddp_buckets(model, tracker) if replicated else []
-    optimizer, variables = OptimizerStep(request, trained, tracker), [None]
+    optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]
     for step in (1, 2):
         _accumulate_gradients(model, request, tracker, optimizer, step, variables=variables)
         tracker.begin_phase(step, "optimizer step")
@@ -179,13 +193,22 @@ def _train(model: Any, request: Request, tracker: StorageTracker) -> None:
         optimizer.step()
         model.zero_grad()
     tracker.begin_phase(3, "end")  # what is freed when this function returns is no part of the step
-    if parallel.cpu_offload == "all":
+    if parallel.cpu_offload != "none":
         move_step_to_host(tracker.history)
     del buckets
 
 
+def _make_optimizer(
+    request: Request, trained: list[tuple[str, Any]], tracker: StorageTracker, zero: ZeroModel | None
+) -> Any:
+    """Return what scales the loss and steps: the optimizer, or DeepSpeed's engine over it."""
+    if zero is None:
+        return OptimizerStep(request, trained, tracker)
+    return zero.make_engine(trained, lambda parts: OptimizerStep(request, parts, tracker, clips=False), tracker)
+
+
 def _accumulate_gradients(
-    model: Any, request: Request, tracker: StorageTracker, optimizer: OptimizerStep, step: int, *, variables: list[Any]
+    model: Any, request: Request, tracker: StorageTracker, optimizer: Any, step: int, *, variables: list[Any]
 ) -> None:
     """Run the forward and backward passes of one step.
 
@@ -193,18 +216,23 @@ def _accumulate_gradients(
         model: the model.
         request: the job.
         tracker: of its storages.
-        optimizer: whose scaler scales the loss.
+        optimizer: scales the loss and steps.
         step: its number.
         variables: what the loop's variables hold until the next outputs replace it.
     """
-    micro_batches = min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
+    loop, micro_batches = request.loop, min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
     for micro_batch in range(micro_batches):
-        if request.parallel.sharded and request.loop.accumulates_unsharded:  # no_sync until the last micro-batch
-            model.set_requires_gradient_sync(micro_batch == micro_batches - 1)
-        tracker.begin_phase(step, "forward")
-        loss = optimizer.scale(training_loss(model, request, variables))
-        tracker.begin_phase(step, "backward")
-        loss.backward()
-        del loss
-        if not request.loop.keeps_between_steps:
-            variables[0] = None
+        last = micro_batch == micro_batches - 1
+        if request.parallel.sharded and loop.accumulates_unsharded:  # no_sync: gradients stay whole until the last one
+            model.set_requires_gradient_sync(last)
+        optimizer.begin_micro_batch(last=last)
+        with model.no_sync() if request.parallel.flat_sharded and not last else contextlib.nullcontext():
+            tracker.begin_phase(step, "forward")
+            loss = optimizer.scale(training_loss(model, request, variables))
+            tracker.begin_phase(step, "backward")
+            loss.backward()
+            del loss
+            if not loop.keeps_between_steps:
+                variables[0] = None
+        tracker.wait_for_stream()  # the Trainer reads whether the loss is finite (logging_nan_inf_filter)
+        optimizer.end_backward()

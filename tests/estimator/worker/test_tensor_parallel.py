@@ -254,3 +254,21 @@ def test_the_formula_and_the_trace_agree_within_the_formulas_range(
     formula, traced = _budgets(larger, tables)
     slack = formula.peak.device_bytes - formula.peak.allocated_bytes
     assert formula.peak.low_bytes - slack <= traced.peak.allocated_bytes <= formula.peak.high_bytes - slack
+
+
+@pytest.mark.parametrize("plan", ["dotted_dict.BLOCK", "dotted_function.mlp", {"lm_head": "colwise_rep"}])
+def test_closed_form_and_trace_agree_on_a_plan_by_dotted_path_or_table(
+    share_user_code: None, tmp_path: Path, plan: Any
+) -> None:
+    """Automodel names plans ``a.b.plan``, and calls a function without arguments."""
+    (tmp_path / f"{str(plan).partition('.')[0][:15]}.py").write_text(
+        'MLP = {"model.layers.*.mlp.gate_proj": "colwise", "model.layers.*.mlp.up_proj": "colwise"}\n'
+        'BLOCK = {**MLP, "model.layers.*.mlp.down_proj": "rowwise"}\n'
+        "def mlp():\n    return {**MLP, 'model.layers.*.mlp.down_proj': 'rowwise'}\n"
+    )
+    parallel = {"tensor": 2, "tensor_plan": plan}
+    tables = {"training": {"micro_batch": 1, "sequence_length": 64, "precision": "bf16"}, "parallel": parallel}
+    job: Job = job_from_mapping({"model": {"config": LLAMA, "code_folder": str(tmp_path)}, **tables}, where="test")
+    formula, traced = estimate(job), estimate(job, method="traced", python=sys.executable)
+    difference = traced.phases[0].components.weights - formula.phases[0].components.weights
+    assert 0 <= difference <= 4096  # the rotary frequencies

@@ -453,7 +453,7 @@ def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: py
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"parallel": {"strategy": "zero3", "data_shard": 8}}, "strategy zero3"),
+        ({"parallel": {"strategy": "megatron-fsdp", "data_shard": 8}}, "strategy megatron-fsdp"),
         ({"parallel": {"strategy": "fsdp1", "data_shard": 8}}, "strategy fsdp1"),
         ({"parallel": {"pipeline": 2}}, "pipeline parallelism"),
         ({"parallel": {"context": 2}}, "context parallelism"),

@@ -12,6 +12,8 @@ from ...source import NULL_IS_WRONG, LayeredSettings, Setting, SettingsLayer, pa
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED_CONFIG_MARK = "config:"
 """Text before the resolved configuration in axolotl's log."""
+_NULL_IS_A_VALUE = ("nvfsdp_unit_modules", "megatron_fsdp_unit_modules")
+"""Settings whose null is not their default: Automodel's units."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*=")
 
@@ -99,7 +101,7 @@ def _flat_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
     for name, value in values.items():
         reference = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
         resolved = values.get(reference[1]) if reference else value
-        if resolved is not None or name.rpartition(".")[2] in NULL_IS_WRONG:
+        if resolved is not None or name.rpartition(".")[2] in (*NULL_IS_WRONG, *_NULL_IS_A_VALUE):
             layer[name.replace("-", "_")] = Setting(value=resolved, origin=f"{source}: {name}")
     return layer
 

@@ -191,7 +191,7 @@ def test_automodel_with_experts_and_copies(read: Read) -> None:
             ("megatron-fsdp", "optim", "bf16", "bf16-mixed"),
         ),
         ("{_target_: a.nvfsdp.NVFSDPManager, dp_size: none}", ("megatron-fsdp", "optim_grads_params", "bf16", "bf16")),
-        ("{dp_size: none, tp_size: 1}", ("fsdp2", None, None, "bf16")),
+        ("{dp_size: none, tp_size: 1}", ("fsdp2", None, "fp32", "bf16")),
     ],
 )
 def test_sharding_strategies_of_automodel(read: Read, distributed: str, expected: tuple[str | None, ...]) -> None:

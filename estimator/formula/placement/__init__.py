@@ -1,0 +1,14 @@
+"""Jobs that say themselves where modules lie: tensor-parallel plans of the user's, and device maps.
+
+Lives here: what the closed form counts for them, and what it leaves open.
+Callers: ``closed_form``.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .split_doubt import plan_warnings as plan_warnings, with_split_doubt as with_split_doubt
+else:
+    __getattr__, __all__ = lazy_exports(__name__, {"split_doubt": "plan_warnings with_split_doubt"})
