@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
-from ..common import format_gib
+from ..common import are_estimates_rough, format_gib
 from ..job import Gpu, Job
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
@@ -54,6 +54,7 @@ def closed_form(
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
+    replayed = replayed and not are_estimates_rough()
     if plan.job.is_served:
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
