@@ -96,7 +96,8 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
 def _inference(rank: RankMemory) -> Iterator[_Moment]:
     yield _moment(
         activations=rank.kv_cache + rank.saved.layer_bytes // 2,
-        logits=rank.loss.forward_bytes,
+        logits=max(rank.loss.forward_bytes, rank.returned_logits),
+        temporary=rank.stage.passing_bytes,
         communication=max(rank.buffers.forward, rank.buffers.head_forward),
     )
 
@@ -124,7 +125,7 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
     yield _moment(
         gradients=rank.accumulated_gradients,
         activations=activations,
-        logits=rank.loss.forward_bytes,
+        logits=max(rank.loss.forward_bytes, rank.returned_logits),
         temporary=kept + rank.head_casts,
         communication=buffers.head_forward,
     )
@@ -153,7 +154,7 @@ def _backward(rank: RankMemory) -> Iterator[_Moment]:
         yield from _block_backward(rank, done, casts, others)
     yield _moment(  # the embedding; where it is the head too, it has two gradients, which are added
         gradients=max(rank.accumulated_gradients, rank.states.gradients),
-        activations=others + (saved.boundary_bytes if layers else 0),
+        activations=others + (saved.boundary_bytes if layers else 0) + (rank.saved_bytes(layers) if layers else 0),
         logits=rank.loss.retained_bytes,
         temporary=rank.second_gradient,
         communication=buffers.embedding,

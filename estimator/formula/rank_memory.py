@@ -109,6 +109,14 @@ class RankMemory:
         return max(0, round(self.stage.elements() * job.widths.compute) - self.states.weights)
 
     @property
+    def returned_logits(self) -> int:
+        """Logits that a device map's hook copies back to the GPU of the input (``AlignDevicesHook``, accelerate)."""
+        job, stage = self.job, self.stage
+        if job.job.parallel.device_map is None or not stage.first or stage.last or job.training.loss != "full":
+            return 0
+        return job.scored_tokens * self.vocabulary * (4 if job.widths.mixed else job.widths.compute)
+
+    @property
     def blocks_backward(self) -> int:
         """Blocks that run backward: those from the first one that trains on."""
         order = self.saved.order
@@ -129,6 +137,8 @@ class RankMemory:
         order, layers = self.saved.order, max(1, self.stage.layers)
         if order is not None:
             return order.saved_bytes(done)
+        if self.job.keeps_block_inputs:
+            return self.saved.all_layers_bytes + self.saved.boundary_bytes * done
         return self.saved.all_layers_bytes * (layers - done) // layers
 
     def gradients_after(self, done: float) -> int:
