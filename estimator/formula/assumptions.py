@@ -135,6 +135,8 @@ def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
 
 
 def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
+    if job.trains and job.strategy.slack is not None and not job.strategy.flat_parameters:
+        yield f"Without a trace, the allocator is taken to keep at least {job.strategy.slack:.0%} more than is allocated."
     if job.trains and job.allocator_conf:
         yield (
             f"The allocator has {job.allocator_conf}, as {job.framework.name}'s launch script sets it, unless the "
