@@ -9,10 +9,7 @@ from msgspec import Struct
 from ..job import ResolvedJob
 from ..job.rules import Optimizer, Widths
 from ..model import LocalParameters, Stage
-
-_ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000
-"""DeepSpeed's stage 3 steps that many elements at a time, by default (``sub_group_size``)."""
-
+from .zero import zero_step_bytes
 
 Bound = Literal["low", "expected", "high"]
 _BOUNDS: tuple[Bound, ...] = ("low", "expected", "high")
@@ -45,10 +42,12 @@ class StateRules(Struct, frozen=True, kw_only=True):
     """8-bit optimizers keep the states of embeddings in fp32."""
     flat: bool
     """Parameters are stepped as parts of flat buffers, which hide their shapes."""
+    partitioned: bool
+    """All that trains is stepped as an fp32 copy, adapters too (DeepSpeed)."""
 
     def states(self, held: LocalParameters, bound: Bound = "expected") -> float:
         """Return the states of a group before sharding, wherever they are."""
-        width = self.widths.adapter if held.adapter else self.widths.state
+        width = self.widths.adapter if held.adapter and not self.partitioned else self.widths.state
         whole = prod(held.group.shape)
         return (held.elements / whole) * self.optimizer.state_bytes(
             held.group,
@@ -60,7 +59,8 @@ class StateRules(Struct, frozen=True, kw_only=True):
 
     def master(self, held: LocalParameters) -> int:
         """Return the fp32 copy of a group that the optimizer keeps, before sharding."""
-        return 0 if held.adapter or not self.optimizer.steps else held.elements * self.widths.master
+        own = held.adapter and not self.partitioned
+        return 0 if own or not self.optimizer.steps else held.elements * self.widths.master
 
     def saved(self, held: LocalParameters, stage: Stage) -> float:
         """Return what a checkpoint holds of a group; a tied head's states are those of the embedding."""
@@ -77,6 +77,7 @@ def state_rules(job: ResolvedJob) -> StateRules:
         widths=job.widths,
         whole_embeddings=job.framework.fp32_embedding_states,
         flat=job.steps_flat_buffers,
+        partitioned=job.deepspeed,
     )
 
 
@@ -155,13 +156,11 @@ def _largest_gradient(stage: Stage, widths: Widths) -> int:
 def _step_bytes(job: ResolvedJob, stage: Stage, stepped_bytes: int) -> int:
     """Return the temporary memory of the optimizer step.
 
-    DeepSpeed flattens the partition's gradients and casts them to fp32 (stage_1_and_2.py, ``step``); its stage 3 takes
-    parts of them in turn. torch's foreach AdamW copies all that it steps; fused and bitsandbytes' kernels copy nothing.
+    torch's foreach AdamW copies all that it steps; fused and bitsandbytes' kernels copy nothing.
     """
     optimizer, shards, in_backward = job.optimizer, job.shards.optimizer, job.steps_in_backward
     if job.deepspeed:
-        elements = stage.elements(trainable=True) // shards
-        return 4 * min(elements, _ZERO_SUB_GROUP_ELEMENTS) if job.partitions_weights else 6 * elements
+        return zero_step_bytes(job, stage)
     copies = 0.0 if optimizer.fused else optimizer.copies
     if copies is not None and not in_backward:
         return round(copies * stepped_bytes / shards)

@@ -27,10 +27,13 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
-from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
+from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training, Zero
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+_NO_ZERO = Zero()
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
@@ -44,6 +47,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     rollout: Rollout | None
     parallel: Parallel
     """Without its tables, which ``job`` has."""
+    zero: Zero
+    """DeepSpeed's settings; those that are None have its defaults."""
     software: Software
     framework: Framework
     strategy: Strategy
@@ -155,6 +160,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         inference=job.inference,
         rollout=job.rollout if training.mode == "train" else None,
         parallel=parallel,
+        zero=job.zero or _NO_ZERO,
         software=job.software,
         framework=framework,
         strategy=strategy,
@@ -167,6 +173,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
             strategy,
             fp32_reduction=parallel.reduce_dtype == "fp32",
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+            gradients=_DTYPE_BYTES[parallel.gradient_dtype] if parallel.gradient_dtype else None,
             gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
         zero_stage=stage,

@@ -73,9 +73,9 @@ def norm_per_token(context: LayerContext, size: float, *, trained: float | None 
 
 
 def quantized_inputs_per_token(context: LayerContext) -> dict[LinearInput, float]:
-    """Inputs that 4-bit layers of older bitsandbytes versions keep, unless another operation has saved them."""
+    """Inputs that frozen layers keep, unless another operation has saved them: older bitsandbytes', and ZeRO 3's."""
     arch, c = context.arch, context.widths.compute
-    if not context.versions.keeps_quantized_inputs:
+    if not (context.versions.keeps_quantized_inputs or context.keeps_inputs):
         return {}
     sizes: dict[LinearInput, int] = {"attention_in": arch.hidden, "mlp_in": arch.hidden, "mlp_out": arch.mlp_size}
     if arch.parallel_residual and arch.norms_per_layer == 1:

@@ -52,6 +52,9 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     context_parallel: int
     """Ranks over which each sequence is split."""
 
+    keeps_inputs: bool
+    """Frozen linear layers save their input too (ZeRO 3's, DeepSpeed's runtime/zero/linear.py)."""
+
     # --- adapters
     lora_rank: int | None
     """Rank of the adapters; None: the model's own weights are trained."""
@@ -130,6 +133,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         tensor_parallel=parallel.tensor,
         residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
         context_parallel=parallel.context,
+        keeps_inputs=job.partitions_weights and job.deepspeed and parallel.data_ranks > 1 and lora is not None,
         fused=COMPILED_PARTS if compiled else job.fused_kernels & LIGER_PATCHES.get(arch.family, frozenset()),
         compiled=compiled,
         repeats_keys=job.framework.repeats_keys

@@ -44,6 +44,7 @@ def dtype_widths(
     fp32_reduction: bool,
     quantized: float | None,
     gathered: int | None = None,
+    gradients: int | None = None,
 ) -> Widths:
     """Return the bytes per element that a job's precision, framework and strategy imply.
 
@@ -54,10 +55,12 @@ def dtype_widths(
         fp32_reduction: gradients are reduced in fp32, not in 16 bits.
         quantized: bytes per element of quantized weights; None: nothing is quantized.
         gathered: bytes per element in which FSDP2 gathers weights and computes; None: as the precision says.
+        gradients: bytes per element in which DeepSpeed or Megatron-FSDP accumulates gradients; None: their default.
     """
     low, mixed = precision.width, precision.mixed
     deepspeed, megatron = uses_deepspeed(framework, strategy), uses_megatron_precision(framework, strategy)
     own_master = low == 2 and (deepspeed or (megatron and mixed))
+    cloned = deepspeed and strategy.zero_stage < 3  # stages 1 and 2 clone fp32 weights too
     weight = 4 if mixed and not (deepspeed or megatron) else low
     reduce = 4 if fp32_reduction else 2
     casts = mixed and weight == 4
@@ -67,15 +70,25 @@ def dtype_widths(
         weight=weight,
         quantized=quantized,
         adapter=4 if framework.fp32_adapters and not deepspeed else weight,
-        gradient=reduce if megatron and low == 2 else weight,
+        gradient=_gradient_width(strategy, gradients) or (reduce if megatron and low == 2 else weight),
         compute=compute,
         residual=4 if autocast else compute,
         reduce=reduce,
-        master=4 if own_master else 0,
+        master=4 if own_master or cloned else 0,
         state=4 if own_master else weight,
         autocast=autocast,
         mixed=casts,
     )
+
+
+def _gradient_width(strategy: Strategy, gradients: int | None) -> int | None:
+    """Return the width of accumulated gradients where a setting decides it.
+
+    ZeRO 2 adds them up in the dtype of the weights whatever the setting (``use_grad_accum_attribute`` of DeepSpeed's
+    runtime/zero/stage_1_and_2.py).
+    """
+    decides = strategy.megatron_fsdp or (strategy.deepspeed and strategy.zero_stage != 2)
+    return gradients if decides else None
 
 
 def uses_deepspeed(framework: Framework, strategy: Strategy) -> bool:

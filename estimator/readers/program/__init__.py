@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         table_in_file as table_in_file,
         table_in_log as table_in_log,
     )
+    from .zero_sizes import record_zero_sizes as record_zero_sizes
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -35,6 +36,7 @@ else:
             "launchers": "Launch LaunchParser ToolCommand",
             "program": "Program",
             "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
+            "zero_sizes": "record_zero_sizes",
             "run_logs": "latest_file logged_trainer_settings table_in_file table_in_log",
         },
     )
