@@ -39,8 +39,8 @@ def find_largest(
 
     A job that fits as it is never gets a smaller value than its own.
 
-    Allocated bytes never fall as either grows. The upper bound of an estimate may, by less than 1 %, if another phase
-    becomes the peak; a larger candidate that fits can then be missed.
+    Allocated bytes never fall as either grows. What the allocator keeps beside them may, as other blocks fit into each
+    other; a larger candidate that fits can then be missed.
 
     Args:
         job: the job to grow.

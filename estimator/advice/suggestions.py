@@ -54,7 +54,14 @@ class Suggestion:
 
 
 def suggest(
-    job: Job, current: Budget, estimate: Estimate, judge: Judge, *, gpus: int = 1, most: int = 6
+    job: Job,
+    current: Budget,
+    estimate: Estimate,
+    judge: Judge,
+    *,
+    gpus: int = 1,
+    most: int = 6,
+    rough: Estimate | None = None,
 ) -> tuple[Suggestion, ...]:
     """Return changes that make the job fit, the cheapest first, then those that make it tight.
 
@@ -70,14 +77,25 @@ def suggest(
         judge: returns the verdict on a budget.
         gpus: number of GPUs that there are, for sharding the job further.
         most: maximum number of suggestions.
+        rough: a faster estimate with which combinations are found; what is returned has the figures of ``estimate``.
     """
     search = _Search(job, current, calibrated(job, current, estimate), judge)
+    combining = _Search(job, current, calibrated(job, current, rough), judge) if rough else search
     changes = candidate_changes(job, gpus=gpus)
     singles = list(_smallest_per_kind(search.estimates((change,) for change in changes)))
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
-    combined = _search_combinations(search, changes, singles, most)
-    return tuple(_ranked(_without_redundant(_without_repetitions([*singles, *combined])))[:most])
+    combined = _search_combinations(combining, changes, singles, most)
+    ranked = _ranked(_without_redundant(_without_repetitions([*singles, *combined])))
+    if rough is not None:
+        ranked = _settled(search, ranked, most)
+    return tuple(ranked[:most])
+
+
+def _settled(search: "_Search", ranked: Sequence[Suggestion], most: int) -> list[Suggestion]:
+    """Return the best suggestions with the figures of a better estimate, in their order by it."""
+    candidates = (suggestion.parts for suggestion in ranked[: 2 * most])
+    return _ranked(list(search.estimates(candidates, until=most)))
 
 
 def confirm(

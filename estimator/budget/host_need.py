@@ -24,6 +24,10 @@ class HostNeed:
     gradients: int = 0
     optimizer: int = 0
     activations: int = 0
+    saving: int = 0
+    """What is saved of the weights and states, while a checkpoint is written."""
+    saves_once: bool = True
+    """Only the first rank of the job has that copy."""
 
     @property
     def offloaded(self) -> int:
@@ -38,14 +42,19 @@ class HostNeed:
         """Return the bytes while ranks of one machine train."""
         return ranks * (self.process + self.offloaded)
 
+    def saving_bytes(self, ranks: int) -> int:
+        """Return the bytes while ranks of one machine, the first among them, save a checkpoint."""
+        return self.steady_bytes(ranks) + (1 if self.saves_once else ranks) * self.saving
+
     def peak_bytes(self, ranks: int) -> int:
-        """Return the larger of loading and training."""
-        return max(self.loading_bytes(ranks), self.steady_bytes(ranks))
+        """Return the largest of loading, training and saving."""
+        return max(self.loading_bytes(ranks), self.saving_bytes(ranks))
 
     def high_bytes(self, ranks: int) -> int:
         """Return the upper bound, with pinned buffers rounded up."""
         pinned = round(_PINNED_BUFFER_FACTOR * self.offloaded)
-        return max(self.loading_bytes(ranks), ranks * (self.process + pinned))
+        saved = self.saving_bytes(ranks) - self.steady_bytes(ranks)
+        return max(self.loading_bytes(ranks), ranks * (self.process + pinned) + saved)
 
     def to_json(self, ranks: int) -> dict[str, Any]:
         """Return the components of one rank, and the sums for the ranks of one machine."""
@@ -54,5 +63,6 @@ class HostNeed:
             "components": asdict(self),
             "loading_bytes": self.loading_bytes(ranks),
             "steady_bytes": self.steady_bytes(ranks),
+            "saving_bytes": self.saving_bytes(ranks),
             "high_bytes": self.high_bytes(ranks),
         }

@@ -211,14 +211,14 @@ def _parts(budget: Budget, observation: Observation) -> Iterator[Part]:
 
 def _allocated(budget: Budget, observed: int) -> Part:
     expected = budget.peak.allocated_bytes
+    span = budget.peak.allocated_range
     allowed = _ALLOCATED_SHARE * expected
-    if budget.model.count == "approximate":
-        allowed = max(allowed, (budget.peak.high_bytes - budget.peak.low_bytes) / 2)
+    differs = abs(observed - expected) > allowed if span is None else observed not in span
     return Part(
         name="allocated",
         observed_bytes=observed,
         expected_bytes=expected,
-        differs=abs(observed - expected) > allowed,
+        differs=differs,
         sentence=f"tensors take {format_gib(observed)} GiB at most, expected {format_gib(expected)}",
     )
 

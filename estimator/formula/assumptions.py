@@ -12,7 +12,7 @@ from ..model import (
     near_names,
     unmatched_targets,
 )
-from ..model.families import FAMILIES
+from ..model.families import FAMILIES, family_of
 from .activations import uses_eager_attention
 
 _LONG_SEQUENCE = 4096
@@ -97,18 +97,44 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         freed = "zeroed" if job.versions.zeroes_gradients else "set to None"
         yield f"Gradients are {freed} between steps, and optimizer states exist (from the second step on)."
     yield from _optimizer_assumptions(job)
+    yield from _allocator_assumptions(job)
     if is_four_bit(job.lora) and not job.versions.keeps_quantized_inputs:
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
     if arch is not None and arch.has_vocab_head:
         yield from _loss_assumptions(job)
-    if job.quantization and job.widths.weight == 2:
-        yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
-    if job.lora and job.framework.fp32_adapters and not job.deepspeed:
-        yield "Adapter weights are fp32, as peft creates them by default."
+    yield from _adapter_assumptions(job)
     yield from _rollout_assumptions(job, gpu)
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
+
+
+def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
+    """Yield the dtypes of adapters, and of what is not quantized beside them."""
+    rules, widths = job.adapters, job.widths
+    if job.quantization and (widths.weight == 2 or rules.prepared != "none"):
+        why = "; the job does not say so, and the range allows for the other" if rules.assumed else ""
+        if rules.prepared == "none":
+            yield f"Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32){why}."
+        else:
+            cast = "Norms" if rules.prepared == "norms" else "Embeddings, norms and head"
+            by = "TRL's trainers before 0.26" if rules.prepared == "norms" else "peft's prepare_model_for_kbit_training"
+            yield (
+                f"{cast} of the quantized model are fp32, as {by} cast them, and the step runs under autocast: the "
+                f"residual stream is fp32{why}."
+            )
+    if job.lora and job.framework.fp32_adapters and widths.adapter == 4 and not rules.dtype:
+        yield "Adapter weights are fp32, as peft creates them by default."
+    elif rules.dtype and job.lora and not job.lora.adapter_dtype:
+        yield f"Adapter weights are {rules.dtype}, as they are over weights that are quantized here."
+
+
+def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
+    if job.trains and job.allocator_conf:
+        yield (
+            f"The allocator has {job.allocator_conf}, as {job.framework.name}'s launch script sets it, unless the "
+            "environment says otherwise."
+        )
 
 
 def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
@@ -233,12 +259,22 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         yield f"The formula has no rule for the {job.model.task} head and uses that of {arch.task}."
     if inventory and inventory.count == "approximate":
         yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
+    if arch.recurrent and inventory:
+        yield (
+            "Blocks are recurrent (state spaces, linear attention, convolutions), all or some: no rule describes them, "
+            "and without their fused kernels they take several times what is counted. Trace the job."
+        )
+    elif arch.recurrent:
+        yield (
+            "Recurrent blocks were traced as transformers runs them without fused kernels (mamba-ssm, causal-conv1d, "
+            "flash-linear-attention): with these a step takes less."
+        )
     if arch.max_positions and length > arch.max_positions:
         yield f"The sequence length {length} is beyond the model's {arch.max_positions} positions."
     if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.quantization and arch.moe_layers:
-        yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
+        yield from _expert_warning(job, arch)
     if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, which each forward pass creates again; the formula "
@@ -246,6 +282,19 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         )
     if tensor > 1 and arch.kv_heads % tensor:
         yield f"{arch.kv_heads} key-value heads do not divide evenly over {tensor} tensor-parallel ranks."
+
+
+def _expert_warning(job: ResolvedJob, arch: Architecture) -> Iterator[str]:
+    """Yield whether bitsandbytes quantizes the experts."""
+    linear = family_of(arch.family).separate_expert_names is not None
+    if job.versions.separates_experts and linear:
+        yield (
+            f"transformers {job.software.transformers} holds experts as linear layers, which are quantized. The step "
+            "runs each of them with an equal share of the tokens."
+        )
+        return
+    older = " transformers 4 held them as linear layers, which were quantized." if linear else ""
+    yield f"Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized.{older}"
 
 
 def _known_error(arch: Architecture) -> str:

@@ -33,6 +33,8 @@ def closed_form(
     words: bool = True,
     optimizer: Optimizer | None = None,
     doubts: bool = True,
+    replayed: bool = True,
+    conf: str | None = None,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -45,6 +47,8 @@ def closed_form(
         words: with assumptions and warnings, which a search does not need.
         doubts: with a range that allows for what is not known about which parameters train.
         optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
+        replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
+        conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
@@ -55,7 +59,7 @@ def closed_form(
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [
-        peak_with_range(rank, highest_phase(each), inventory, phases=each)
+        peak_with_range(rank, highest_phase(each), inventory, phases=each, replayed=replayed, conf=conf)
         for rank, each in zip(ranks, phases, strict=True)
     ]
     about_job = (*trained_warnings(plan.job, plan.trained, inventory), *plan_warnings(plan)) if words else ()
@@ -104,7 +108,14 @@ def _with_doubts(peak: Peak, plan: Plan) -> Peak:
 def _peak_of(job: Job, plan: Plan) -> Peak:
     """Return the peak of another job on the plan's model, GPU and optimizer."""
     return closed_form(
-        job, plan.arch, plan.inventory, gpu=plan.gpu, optimizer=plan.job.optimizer, words=False, doubts=False
+        job,
+        plan.arch,
+        plan.inventory,
+        gpu=plan.gpu,
+        optimizer=plan.job.optimizer,
+        words=False,
+        doubts=False,
+        replayed=False,
     ).peak
 
 

@@ -21,6 +21,7 @@ from ..model import Architecture, Inventory, Stage
 from .activations.saved_activations import saved_activations
 from .model_states import state_rules, weight_width
 from .plan import Plan, make_plan
+from .saving import saved_on_host
 
 _PROCESS_BYTES = 430 * MIB
 """Python with torch and transformers imported: resident size, torch 2.13, transformers 5.23."""
@@ -47,6 +48,7 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
     loaded, mapped = _loading(plan)
     weights, gradients, optimizer = _offloaded(job, plan.distinct_stages)
     offloads = job.training.activation_offload and job.trains
+    saved, once = saved_on_host(job, plan.distinct_stages) if job.trains else (0, True)
     return HostNeed(
         process=_PROCESS_BYTES + _CUDA_BYTES,
         loaded=loaded,
@@ -56,6 +58,8 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
         gradients=gradients,
         optimizer=optimizer,
         activations=max(_activations(job, plan.arch, stage) for stage in plan.distinct_stages) if offloads else 0,
+        saving=saved,
+        saves_once=once,
     )
 
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from ..budget import Components, Phase, PhaseName
 from .rank_memory import RankMemory
+from .saving import gathered_bytes
 
 
 def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:
@@ -17,11 +18,13 @@ def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:
     moments: dict[PhaseName, Iterator[_Moment]] = {"forward": _inference(rank)}
     if rank.job.trains:
         generation: dict[PhaseName, Iterator[_Moment]] = {"generation": _generation(rank)} if rank.job.rollout else {}
+        saving: dict[PhaseName, Iterator[_Moment]] = {"saving": _saving(rank)} if rank.job.job.saving else {}
         moments = {
             **generation,
             "forward": _forward(rank),
             "backward": _backward(rank),
             "optimizer step": _step(rank),
+            **saving,
         }
     found = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
     for name, candidates in moments.items():
@@ -236,4 +239,15 @@ def _step(rank: RankMemory) -> Iterator[_Moment]:
         logits=rank.loss.retained_in_step_bytes,
         temporary=rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
         communication=rank.buffers.step,
+    )
+
+
+def _saving(rank: RankMemory) -> Iterator[_Moment]:
+    """Yield a checkpoint being saved, between steps: gradients are freed unless they are zeroed."""
+    job, states = rank.job, rank.states
+    kept = states.gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
+    yield _moment(
+        gradients=kept,
+        logits=rank.loss.retained_bytes,
+        communication=gathered_bytes(job, rank.stage) + rank.buffers.step,
     )

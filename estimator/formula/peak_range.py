@@ -10,6 +10,7 @@ from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
 from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges
 from .rank_memory import RankMemory
+from .reserved import replayed_slack
 
 _SEGMENT_BYTES = 2 * MIB
 """The allocator takes whole segments from CUDA."""
@@ -18,8 +19,24 @@ _TOO_MANY = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1])
 """Share by which the true count lies below an approximate one, which may be too high by ``UNKNOWN_FAMILY_ERROR``."""
 
 
-def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory, *, phases: tuple[Phase, ...] = ()) -> Peak:
+def peak_with_range(
+    rank: RankMemory,
+    phase: Phase,
+    inventory: Inventory,
+    *,
+    phases: tuple[Phase, ...] = (),
+    replayed: bool = True,
+    conf: str | None = None,
+) -> Peak:
     """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound.
+
+    Args:
+        rank: the rank.
+        phase: its highest phase.
+        inventory: the model's parameters.
+        phases: all of its phases.
+        replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
+        conf: the allocator's settings; None: those that the job's framework makes.
 
     vLLM allocates its share at once and keeps it, which adds neither slack nor doubt but for its CUDA graphs. The cache
     of transformers' generation grows by a token at a time: blocks that it has outgrown stay with the allocator.
@@ -28,13 +45,14 @@ def peak_with_range(rank: RankMemory, phase: Phase, inventory: Inventory, *, pha
     beside = whole.components.total_bytes - components.total_bytes
     phase = replace(phase, components=components)
     allocated = phase.allocated_bytes
-    slack = _slack_bytes(rank, phase)
+    slack = _slack_bytes(rank, phase, replayed=replayed, conf=conf)
     reserved = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
     device = reserved + phase.outside_bytes
     states, counted = rank.states, phase.components.optimizer
     fewer, more = (
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
+    fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
     outgrown = rank.generation_cache if phase.name == "generation" else 0
     more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
@@ -85,17 +103,25 @@ def _spans_of_others(
         )
 
 
-def _slack_bytes(rank: RankMemory, phase: Phase) -> int:
+def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool, conf: str | None) -> int:
     """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
 
-    FSDP2 gathers and reduces on streams of their own, whose pools keep their blocks (torch.distributed.fsdp,
-    ``_fsdp_param_group.py``). FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes): a unit
-    that is freed serves again only when the GPU is done with it (``record_stream``). In the Trainer's loop, optimizer
-    states and their temporaries split the blocks that activations left in the first step: the allocator's model,
-    replayed on traces of twenty families, leaves 2 to 30 % behind, about 10 at the median.
+    FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes): a unit that is freed serves again
+    only when the GPU is done with it (``record_stream``).
     """
+    if not rank.job.trains:
+        return round(_DEFAULT_SLACK * phase.allocated_bytes)
+    guessed = _guessed_slack(rank, phase)
+    if not replayed:
+        return guessed
+    slack = replayed_slack(rank, conf)
+    return slack if rank.job.strategy.slack is None else max(slack, guessed)
+
+
+def _guessed_slack(rank: RankMemory, phase: Phase) -> int:
+    """Return about what a replay finds, for searches: its usual share of the allocated bytes."""
     job, allocated = rank.job, phase.allocated_bytes
-    loop = (job.framework.lora_slack if job.lora else job.framework.slack) if job.trains else 0.0
+    loop = job.framework.lora_slack if job.lora else job.framework.slack
     if job.strategy.fsdp2 and job.shards.weights > 1:
         return _pool_bytes(rank, phase) + round(loop * allocated)
     pool = rank.buffers.pool if job.strategy.flat_parameters else 0

@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 
 from ..budget import Components, PhaseName
 from ..job import ResolvedJob
-from ..model import Stage
+from ..model import Architecture, Stage
 from .activations import (
     LossBytes,
     SavedActivations,
@@ -26,6 +26,7 @@ from .cuda_overhead import (
 from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
 from .plan import Plan
+from .ranges import preparation_doubt
 from .zero import own_gradient_bytes
 
 
@@ -34,6 +35,7 @@ class RankMemory:
     """Bytes of one rank by purpose."""
 
     job: ResolvedJob
+    arch: Architecture
     stage: Stage
     states: ModelStates
     saved: SavedActivations
@@ -63,6 +65,15 @@ class RankMemory:
     """Those of weights that train."""
     head_casts: int
     """Autocast's copies of weights outside of the blocks."""
+    preparation_doubt: tuple[int, int]
+    """How much less, and how much more, a quantized model takes that is prepared otherwise than is assumed."""
+
+    @property
+    def residual_bytes(self) -> int:
+        """The residual stream between two blocks."""
+        job = self.job
+        ranks = job.parallel.tensor if job.parallel.sequence_parallel else 1
+        return job.widths.residual * self.arch.hidden * job.local_tokens // ranks
 
     @property
     def outside(self) -> int:
@@ -194,6 +205,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     job, arch, tied = plan.job, plan.arch, plan.inventory.tied_head
     return RankMemory(
         job=job,
+        arch=arch,
         stage=stage,
         states=model_states(job, stage),
         saved=saved_activations(job, arch, stage),
@@ -217,12 +229,13 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
         trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),
+        preparation_doubt=preparation_doubt(job, arch),
     )
 
 
 def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool, trained: bool = False) -> int:
     """Return the bytes of autocast's weight copies in the blocks, or outside of them; of all or of what trains."""
-    if not job.widths.autocast:
+    if not job.widths.autocast or job.widths.weight == job.widths.compute:
         return 0
     passes = 1 if layered else head_passes(job)  # a frozen weight is cast again for every use
     elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied, trained)

@@ -14,6 +14,7 @@ from .rules import (
     PRECISIONS,
     STRATEGIES,
     UNKNOWN,
+    AdapterRules,
     Framework,
     Optimizer,
     Precision,
@@ -22,6 +23,7 @@ from .rules import (
     VersionRules,
     Widths,
     ZeroStage,
+    adapter_rules,
     uses_deepspeed,
     uses_megatron_precision,
 )
@@ -56,6 +58,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     precision: Precision
     versions: VersionRules
     widths: Widths
+    adapters: AdapterRules
+    """Dtypes of LoRA adapters and of the weights beside them."""
     zero_stage: ZeroStage
     """States that are sharded."""
     shards: Shards
@@ -86,6 +90,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes: bool
     """Activation checkpointing is full or selective."""
     recomputes_selectively: bool
+    checkpoints_units: bool
+    """Full checkpointing calls FSDP1's units; by default it is inside of them."""
     checkpoints_with_gradient: bool
     """The first checkpointed block's input needs a gradient, whether anything before it trains or not."""
     sequences: int
@@ -123,6 +129,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """FSDP2 keeps the last block gathered."""
     checkpoints_parts: bool
     """Norms, attention and MLP of a block are checkpointed one by one."""
+    allocator_conf: str | None
+    """Settings of torch's allocator unless the environment has some: FSDP1 is older than those of launch scripts."""
     compiles_loss: bool
     """Cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
 
@@ -131,12 +139,13 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """
 
 
-def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
+def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool = False) -> ResolvedJob:
     """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
 
     Args:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
+        experts: the model has experts, where that is known.
     """
     training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
@@ -152,6 +161,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         training.loss == "chunked" and framework.chunked_loss == "without-logits"
     )
     kind = quantization(job.lora)
+    adapters = adapter_rules(job.lora, job.software, framework, strategy, precision, experts=experts)
     return ResolvedJob(
         job=job,
         model=job.model,
@@ -171,11 +181,13 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
             precision,
             framework,
             strategy,
-            fp32_reduction=parallel.reduce_dtype == "fp32",
+            fp32_reduction=_reduces_in_fp32(parallel, framework, strategy),
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
             gradients=_DTYPE_BYTES[parallel.gradient_dtype] if parallel.gradient_dtype else None,
+            adapters=adapters,
             gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
+        adapters=adapters,
         zero_stage=stage,
         shards=shards,
         trainable=_trainable(job, framework),
@@ -192,6 +204,10 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
+        checkpoints_units=versions.checkpoints_units
+        and strategy.flat_parameters
+        and training.activation_checkpointing == "full"
+        and "transformers" in framework.libraries,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
         and "transformers" in framework.libraries
         and (versions.checkpoints_with_gradient or job.lora is not None),
@@ -215,11 +231,22 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         checkpoints_parts=framework.checkpoints_parts
         and training.activation_checkpointing == "full"
         and parallel.world_size > 1,
+        allocator_conf=None if strategy.flat_parameters else framework.allocator_conf,
         compiles_loss=training.compile
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")
         and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
     )
+
+
+def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy) -> bool:
+    """Return True if gradients are reduced in fp32.
+
+    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``).
+    """
+    if parallel.reduce_dtype is None:
+        return not (strategy.flat_parameters and "transformers" in framework.libraries)
+    return parallel.reduce_dtype == "fp32"
 
 
 def _generated_sequences(job: Job, sequences: int) -> int:

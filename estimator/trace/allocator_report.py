@@ -96,8 +96,8 @@ def replay_allocations(
 
 
 def allocator_assumptions(variable: str | None, held: ReservedMemory) -> Iterator[str]:
-    """Yield assumptions about the allocator."""
-    if held.followed:
+    """Yield assumptions about the allocator, if a variable sets it."""
+    if held.followed and variable:
         yield f"The allocator is set by {variable}: {', '.join(held.followed)}."
 
 

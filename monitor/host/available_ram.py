@@ -82,8 +82,9 @@ def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int, slack_bytes: int
         slack_bytes: bytes that may lack, or that have to be left if negative.
     """
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)
-    loading = need.loading_bytes(ranks) >= need.steady_bytes(ranks)
-    when = "while loading" if loading else "while training"
+    when = "while loading"
+    if need.loading_bytes(ranks) < peak:
+        when = "while saving" if need.steady_bytes(ranks) < peak else "while training"
     each = f"{ranks} processes need" if ranks > 1 else "the process needs"
     have = f"{format_gib(ram.available_bytes)} GiB are available"
     verdict: Literal["fits", "tight", "does_not_fit"]

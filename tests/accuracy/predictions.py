@@ -1,6 +1,8 @@
 """Predictions for the rows of the accuracy table."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from accuracy_cases import Case, read_cases, read_measured
 from peers import PEERS
@@ -54,7 +56,8 @@ def predict(case: Case, method: MethodChoice = "formula") -> Result:
     return Result(case=case, budget=budget, peers=_peer_predictions(case, budget) if case.figure != "component" else {})
 
 
-def predict_all(method: MethodChoice, *, file: str | None = None) -> tuple[list[Result], list[str]]:
+@cache
+def predict_all(method: MethodChoice, *, file: str | None = None) -> tuple[Sequence[Result], Sequence[str]]:
     """Predict all rows, or those of one file; also return why some cannot be predicted, a line for each."""
     results, failed = [], []
     for case in (*read_cases(), *read_measured()):
@@ -63,7 +66,7 @@ def predict_all(method: MethodChoice, *, file: str | None = None) -> tuple[list[
                 results.append(predict(case, method))
             except VramtopError as error:
                 failed.append(f"{case.id}: {error}")
-    return results, failed
+    return tuple(results), tuple(failed)
 
 
 def _peer_predictions(case: Case, budget: Budget) -> dict[str, int | None]:

@@ -1,11 +1,12 @@
 """The accuracy table is consistent, and predictions for its rows are as accurate as before."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from accuracy_cases import FOLDER, Case, read_cases, read_left_out
 from peers import accelerate, deepspeed, eleuther, preflight, space
-from predictions import Result, predict
+from predictions import Result, predict_all
 from report import group_results, main, summarize
 
 from vramtop.estimator.budget.span import Span
@@ -33,12 +34,12 @@ ACCURACY_LIMITS = {  # maximum median error, maximum share under by more than 5 
 
 
 @pytest.fixture(scope="module")
-def results() -> list[Result]:
-    return [predict(case) for case in read_cases()]
+def results() -> Sequence[Result]:
+    return predict_all("formula")[0]
 
 
 @pytest.mark.parametrize("name", ACCURACY_LIMITS)
-def test_predictions_are_no_worse_than_they_were(name: str, results: list[Result]) -> None:
+def test_predictions_are_no_worse_than_they_were(name: str, results: Sequence[Result]) -> None:
     median, under, inside = ACCURACY_LIMITS[name]
     known = [result for result in results if not AWAITED.fullmatch(result.case.id)]
     summary = summarize(group_results(known)[name])
@@ -49,7 +50,7 @@ def test_predictions_are_no_worse_than_they_were(name: str, results: list[Result
         assert summary.coverage.share >= inside
 
 
-def test_errors_above_a_tenth_are_explained(results: list[Result]) -> None:
+def test_errors_above_a_tenth_are_explained(results: Sequence[Result]) -> None:
     unexplained = [
         f"{r.case.id} {r.error:+.0%}"
         for r in results
@@ -127,7 +128,7 @@ def test_eleuther_counts_hundreds_of_gib_of_scores_for_a_long_sequence() -> None
     assert (long - none) / GIB == pytest.approx(354, rel=0.01)
 
 
-def test_the_lower_bound_is_usually_below_the_measured_bytes(results: list[Result]) -> None:
+def test_the_lower_bound_is_usually_below_the_measured_bytes(results: Sequence[Result]) -> None:
     below = [r.peers["N x b"] < r.case.measured_bytes for r in results if r.peers]
     assert sum(below) / len(below) > 0.9
     assert _peer_bytes(preflight, "meta-llama/Llama-2-7b-hf", lora={"rank": 8, "quantization": "nf4"}) < 6 * GIB

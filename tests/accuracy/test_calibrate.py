@@ -1,6 +1,7 @@
 """Ranges are calibrated by the accuracy table as it is, and hold what they claim on rows that had no part in it."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from predictions import Result, predict, predict_all
 
 
 @pytest.fixture(scope="module")
-def results() -> list[Result]:
+def results() -> Sequence[Result]:
     return predict_all("formula")[0]
 
 
@@ -49,7 +50,7 @@ def test_a_range_that_is_derived_from_a_row_holds_it_and_grows_with_its_error() 
     assert widths == sorted(set(widths))
 
 
-def test_a_row_has_no_part_in_its_range_when_its_repository_is_left_out(results: list[Result]) -> None:
+def test_a_row_has_no_part_in_its_range_when_its_repository_is_left_out(results: Sequence[Result]) -> None:
     before = leave_one_out(results)
     wrong = [moved(each, 3.0) if each.case.file == "megatron" else each for each in results]
     after = leave_one_out(wrong)

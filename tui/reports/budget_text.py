@@ -54,7 +54,8 @@ def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None 
             yield output.text(f"KV cache of {format_gib(cache)} GiB: {budget.serving.describe_cache(cache)}")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
-        yield output.text(f"CPU RAM of a process: {loading} GiB while loading, {steady} GiB after that")
+        saving = f", {format_gib(budget.host.saving_bytes(1))} GiB while saving" if budget.host.saving else ""
+        yield output.text(f"CPU RAM of a process: {loading} GiB while loading, {steady} GiB after that{saving}")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()

@@ -126,6 +126,10 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     transformer_engine: bool = False
     """TransformerEngine runs the linear layers, with a workspace of its own."""
 
+    # --- the allocator
+    allocator_conf: str | None = None
+    """What its launch script sets ``PYTORCH_CUDA_ALLOC_CONF`` to; None: it leaves torch's defaults."""
+
     # --- uncertainty
     slack: float = 0.0
     """Share of the allocated memory that fragmentation adds in this framework's training loop; 0: not measured."""
@@ -189,6 +193,7 @@ _ROWS = (
     ),
     Framework(
         name="torchtitan",
+        allocator_conf="expandable_segments:True",  # run_train.sh, since a5e57e4a9 (2024-10-22)
         libraries=("torch", "torchtitan"),
         rms_norm="fused",
         gathers_context=True,

@@ -15,6 +15,7 @@ _COPIED = {
     "micro_batch": "train_micro_batch_size_per_gpu",
     "train_batch": "train_batch_size",
     "tensor": "tensor_parallel.autotp_size",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
     "gradient_dtype": "data_types.grad_accum_dtype",

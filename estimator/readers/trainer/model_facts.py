@@ -55,7 +55,8 @@ def given_config(findings: FindingCollector, environ: Mapping[str, str]) -> Mapp
 def hidden_size(config: Mapping[str, Any] | None) -> int | None:
     """Return the hidden size as DeepSpeed's integration finds it; None if the config is unknown or has none."""
     for table in (config or {}, (config or {}).get("text_config") or {}):
-        for value in (table.get("hidden_size"), max(table.get("hidden_sizes") or [0])):
+        names = ("hidden_size", "n_embd", "d_model", "dim")  # transformers' attribute maps know them as hidden_size
+        for value in (*(table.get(name) for name in names), max(table.get("hidden_sizes") or [0])):
             if isinstance(value, int) and value > 0:
                 return value
     return None

@@ -1,9 +1,9 @@
-"""Reads output folders and reporting (``run.*``) from transformers' arguments."""
+"""Reads output folders and reporting (``run.*``) and checkpoints (``saving.*``) from transformers' arguments."""
 
 import json
 from typing import Any
 
-from ..source import FindingCollector, Setting, as_int
+from ..source import FindingCollector, Setting, as_bool, as_int, as_word, default_setting
 from .trainer_inputs import TrainerInputs
 
 _NO_TARGETS = ("none", "all")
@@ -27,6 +27,34 @@ def read_run(inputs: TrainerInputs, findings: FindingCollector) -> None:
     targets = find("report_to")
     if targets is not None and (names := _names(targets)):
         findings.record_from(targets, "run.report_to", names)
+
+
+def read_saving(inputs: TrainerInputs, findings: FindingCollector, *, lora: bool) -> None:
+    """Record what the Trainer saves where ranks hold shards: ``_save_checkpoint``, ``save_model``.
+
+    FSDP gathers the whole model, adapters or not, under FULL_STATE_DICT, which is accelerate's default for FSDP1; its
+    default for FSDP2 is SHARDED_STATE_DICT. ZeRO 3 gathers only if it is told so, and then no frozen weights of peft's.
+    """
+    find, strategy = inputs.settings.find, findings.get("parallel.strategy")
+    written = find("save_strategy", "save_steps", "output_dir", "save_only_model")
+    if written is None or strategy is None or as_word(find("save_strategy")) == "no":
+        return
+    if inputs.fsdp is not None:
+        default = "FULL_STATE_DICT" if strategy.value == "fsdp1" else "SHARDED_STATE_DICT"
+        kind = inputs.fsdp.find("fsdp_state_dict_type")
+        kind = kind or default_setting(default, f"accelerate's default with {strategy.value}")
+        full = str(kind.value).upper().startswith(("FULL", "1"))
+        findings.record_from(kind, "saving.weights", "full" if full else "sharded")
+    elif strategy.value == "zero3" and inputs.deepspeed is not None:
+        gather = inputs.deepspeed.find("zero3_save_16bit_model")
+        gather = gather or default_setting(False, "DeepSpeed's default stage3_gather_16bit_weights_on_model_save")
+        whole = "adapters" if lora else "full"
+        findings.record_from(gather, "saving.weights", whole if as_bool(gather) else "sharded")
+    else:
+        return
+    only = find("save_only_model")
+    default_origin = "the Trainer saves optimizer states unless save_only_model is set"
+    findings.record_from(only or default_setting(False, default_origin), "saving.optimizer", not as_bool(only))
 
 
 def _names(setting: Setting) -> list[str]:

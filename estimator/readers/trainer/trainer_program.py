@@ -11,7 +11,7 @@ from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, given_config, hidden_size, known_config, stored_dtype
 from .precision import read_precision
-from .run_arguments import read_run
+from .run_arguments import read_run, read_saving
 from .script_facts import config_of_script, models_of_script, read_trainable
 from .sharding import deepspeed_settings, fsdp_settings, read_parallel
 from .step_arguments import read_step
@@ -51,6 +51,7 @@ def read_trainer(
     read_parallel(inputs, findings)
     if inputs.deepspeed is not None:
         record_zero_sizes(inputs.deepspeed, findings, lambda: hidden_size(given_config(findings, program.environ)))
+    read_saving(inputs, findings, lora=lora)
     read_trainable(inputs.settings, findings)
     held = models_of_script(inputs.settings, program)
     if inputs.trl is not None:

@@ -23,6 +23,8 @@ class StorageRecord:
     component: str | None = None
     host: bool = False
     """In a real run it would be in host memory."""
+    used_on: tuple[int, ...] = ()
+    """Other streams that use it (``record_stream``): its block returns to its pool once they are done with it."""
 
 
 @dataclass
@@ -55,6 +57,8 @@ class AllocationHistory:
     events: list[int] = field(default_factory=list)
     """``n + 1`` allocates record n; ``-(n + 1)`` frees it."""
     phases: list[Phase] = field(default_factory=list)
+    returns: list[tuple[int, int]] = field(default_factory=list)
+    """The number of events before the block of a freed record with ``used_on`` returns to its pool, and the record."""
 
 
 def phase_spans(history: AllocationHistory) -> list[PhaseSpan]:

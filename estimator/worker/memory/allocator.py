@@ -12,10 +12,11 @@ Rules of c10/cuda/CUDACachingAllocator.cpp, torch 2.4 to 2.13, native backend. S
 - The smallest free block that is large enough is taken; of equal sizes, the one at the lowest address. It is split if
   at least 512 B remain (small pool, expandable segments), or more than 1 MiB (large pool). Freed neighbours merge.
 - If the device has no room for a segment, whole free segments are given back to it and the request is tried again.
+- A block that another stream uses (`record_stream`) is no longer allocated after its release, but stays out of its pool
+  until that stream is done with it, or until the device has no room: then the CPU waits for all of them.
 
-Not modelled, because an allocation trace does not contain them: blocks that wait for another stream after their release
-(`record_stream`: the trace should free them when they become usable), private pools of CUDA graphs, and the driver's
-choice of addresses (here every new segment is above all earlier ones).
+Not modelled, because an allocation trace does not contain them: private pools of CUDA graphs, and the driver's choice
+of addresses (here every new segment is above all earlier ones).
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from .allocator_blocks import (
     FREE,
     MAX_SMALL_BYTES,
     MIB,
+    RELEASED,
+    RETURNED,
     SMALL_SEGMENT_BYTES,
     USED,
+    USED_ELSEWHERE,
     Block,
     Pool,
 )
@@ -93,7 +97,7 @@ class CachingAllocator(DeviceMemory):
         self.allocated = 0
         """Bytes in use, as `torch.cuda.memory_allocated`."""
         self.active = 0
-        """Blocks in use."""
+        """Blocks in use, and released ones that another stream uses."""
         self.retries = 0
         """Number of requests that failed until the whole cache was given back (`num_alloc_retries`)."""
         self.peak_allocated = 0
@@ -105,6 +109,8 @@ class CachingAllocator(DeviceMemory):
         self._plain = not (self._expandable or settings.max_split_bytes or self._collect_above)
         self._searches = 0
         self._live: dict[Hashable, Block | None] = {}
+        self._waiting: dict[Hashable, Block] = {}
+        """Released blocks that another stream uses."""
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
 
@@ -148,23 +154,49 @@ class CachingAllocator(DeviceMemory):
         if allocated > self.peak_allocated:  # noqa: PLR1730 - calling max here costs a tenth of the replay
             self.peak_allocated = allocated
 
-    def free(self, key: Hashable) -> None:
+    def free(self, key: Hashable, what: int = RELEASED) -> None:
         """Release the allocation with this key; its block stays reserved and may be used again.
+
+        Args:
+            key: of the allocation.
+            what: `RELEASED`: at once; `USED_ELSEWHERE`: when another stream is done with it; `RETURNED`: it is done
+                with the block that was released before.
 
         Raises:
             KeyError: `key` is not in use.
         """
+        if what == RETURNED:
+            waiting = self._waiting.pop(key, None)  # None: it had to return when the device had no room
+            if waiting is not None:
+                self._return(waiting)
+            return
         block = self._live.pop(key)
         if block is None:
             return
-        self.active -= 1
         self.allocated -= block.size
+        if what == USED_ELSEWHERE:
+            self._waiting[key] = block
+        else:
+            self._return(block)
+
+    def _return(self, block: Block) -> None:
+        self.active -= 1
         block.state = FREE
         block.idle_since = self._searches
         block.pool.add_merged(block)
 
+    def size_of(self, key: Hashable) -> int:
+        """Return the bytes of the block that is in use under this key."""
+        block = self._live[key]
+        return 0 if block is None else block.size
+
     def empty_cache(self) -> None:
-        """Give back segments without a used block, and of expandable segments every granule that is wholly free."""
+        """Give back segments without a used block, and of expandable segments every granule that is wholly free.
+
+        Before that the CPU waits for the streams that use released blocks.
+        """
+        for key in list(self._waiting):
+            self._return(self._waiting.pop(key))
         for pools in (self._large, self._small):
             for _, pool in sorted(pools.items()):
                 for block in list(pool.blocks.values()):
@@ -175,7 +207,7 @@ class CachingAllocator(DeviceMemory):
 
     def blocks(self) -> Iterator[BlockInfo]:
         """Yield all mapped blocks by address, used and free: together `reserved` bytes."""
-        used = [block for block in self._live.values() if block is not None]
+        used = [block for block in (*self._live.values(), *self._waiting.values()) if block is not None]
         pools = [*self._small.values(), *self._large.values()]
         free = [block for pool in pools for block in pool.blocks.values()]
         for block in sorted(used + free, key=lambda block: block.address):

@@ -17,6 +17,9 @@ ADDRESS_BITS = 64
 
 FREE, USED, UNMAPPED = range(3)
 
+RELEASED, USED_ELSEWHERE, RETURNED = range(3)
+"""What a release does: the block is free at once; it waits for another stream (``record_stream``); its wait is over."""
+
 
 class Block:
     """A stretch of a segment: free, in use, or addresses without memory behind them."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Allocation = tuple[int, tuple[int, "int | None", int]]
-    """Index of the event, and ``(record, bytes, stream)``, or ``(record, None, 0)`` for its release."""
+    """Index of the event, and ``(record, bytes, stream)``, or ``(record, None, what)`` for its release."""
 
 MAX_TIMELINE_POINTS = 500
 WORDS_PER_ALLOCATION = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .allocation_history import COMPONENTS, phase_spans
+from .allocator_blocks import RELEASED, RETURNED, USED_ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,15 +51,22 @@ def summarize(history: AllocationHistory) -> dict[str, Any]:
 def allocator_events(history: AllocationHistory) -> Iterator[tuple[int, tuple[int, int | None, int]]]:
     """Yield the index of each event and the event for the allocator model.
 
-    An event is ``(record, bytes, stream)`` or, for a release, ``(record, None, 0)``; host memory is left out.
+    An event is ``(record, bytes, stream)`` or, for a release, ``(record, None, what)`` with one of the allocator's
+    ``RELEASED``, ``USED_ELSEWHERE`` and ``RETURNED``; host memory is left out.
     """
+    returns = iter([*history.returns, (len(history.events), -1)])
+    at, returned = next(returns)
     for index, event in enumerate(history.events):
+        while at <= index and returned >= 0:
+            if not history.records[returned].host:
+                yield index, (returned, None, RETURNED)
+            at, returned = next(returns)
         record = history.records[abs(event) - 1]
         if not record.host:
             if event > 0:
                 yield index, (record.number, record.size, record.stream)
             else:
-                yield index, (record.number, None, 0)
+                yield index, (record.number, None, USED_ELSEWHERE if record.used_on else RELEASED)
 
 
 def _measure_phases(

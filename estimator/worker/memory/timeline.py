@@ -46,8 +46,8 @@ def replay(
     """Feed `events` to `allocator`, which may hold memory already, and return the timeline.
 
     Args:
-        events: `(key, size in bytes, stream)` allocates, `(key, None, 0)` releases the allocation with this key. An
-            allocation that fails ends the replay; the result reports it.
+        events: `(key, size in bytes, stream)` allocates, `(key, None, what)` releases the allocation with this key
+            (`CachingAllocator.free`; 0: at once). An allocation that fails ends the replay; the result reports it.
         allocator: the model.
         max_points: points in the result, 10 or more.
         keep: indices of events whose points are returned besides.
@@ -62,7 +62,7 @@ def replay(
     malloc, free = allocator.malloc, allocator.free
     for key, size, stream in events:
         if size is None:
-            free(key)
+            free(key, stream)
         else:
             try:
                 malloc(key, size, stream)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .allocation_history import AllocationHistory, Phase, StorageRecord
+from .stream_order import StreamOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,7 +47,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self.history = AllocationHistory()
         self._sums_in_place = sums_in_place
         self._min_references = _references(torch.empty(1, device="meta"))
-        self._streams = {torch.cpu.current_stream(): 0}
+        self.order = StreamOrder()
+        self._streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
+        self._waiting: list[tuple[StorageRecord, list[tuple[int, dict[int, int]]]]] = []
+        """Freed records whose other streams are not known to be done, with the events that tell."""
         self._vocabulary_sizes = frozenset(vocabulary_sizes)
         self._live: dict[int, StorageRecord] = {}
         self._finalized: set[int] = set()
@@ -105,6 +109,32 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             record = self._live.get(local.untyped_storage()._cdata)
             if record is not None:
                 record.host = True
+
+    def stream_number(self, stream: Any) -> int:
+        """Return the number of a stream; streams are numbered in the order of their first use."""
+        return self._streams.setdefault(stream, len(self._streams))
+
+    def record_stream(self, tensor: Any, stream: Any) -> None:
+        """Record that another stream uses a tensor, as ``torch.Tensor.record_stream``."""
+        record = self._live.get(tensor.untyped_storage()._cdata)
+        number = self.stream_number(stream)
+        if record is not None and number != record.stream and number not in record.used_on:
+            record.used_on = (*record.used_on, number)
+
+    def synchronize(self, event: dict[int, int]) -> None:
+        """Let the CPU wait for an event; blocks of other streams that are done return to their pools."""
+        self.order.synchronize(event)
+        waiting = []
+        for record, events in self._waiting:
+            if all(self.order.has_passed(*each) for each in events):
+                self.history.returns.append((len(self.history.events), record.number))
+            else:
+                waiting.append((record, events))
+        self._waiting = waiting
+
+    def wait_for_stream(self) -> None:
+        """Let the CPU wait for the current stream, as reading a tensor's value does."""
+        self.synchronize(self.order.record(self.stream_number(torch.cpu.current_stream())))
 
     @contextlib.contextmanager
     def labelling(self, component: str) -> Iterator[None]:
@@ -208,7 +238,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             shape=shape,
             dtype=dtype,
             module=self._modules[-1] if self._modules else self._backward_module,
-            stream=self._streams.setdefault(torch.cpu.current_stream(), len(self._streams)),
+            stream=self.stream_number(torch.cpu.current_stream()),
             component=self._component if component is None else component,
         )
         history.records.append(record)
@@ -231,6 +261,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
     def _free(self, key: int) -> None:
         record = self._live.pop(key)
         self.history.events.append(-(record.number + 1))
+        if record.used_on:
+            self._waiting.append((record, [(stream, self.order.record(stream)) for stream in record.used_on]))
 
     def _label_activations(self) -> None:
         """Label what a forward pass leaves allocated: it was saved for the backward pass."""

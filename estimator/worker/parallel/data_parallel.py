@@ -38,7 +38,7 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any) -
     except ImportError:
         raise UnsupportedError(f"torch {torch.__version__} has no fully_shard; it came with 2.6") from None
     names = ("replicate", "shard") if parallel.data_replicate > 1 else ("shard",)
-    reduce_dtype = REDUCE_DTYPES[parallel.reduce_dtype]
+    reduce_dtype = REDUCE_DTYPES[parallel.reduce_dtype or "fp32"]
     if parallel.param_dtype is not None:
         compute_dtype = REDUCE_DTYPES[parallel.param_dtype]
     options = {

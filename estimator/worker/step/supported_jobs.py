@@ -18,7 +18,7 @@ _MAX_LAYERS = 512
 _LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MAX_SHARDS = 512
 """torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
-STRATEGIES = ("none", "ddp", "fsdp2", "zero1", "zero2", "zero3")
+STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 
 
 def check_supported(request: Request) -> None:
@@ -38,8 +38,8 @@ def _unsupported_settings(request: Request) -> Iterator[str]:
         yield f"a model of {layers:,} layers cannot be traced in time, at most {_MAX_LAYERS}"
     yield from _unsupported_training(request)
     yield from _unsupported_parallelism(request)
-    if request.lora is not None and request.lora.quantization != "none":
-        yield f"weights quantized to {request.lora.quantization} need a GPU to be traced"
+    if request.lora is not None and request.lora.quantization != "none" and request.parallel.tensor > 1:
+        yield f"tensor parallelism over weights quantized to {request.lora.quantization} cannot be traced"
 
 
 def _unsupported_training(request: Request) -> Iterator[str]:

@@ -13,8 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
 from ..model.build import build_model, prepare_for_training, vocabulary_size
+from ..model.quantized.linear import element_count
+from ..model.quantized.peft_layers import autocast_seen_by_peft
 from ..parallel import data_parallel, fsdp_tracking
 from ..parallel.deepspeed.engine import ZeroModel, zero_model
+from ..parallel.fsdp1 import labels as fsdp1_labels
+from ..parallel.fsdp1.streams import ordered_streams
+from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
@@ -68,8 +73,10 @@ def _fake_tensors(request: Request) -> Iterator[None]:
         stack.enter_context(fake_values.no_truncated_normal())
         if not request.cpu_kernels:
             stack.enter_context(cuda_kernels())
-            if request.training.mixed:
+            if request.autocasts:
                 stack.enter_context(cuda_autocast())
+        if request.autocasts and request.lora is not None and request.lora.quantization != "none":
+            stack.enter_context(autocast_seen_by_peft())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
@@ -85,10 +92,10 @@ def _build_and_run(request: Request) -> TracedSteps:
     )
     vocabulary = vocabulary_size(model)
     model = prepare_for_training(model, request)
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
-    _parallelize(model, request)
+    model = _parallelize(model, request)
     zero = zero_model(model, request, SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
@@ -121,12 +128,14 @@ def _attention_implementation(request: Request) -> str:
     return FLASH_NAME
 
 
-def _parallelize(model: Any, request: Request) -> None:
-    """Apply the job's tensor parallelism and FSDP2 to the model, in place."""
+def _parallelize(model: Any, request: Request) -> Any:
+    """Return the model with the job's tensor parallelism and FSDP."""
     parallel = request.parallel
-    if parallel.tensor == 1 and not parallel.sharded:
-        return
+    if parallel.tensor == 1 and not parallel.sharded and not parallel.flat_sharded:
+        return model
     mesh = device_mesh(parallel)
+    if parallel.flat_sharded:
+        return wrap_fsdp1(model, request, mesh, autocast_dtype(request))
     if parallel.tensor > 1:
         plan = load_user_plan(model, request)
         apply_tensor_parallelism(model, mesh["tensor"], plan=plan, sequence_parallel=parallel.sequence_parallel)
@@ -134,6 +143,7 @@ def _parallelize(model: Any, request: Request) -> None:
         raise UnsupportedError(f"{type(model).__name__} is no transformers model, whose units FSDP2 would wrap")
     if parallel.sharded:
         data_parallel.apply_fsdp2(model, parallel, mesh, autocast_dtype(request))
+    return model
 
 
 @contextlib.contextmanager
@@ -150,6 +160,9 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
             stack.enter_context(fsdp_tracking.communication_labelled(tracker))
             if request.parallel.cpu_offload == "all":
                 stack.enter_context(fsdp_tracking.offload_copies(tracker))
+        if request.parallel.flat_sharded:
+            stack.enter_context(ordered_streams(tracker))
+            stack.enter_context(fsdp1_labels.communication_labelled(tracker))
         yield
 
 
@@ -178,7 +191,7 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
         tracker.begin_phase(step, "optimizer step")
         tracker.label((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         optimizer.step()
-        model.zero_grad()
+        model.zero_grad(set_to_none=not request.older.zeroes_gradients)
     tracker.begin_phase(3, "end")  # what is freed when this function returns is no part of the step
     if parallel.cpu_offload != "none":
         move_step_to_host(tracker.history)
@@ -198,12 +211,15 @@ def _accumulate_gradients(model: Any, request: Request, tracker: StorageTracker,
     """Run the forward and backward passes of one step."""
     micro_batches = min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
     for micro_batch in range(micro_batches):
+        last = micro_batch == micro_batches - 1
         if request.parallel.sharded:  # accelerate's no_sync: gradients stay whole until the last micro-batch
-            model.set_requires_gradient_sync(micro_batch == micro_batches - 1)
-        optimizer.begin_micro_batch(last=micro_batch == micro_batches - 1)
-        tracker.begin_phase(step, "forward")
-        loss = optimizer.scale(training_loss(model, request))
-        tracker.begin_phase(step, "backward")
-        loss.backward()
-        del loss
+            model.set_requires_gradient_sync(last)
+        optimizer.begin_micro_batch(last=last)
+        with model.no_sync() if request.parallel.flat_sharded and not last else contextlib.nullcontext():
+            tracker.begin_phase(step, "forward")
+            loss = optimizer.scale(training_loss(model, request))
+            tracker.begin_phase(step, "backward")
+            loss.backward()
+            del loss
+        tracker.wait_for_stream()  # the Trainer reads whether the loss is finite (logging_nan_inf_filter)
         optimizer.end_backward()

@@ -22,6 +22,9 @@ from vramtop.estimator.trace.worker_pool import keep_idle_workers
 CLOSE = 0.03
 """Maximum relative error of the allocated bytes, in every phase."""
 
+RESERVED_CLOSE = 0.08
+"""Maximum relative error of the reserved bytes, which both replay, the trace the real step's allocations."""
+
 _H: dict[str, Any] = {
     "hidden_size": 2048,
     "num_hidden_layers": 4,
@@ -191,6 +194,7 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
     formula, trace = estimate(CELLS[name]), estimate(CELLS[name], method="traced", python=sys.executable)
     assert formula.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=CLOSE)
     assert formula.peak.low_bytes <= trace.peak.device_bytes <= formula.peak.high_bytes
+    assert formula.peak.reserved_bytes == pytest.approx(trace.peak.reserved_bytes, rel=RESERVED_CLOSE)
     for component, error in _errors(formula, trace).items():
         assert abs(error) <= CLOSE, component  # two errors that cancel are errors
 

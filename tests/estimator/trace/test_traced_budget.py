@@ -167,8 +167,9 @@ def test_the_allocators_settings_are_those_of_the_given_environment() -> None:
     assert growing.peak.allocated_bytes == usual.peak.allocated_bytes
     assert any("PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True." in sentence for sentence in growing.assumptions)
     assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
-    formula = estimate(JOBS["mixed"], environ=conf)
-    assert any("only traced steps apply PYTORCH_CUDA_ALLOC_CONF" in text for text in formula.assumptions)
+    formula, usual = estimate(JOBS["mixed"], environ=conf), estimate(JOBS["mixed"], environ={})
+    assert any("set by PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True" in text for text in formula.assumptions)
+    assert formula.peak.reserved_bytes != usual.peak.reserved_bytes
 
 
 def test_auto_states_why_nothing_was_traced() -> None:

@@ -143,3 +143,9 @@ def test_the_peak_is_no_lower_than_a_phase_that_is_certain() -> None:
     ranges = figure_ranges(BYTES, Doubts("recurrent", "plain"), FORMULA, **FIGURES, others=others)
     assert ranges.allocated.low_bytes == 30 * GIB
     assert ranges.reserved.low_bytes >= 30 * GIB
+
+
+def test_recurrent_blocks_are_warned_of() -> None:
+    config = {**SHAPE, **MAMBA, "vocab_size": 32000, "model_type": "brandnew"}
+    assert any("Blocks are recurrent" in warning for warning in budget(model={"config": config}).warnings)
+    assert not any("recurrent" in warning for warning in budget().warnings)

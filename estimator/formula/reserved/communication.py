@@ -1,0 +1,142 @@
+"""What data parallelism allocates around blocks: buckets, gathered weights, gradients under reduction.
+
+A strategy is a subclass of ``Communication``, whose methods are called at the moments of a step; FSDP's units, DDP's
+buckets and the constant buffers of other strategies are here and beside.
+"""
+
+from collections.abc import Sequence
+
+from ..rank_memory import RankMemory
+from .machine import Machine
+from .parameters import StoredParameter
+
+_BUCKET_BYTES, _FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
+"""DistributedDataParallel's defaults (``torch/nn/parallel/distributed.py``)."""
+
+
+class Communication:
+    """The moments of a step at which data parallelism allocates; this one does nothing.
+
+    Args:
+        machine: allocates.
+        rank: the rank.
+        parameters: those of the rank.
+    """
+
+    def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
+        self.machine = machine
+        self.rank = rank
+        self.parameters = parameters
+        self.last_micro_batch = True
+        """The step's last micro-batch runs, after which gradients are reduced."""
+
+    def begin(self) -> None:
+        """Before the first step: what is allocated once."""
+
+    def begin_forward(self) -> None:
+        """Before the embedding."""
+
+    def before_block(self, block: int) -> None:
+        """Before a block runs forward."""
+
+    def after_block(self, block: int) -> None:
+        """After a block has run forward."""
+
+    def before_head(self) -> None:
+        """Before the final norm."""
+
+    def end_forward(self) -> None:
+        """After the loss."""
+
+    def begin_backward(self) -> None:
+        """Before the head runs backward, after the loss has."""
+
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
+        """After final norm and head have run backward; return the gradients that stay until the step."""
+        return self.kept(gradients)
+
+    def before_block_backward(self, block: int) -> None:
+        """Before a block runs backward, and before it is recomputed."""
+
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
+        """After a block has run backward; return the gradients that stay until the step."""
+        return self.kept(gradients)
+
+    def after_backward(self, gradients: list[int]) -> list[int]:
+        """After the embedding has run backward; return its gradients that stay until the step."""
+        return self.kept(gradients)
+
+    def kept(self, gradients: list[int]) -> list[int]:
+        """Return the gradients that stay until the step: none of those that are moved to the host."""
+        if self.rank.states.gradients:
+            return gradients
+        self.machine.release(gradients)
+        return []
+
+
+class Buckets(Communication):
+    """DistributedDataParallel: gradients are copied into buckets that stay."""
+
+    def begin(self) -> None:
+        """Allocate the buckets, the last parameters first."""
+        filled, limit = 0, _FIRST_BUCKET_BYTES
+        for parameter in reversed(self.parameters):
+            filled += parameter.gradient
+            if filled >= limit:
+                self.machine.take(filled)
+                filled, limit = 0, _BUCKET_BYTES
+        if filled:
+            self.machine.take(filled)
+
+
+class ConstantBuffers(Communication):
+    """Buffers of the closed form's sizes, from the beginning of a pass to its end, on a stream of their own."""
+
+    _STREAM = 1
+
+    def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
+        super().__init__(machine, rank, parameters)
+        self._held: list[int] = []
+
+    def begin(self) -> None:
+        """Allocate what is kept between steps."""
+        self.machine.take_all([self.rank.buffers.step] if self.rank.buffers.step else [], self._STREAM)
+
+    def begin_forward(self) -> None:
+        """Allocate the forward pass's buffers."""
+        self._hold(self.rank.buffers.forward)
+
+    def end_forward(self) -> None:
+        """Release them."""
+        self._hold(0)
+
+    def begin_backward(self) -> None:
+        """Allocate the backward pass's buffers."""
+        buffers = self.rank.buffers
+        self._hold(max(buffers.loss_backward, buffers.block))
+
+    def after_head_backward(self, gradients: list[int]) -> list[int]:
+        """Reduce gradients that are sharded."""
+        return self._reduced(gradients)
+
+    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:  # noqa: ARG002 - FSDP2's units ask
+        """Reduce gradients that are sharded."""
+        return self._reduced(gradients)
+
+    def after_backward(self, gradients: list[int]) -> list[int]:
+        """Release the buffers."""
+        self._hold(0)
+        return self._reduced(gradients)
+
+    def _reduced(self, gradients: list[int]) -> list[int]:
+        shards = self.rank.job.shards.gradients
+        if shards == 1 or not gradients or not self.rank.states.gradients:
+            return self.kept(gradients)
+        kept = [self.machine.take(self.machine.size(key) / shards) for key in gradients]
+        self.machine.release(gradients)
+        return kept
+
+    def _hold(self, size: int) -> None:
+        self.machine.release(self._held)
+        size -= self.rank.buffers.step
+        self._held = [self.machine.take(size, self._STREAM)] if size > 0 else []

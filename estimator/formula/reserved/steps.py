@@ -1,0 +1,223 @@
+"""Two training steps of a rank as allocations and releases, run through the allocator's model.
+
+The second step finds the cache of the first, in which optimizer states did not exist yet while activations were
+allocated: that is what most of the reserved memory beyond the allocated one comes from.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ..activations.layer_context import layer_context
+from ..rank_memory import RankMemory
+from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block, selective_programs
+from .communication import Buckets, Communication, ConstantBuffers
+from .fsdp2 import Units
+from .machine import SLOTS, Machine
+from .parameters import stored_parameters
+from .recorder import SMALLEST_BYTES
+from .tail import record_tail
+
+_MICRO_BATCHES = 2
+"""Micro-batches of an accumulated step: the third needs no more memory than the second."""
+
+
+class TrainingRun:
+    """A rank's training, step by step.
+
+    Args:
+        rank: the rank.
+        machine: allocates.
+    """
+
+    def __init__(self, rank: RankMemory, machine: Machine) -> None:
+        self.machine = machine
+        self._rank = rank
+        self._parameters = stored_parameters(rank.job, rank.stage)
+        self._layers = rank.stage.layers
+        self._recomputes = rank.job.recomputes or rank.job.training.activation_offload
+        self._plain, self._graph = _programs(rank)
+        self._tail = _tail(rank) if rank.stage.last else None
+        self._gradients: list[int] = []
+        self._states: list[int] = []
+        self._base = SLOTS
+        self._communication = _communication(rank)(machine, rank, self._parameters)
+
+    def load(self) -> None:
+        """Load the weights."""
+        job = self._rank.job
+        if not job.offloads_weights:
+            self.machine.take_all(p.weight for p in self._parameters if p.weight >= SMALLEST_BYTES)
+        self._communication.begin()
+        if job.framework.gradient_buffer:
+            self.machine.take(self._rank.states.gradients)
+
+    def train(self, *, steps: int = 2) -> None:
+        """Run training steps."""
+        job = self._rank.job
+        micro_batches = min(job.training.gradient_accumulation, _MICRO_BATCHES)
+        for _ in range(steps):
+            for micro_batch in range(micro_batches):
+                self._base = (1 + micro_batch * (self._layers + 2)) * SLOTS
+                self._forward()
+                self._communication.last_micro_batch = micro_batch == micro_batches - 1
+                self._backward(first=micro_batch == 0)
+            self._step()
+            self.machine.release(self._gradients)
+            self._gradients = []
+
+    def _forward(self) -> None:
+        machine, communication, rank = self.machine, self._communication, self._rank
+        communication.begin_forward()
+        outside = rank.saved.outside_blocks_bytes - (self._tail.saved_bytes if self._tail else 0)
+        self._outside = machine.take_all([outside] if outside >= SMALLEST_BYTES else [])
+        machine.allocator.malloc(self._base - SLOTS + OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
+        casts: list[int] = []
+        for block in range(self._layers):
+            base = self._base + block * SLOTS
+            program = self._plain[block]
+            communication.before_block(block)
+            machine.run(program.forward, base)
+            casts += [base + slot for slot in program.casts]
+            communication.after_block(block)
+        if self._tail is not None:
+            communication.before_head()
+            machine.run(self._tail.forward, self._base + self._layers * SLOTS)
+        communication.end_forward()
+        machine.release(casts)
+
+    def _backward(self, *, first: bool) -> None:
+        machine, communication, job = self.machine, self._communication, self._rank.job
+        each: Callable[[int], None] | None = None
+        if job.framework.gradient_buffer or (not first and not job.strategy.fsdp2):
+            each = machine.allocator.free  # added to what exists
+        elif job.steps_in_backward:
+            each = self._step_one
+        base = self._base + self._layers * SLOTS
+        if self._tail is not None:
+            machine.run(self._tail.backward[: self._tail.begins], base)
+        communication.begin_backward()
+        if self._tail is not None:
+            found = machine.run_backward(self._tail, base, each)
+            self._gradients += communication.after_head_backward(found)
+            gradient = base + GRADIENT
+        else:
+            machine.allocator.free(base - SLOTS + OUTPUT)
+            gradient = machine.take(self._rank.residual_bytes)
+        for block in reversed(range(self._layers)):
+            base = self._base + block * SLOTS
+            program = self._graph[block]
+            if program is None:
+                continue
+            communication.before_block_backward(block)
+            if self._recomputes:
+                machine.run(program.forward, base)
+                machine.allocator.free(base + OUTPUT)
+            found = machine.run_backward(program, base, each)
+            if self._recomputes:
+                machine.allocator.free(base - SLOTS + OUTPUT)
+            self._gradients += communication.after_block_backward(block, found)
+        found = self._embedding_backward(each is not None)
+        machine.release([gradient, *self._outside])
+        self._gradients += communication.after_backward(found)
+
+    def _embedding_backward(self, passing: bool) -> list[int]:
+        rank, machine = self._rank, self.machine
+        tokens = rank.stage.token_embedding
+        if tokens is None or not tokens.trainable or not rank.stage.first:
+            return []
+        widths = rank.job.widths
+        width = widths.compute if rank.job.strategy.fsdp2 and widths.mixed else widths.gradient
+        found = [machine.take(tokens.largest_tensor * width)]
+        if rank.tied and rank.stage.last:
+            if rank.second_gradient:
+                machine.passing(tokens.largest_tensor * width)  # the sum with the head's
+            machine.release(found)
+            found = []
+        if passing:
+            machine.release(found)
+            found = []
+        return found
+
+    def _step_one(self, key: int) -> None:
+        """Step a parameter as soon as its gradient exists."""
+        self.machine.passing(self._rank.states.step)
+        self.machine.allocator.free(key)
+
+    def _step(self) -> None:
+        machine, rank = self.machine, self._rank
+        trained = [p for p in self._parameters if p.trained]
+        if not self._states and rank.states.optimizer:
+            if rank.job.steps_flat_buffers:
+                third = rank.states.optimizer / 3
+                self._states = machine.take_all([third] * 3)
+            else:
+                scale = rank.states.optimizer / max(1, sum(sum(p.states) for p in trained))
+                self._states = machine.take_all(
+                    size * scale for p in trained for size in p.states if size * scale >= SMALLEST_BYTES
+                )
+        if not rank.states.step or rank.job.steps_in_backward:
+            return
+        copies = sum(p.step for p in trained)
+        if copies and copies >= 0.9 * rank.states.step:
+            copied = machine.take_all(p.step for p in trained if p.step >= SMALLEST_BYTES)
+            machine.release(reversed(copied))
+            return
+        largest = max((p.elements for p in trained), default=1)
+        for parameter in trained:
+            size = rank.states.step * parameter.elements / largest
+            if size >= SMALLEST_BYTES:
+                machine.passing(size)
+
+
+def _communication(rank: RankMemory) -> type[Communication]:
+    """Return the strategy's part in a step."""
+    job = rank.job
+    if job.strategy.fsdp2 and job.shards.weights > 1 and not rank.buffers.step:
+        return Units
+    if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
+        return Buckets
+    return ConstantBuffers if rank.buffers.forward or rank.buffers.block else Communication
+
+
+def _programs(rank: RankMemory) -> tuple[list[BlockProgram], list[BlockProgram | None]]:
+    """Return the program of each block's forward pass, and of what has a graph when it runs backward."""
+    job, stage, arch = rank.job, rank.stage, rank.arch
+    context = layer_context(job, arch, stage)
+    kinds = _kinds(rank)
+    recomputes = job.recomputes or job.training.activation_offload
+    width = job.widths.compute if job.strategy.fsdp2 and job.shards.weights > 1 else job.widths.gradient
+    saved = rank.saved.layer_bytes
+    if not recomputes and rank.saved.order is None:
+        saved = rank.saved.all_layers_bytes // max(1, stage.layers)
+    made: dict[Kind, tuple[BlockProgram, BlockProgram]] = {}
+    for kind in set(kinds):
+        weights = block_weights(stage, kind)
+        graph = record_block(
+            context, weights, kind, saved_bytes=saved, gradient_width=width, graph=True, keeps_input=recomputes
+        )
+        plain = graph
+        if recomputes:
+            plain = record_block(
+                context, weights, kind, saved_bytes=saved, gradient_width=width, graph=False, keeps_input=True
+            )
+        made[kind] = selective_programs(plain, graph) if job.recomputes_selectively else (plain, graph)
+    return [made[kind][0] for kind in kinds], [made[kind][1] for kind in kinds]
+
+
+def _kinds(rank: RankMemory) -> Sequence[Kind]:
+    arch, layers = rank.arch, rank.stage.layers
+    moe = round(layers * arch.moe_layers / max(1, arch.layers))
+    cross = round(layers * arch.decoder_layers / max(1, arch.layers)) if arch.encoder_decoder else 0
+    special: Kind = "cross" if cross else "moe"
+    count = cross or moe
+    plain: Kind = "dense"
+    return [*[plain] * (layers - count), *[special] * count]
+
+
+def _tail(rank: RankMemory) -> BlockProgram:
+    job, arch = rank.job, rank.arch
+    context = layer_context(job, arch, rank.stage)
+    ranks = job.parallel.tensor if job.framework.splits_logits else 1
+    logits = -(-job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
+    width = job.widths.compute if job.strategy.fsdp2 and job.shards.weights > 1 else job.widths.gradient
+    saved = rank.saved.outside_blocks_bytes
+    return record_tail(context, rank.stage, rank.loss, logits=logits, gradient_width=width, saved_bytes=saved)

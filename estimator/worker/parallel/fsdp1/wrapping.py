@@ -1,0 +1,60 @@
+"""A model wrapped with FSDP1 as accelerate wraps it, on fake tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..data_parallel import REDUCE_DTYPES
+from .checkpoints import checkpoint_units
+from .units import wrap_policy
+
+if TYPE_CHECKING:
+    from ...request.request import Parallel, Request
+
+_PREFETCH = {"pre": "BACKWARD_PRE", "post": "BACKWARD_POST"}
+
+
+def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> Any:
+    """Return the model in FSDP1, with the units and options of accelerate (``Accelerator.prepare_model``, 1.15).
+
+    Args:
+        model: a transformers model.
+        request: the job.
+        mesh: of the job.
+        compute_dtype: of gathered parameters under mixed precision; None: their own dtype.
+
+    Raises:
+        UnsupportedError: the model has no such units.
+    """
+    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+
+    parallel, policy = request.parallel, None
+    if compute_dtype is not None:
+        reduced = REDUCE_DTYPES.get(parallel.reduce_dtype or "", compute_dtype)
+        policy = MixedPrecision(param_dtype=compute_dtype, reduce_dtype=reduced, buffer_dtype=compute_dtype)
+    prefetch = _PREFETCH.get(parallel.fsdp_backward_prefetch or "pre")
+    names = ("replicate", "shard") if parallel.data_replicate > 1 else ("shard",)
+    wrapped = FullyShardedDataParallel(
+        model,
+        device_mesh=mesh[names],
+        sharding_strategy=ShardingStrategy[_sharding_strategy(parallel)],
+        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None),
+        mixed_precision=policy,
+        backward_prefetch=BackwardPrefetch[prefetch] if prefetch else None,
+        limit_all_gathers=parallel.limit_all_gathers is not False,
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+    )
+    if request.checkpoints_units and request.training.activation_checkpointing == "full":
+        checkpoint_units(model, wrapped)
+    return wrapped
+
+
+def _sharding_strategy(parallel: Parallel) -> str:
+    """Return torch's name of the sharding strategy: a hybrid one exactly where the shards have copies."""
+    keeps_gathered = parallel.sharding in ("grad_op", "hybrid_grad_op") or not parallel.reshard_after_forward
+    if parallel.data_replicate > 1:
+        return "_HYBRID_SHARD_ZERO2" if keeps_gathered else "HYBRID_SHARD"
+    return "SHARD_GRAD_OP" if keeps_gathered else "FULL_SHARD"

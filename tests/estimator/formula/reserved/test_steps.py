@@ -1,0 +1,107 @@
+"""The closed form's stream of allocations: it leaves nothing behind, and allocates what the closed form says."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.estimator.formula.test_closed_form_matrix import CELLS
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula.peak_moments import highest_phase, phase_peaks
+from vramtop.estimator.formula.plan import make_plan
+from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
+from vramtop.estimator.formula.reserved.machine import Machine
+from vramtop.estimator.formula.reserved.steps import TrainingRun
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 2816,
+    "vocab_size": 32000,
+}
+
+
+def rank_of(config: dict[str, Any], task: str = "causal-lm", **tables: Any) -> RankMemory:
+    job = job_from_mapping({"model": {"config": config, "task": task}, **tables}, where="test")
+    arch = read_architecture(config, task, where="test")
+    plan = make_plan(job, arch, count_parameters(arch))
+    return rank_memory(plan, plan.distinct_stages[0])
+
+
+def run_of(rank: RankMemory) -> TrainingRun:
+    run = TrainingRun(rank, Machine(AllocatorSettings()))
+    run.load()
+    return run
+
+
+STRATEGIES = [
+    {},
+    {"strategy": "ddp", "data_replicate": 2},
+    {"strategy": "fsdp2", "data_shard": 4},
+    {"strategy": "fsdp2", "data_shard": 4, "fsdp_units": "model"},
+    {"strategy": "fsdp2", "data_shard": 4, "fsdp_units": "blocks", "reshard_after_forward": False},
+    {"strategy": "fsdp1", "data_shard": 4},
+    {"strategy": "zero2", "data_shard": 4},
+    {"strategy": "zero3", "data_shard": 4, "cpu_offload": "all"},
+    {"tensor": 2, "sequence_parallel": True},
+    {"pipeline": 2},
+]
+TRAININGS = [
+    {"precision": "bf16"},
+    {"gradient_accumulation": 4},
+    {"activation_checkpointing": "full", "precision": "fp32"},
+    {"activation_checkpointing": "selective", "framework": "torchtitan"},
+    {"optimizer_in_backward": True, "optimizer": "adafactor"},
+]
+
+
+@pytest.mark.parametrize("parallel", STRATEGIES, ids=str)
+def test_a_step_leaves_nothing_behind_but_optimizer_states(parallel: dict[str, Any]) -> None:
+    for training, lora in itertools.product(TRAININGS, (None, {"targets": "all-linear", "quantization": "nf4"})):
+        tables = {"training": {"sequence_length": 512, **training}, "parallel": parallel}
+        run = run_of(rank_of(LLAMA, **tables, **({"lora": lora} if lora else {})))
+        run.train(steps=1)
+        allocator = run.machine.allocator
+        after, blocks = allocator.allocated, allocator.active
+        run.train(steps=2)
+        assert (allocator.allocated, allocator.active) == (after, blocks), (training, lora)
+
+
+@pytest.mark.parametrize("name", ["bf16", "mixed", "mixed checkpointed", "mixed adapters checkpointed", "bf16 fsdp2"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "qwen3_moe"])
+def test_the_stream_allocates_what_the_closed_form_says(family: str, name: str) -> None:
+    job = CELLS[f"{family}, {name}"]
+    arch = read_architecture(job.model.config or {}, job.model.task, where="test")
+    plan = make_plan(job, arch, count_parameters(arch))
+    rank = rank_memory(plan, plan.distinct_stages[0])
+    run = run_of(rank)
+    run.train()
+    expected = highest_phase(phase_peaks(rank)).allocated_bytes - rank.workspace
+    assert run.machine.allocator.peak_allocated == pytest.approx(expected, rel=0.02)
+
+
+def test_the_first_step_leaves_a_cache_that_the_second_cannot_use() -> None:
+    """Optimizer states are created in what the activations of the first step left free."""
+    rank = rank_of(LLAMA | {"hidden_size": 2048, "intermediate_size": 5632}, training={"micro_batch": 2})
+    run = run_of(rank)
+    run.train(steps=1)
+    first = run.machine.allocator.reserved
+    run.train(steps=1)
+    assert run.machine.allocator.reserved > first
+
+
+def test_torchtitans_launch_script_lets_segments_grow() -> None:
+    tables = {"model": {"config": LLAMA}, "training": {"framework": "torchtitan"}}
+    job = job_from_mapping(tables, where="test")
+    found = estimate(job, environ={})
+    plain = estimate(job, environ={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"})
+    assert any("expandable_segments:True, as torchtitan's launch script" in text for text in found.assumptions)
+    assert found.peak.allocated_bytes == plain.peak.allocated_bytes
+    assert found.peak.reserved_bytes < plain.peak.reserved_bytes

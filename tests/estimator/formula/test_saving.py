@@ -1,0 +1,227 @@
+"""The phase "saving": what is gathered is compared with what torch's state dicts allocate on a fake process group."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget.host_need import HostNeed
+
+BudgetOf = Callable[..., Budget]
+RANKS = 8
+
+
+@pytest.fixture
+def ranks() -> Iterator[Any]:
+    """A mesh of ranks that do nothing, of which this is not the first."""
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
+    yield init_device_mesh("cpu", (RANKS,))
+    dist.destroy_process_group()
+
+
+def allocated_by(function: Callable[[], Any]) -> tuple[int, int]:
+    """Return the most bytes that a function holds at once, and those that its result holds, as torch counts them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        result = function()
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    del result
+    return peak, held
+
+
+def sharded_llama(config: dict[str, Any], mesh: Any) -> Any:
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
+    for block in model.model.layers:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def gathered(budget: Budget) -> int:
+    """Return what saving gathers, without what the step's end holds too."""
+    saving, loading = budget.phase("saving"), budget.phase("loading")
+    assert saving is not None
+    assert loading is not None
+    return saving.components.communication - (saving.outside_bytes - saving.components.context)
+
+
+FSDP2 = {"training.precision": "bf16-mixed", "parallel.strategy": "fsdp2", "parallel.data_shard": RANKS}
+
+
+@pytest.mark.parametrize("to_cpu", [True, False])
+def test_fsdp2_gathers_as_much_as_torch_does(
+    budget_of: BudgetOf, tiny_llama: dict[str, Any], ranks: Any, *, to_cpu: bool
+) -> None:
+    model = sharded_llama(tiny_llama, ranks)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=to_cpu)
+    peak, kept = allocated_by(lambda: get_model_state_dict(model, options=options))
+    budget = budget_of(tiny_llama, FSDP2 | {"saving.weights": "full", "saving.to_cpu": to_cpu})
+    assert gathered(budget) == pytest.approx(peak, rel=0.002)
+    assert (kept == 0) == to_cpu
+
+
+def test_fsdp2_gathers_one_optimizer_state_at_a_time(
+    budget_of: BudgetOf, tiny_llama: dict[str, Any], ranks: Any
+) -> None:
+    model = sharded_llama(tiny_llama, ranks)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    peak, _ = allocated_by(lambda: get_optimizer_state_dict(model, optimizer, options=options))
+    budget = budget_of(tiny_llama, FSDP2 | {"saving.weights": "full", "saving.optimizer": True})
+    assert gathered(budget) == pytest.approx(peak, rel=0.01)
+
+
+def test_a_sharded_state_dict_gathers_nothing_under_fsdp2(
+    budget_of: BudgetOf, tiny_llama: dict[str, Any], ranks: Any
+) -> None:
+    model = sharded_llama(tiny_llama, ranks)
+    assert allocated_by(lambda: get_model_state_dict(model)) == (0, 0)
+    assert gathered(budget_of(tiny_llama, FSDP2 | {"saving.weights": "sharded"})) == 0
+
+
+def test_strategies_differ(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    """By hand: h 512, f 1408, V 2000, 4 blocks; weights are kept in fp32, under ZeRO in 16 bits."""
+    hidden, mlp, vocabulary = 512, 1408, 2000
+    block = 3 * hidden * mlp + 3 * hidden * hidden + 2 * hidden
+    around = 2 * vocabulary * hidden + hidden
+    whole = around + 4 * block
+
+    def saving(strategy: str, **settings: Any) -> int:
+        given = {f"saving.{name}": value for name, value in settings.items()}
+        shards = {"parallel.data_replicate" if strategy == "ddp" else "parallel.data_shard": RANKS}
+        common = {"training.precision": "bf16-mixed", "parallel.strategy": strategy}
+        return gathered(budget_of(tiny_llama, common | shards | given))
+
+    step = saving("zero3", weights="sharded")
+    assert saving("zero3", weights="full") - step == 2 * vocabulary * hidden
+    assert saving("zero2", weights="full") == saving("zero2", weights="sharded")
+    assert saving("fsdp1", weights="full") == 4 * max(around, block)
+    assert saving("fsdp1", weights="full", to_cpu=False) == 4 * (around + max(whole, whole - around + block))
+    assert saving("fsdp1", weights="sharded") == 4 * (around + block + whole // RANKS)
+    assert saving("fsdp1", weights="none") == 0
+    assert saving("ddp", weights="full") == saving("ddp", weights="none")
+
+
+FSDP1_RANK = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType, _flat_param
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from transformers import AutoConfig, AutoModelForCausalLM
+
+rank, store, config = int(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
+dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
+blocks = ModuleWrapPolicy({type(model.model.layers[0])})
+model = FSDP(model, auto_wrap_policy=blocks, use_orig_params=True, device_id=torch.device("cpu"))
+model(input_ids=torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
+
+held = {"now": 0, "peak": 0}
+allocate, free = _flat_param.FlatParamHandle._alloc_padded_unsharded_flat_param, _flat_param._free_storage
+
+def counted(handle):
+    made = allocate(handle)
+    held["now"] += made.untyped_storage().nbytes()
+    held["peak"] = max(held["peak"], held["now"])
+    return made
+
+def freed(tensor):
+    held["now"] -= tensor.untyped_storage().nbytes()
+    return free(tensor)
+
+_flat_param.FlatParamHandle._alloc_padded_unsharded_flat_param, _flat_param._free_storage = counted, freed
+kinds = {
+    "full": (StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)),
+    "kept": (StateDictType.FULL_STATE_DICT, FullStateDictConfig()),
+    "sharded": (StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()),
+}
+for name, (kind, settings) in kinds.items():
+    held.update(now=0, peak=0)
+    with FSDP.state_dict_type(model, kind, settings):
+        model.state_dict()
+    print(name, held["peak"])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_fsdp1_unshards_as_many_units_as_it_does_on_two_ranks(
+    budget_of: BudgetOf, tiny_llama: dict[str, Any], tmp_path: Path
+) -> None:
+    """The second rank frees each unit at once, as the first does that moves it to the host; else the root stays."""
+    script = tmp_path / "rank.py"
+    script.write_text(FSDP1_RANK)
+    arguments = [str(tmp_path / "store"), repr(tiny_llama)]
+    runs = [
+        subprocess.Popen([sys.executable, str(script), str(rank), *arguments], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    outputs = [run.communicate(timeout=300)[0] for run in runs]
+    unsharded = {name: int(size) for name, size in (line.split() for line in outputs[1].splitlines()[-3:])}
+    fsdp1 = {"training.precision": "fp32", "parallel.strategy": "fsdp1", "parallel.data_shard": 2}
+    weights = 4 * budget_of(tiny_llama).model.parameters
+
+    def computed(**saving: Any) -> int:
+        return gathered(budget_of(tiny_llama, fsdp1 | {f"saving.{name}": value for name, value in saving.items()}))
+
+    assert computed(weights="full") == pytest.approx(unsharded["full"], rel=0.001)
+    sharded = computed(weights="sharded")
+    assert sharded - weights // 2 == pytest.approx(unsharded["sharded"], rel=0.001)
+    clones = weights - 4 * (2 * 2000 * 512 + 512)
+    assert computed(weights="full", to_cpu=False) == pytest.approx(unsharded["kept"] + clones, rel=0.001)
+
+
+def test_adapters_are_small(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    lora = FSDP2 | {"lora.rank": 8, "lora.targets": "all-linear"}
+    budget = budget_of(tiny_llama, lora | {"saving.optimizer": True})
+    assert gathered(budget) == 4 * 8 * 1408
+    assert gathered(budget_of(tiny_llama, lora | {"saving.weights": "full"})) > 50 * gathered(budget)
+
+
+def test_saving_may_be_the_peak(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    short = FSDP2 | {"training.micro_batch": 1, "training.sequence_length": 8, "saving.weights": "full"}
+    assert budget_of(tiny_llama, short).peak.phase != "saving"
+    budget = budget_of(tiny_llama, short | {"saving.to_cpu": False})
+    assert budget.peak.phase == "saving"
+    assert budget.peak.device_bytes >= budget.phases[-1].components.total_bytes
+    assert Budget.from_json(budget.to_json()).phases[-1].name == "saving"
+    assert budget_of(tiny_llama, FSDP2).phase("saving") is None
+
+
+def test_host_memory_of_the_rank_that_saves(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    def host(**saving: Any) -> HostNeed:
+        need = budget_of(tiny_llama, FSDP2 | {f"saving.{name}": value for name, value in saving.items()}).host
+        assert need is not None
+        return need
+
+    parameters = budget_of(tiny_llama).model.parameters
+    whole, sharded, states = host(weights="full"), host(weights="sharded"), host(weights="full", optimizer=True)
+    assert (whole.saving, whole.saves_once) == (4 * parameters, True)
+    assert (sharded.saving, sharded.saves_once) == (4 * parameters // RANKS, False)
+    assert states.saving == pytest.approx(8 * parameters)
+    assert whole.saving_bytes(8) == whole.steady_bytes(8) + whole.saving
+    assert sharded.saving_bytes(8) == sharded.steady_bytes(8) + 8 * sharded.saving
+    assert host(weights="none").saving == 0
