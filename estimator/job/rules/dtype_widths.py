@@ -64,8 +64,7 @@ def dtype_widths(
     """
     low, mixed = precision.width, precision.mixed
     deepspeed, megatron = uses_deepspeed(framework, strategy), uses_megatron_precision(framework, strategy)
-    own_master = low == 2 and (deepspeed or (megatron and mixed))
-    cloned = deepspeed and strategy.zero_stage < 3  # stages 1 and 2 clone fp32 weights too
+    own_master = deepspeed or (low == 2 and megatron and mixed)  # DeepSpeed clones fp32 weights too
     weight = 4 if mixed and not (deepspeed or megatron) else low
     reduce = 4 if fp32_reduction else 2
     casts = mixed and weight == 4
@@ -82,7 +81,7 @@ def dtype_widths(
         compute=compute,
         residual=4 if autocast else compute,
         reduce=reduce,
-        master=4 if own_master or cloned else 0,
+        master=4 if own_master else 0,
         state=4 if own_master else weight,
         autocast=autocast,
         mixed=casts or adapters.autocasts,
