@@ -10,6 +10,7 @@ from ..job.rules import VersionRules
 from ..model import Stage
 from .fsdp1 import flat_buffers, unit_rule
 from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers, whole_model_buffers
+from .model_states import largest_gradient
 from .zero import zero_buffers
 
 _NCCL_PAIR_BYTES = 544 * MIB
@@ -41,11 +42,16 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
     ranks = parallel.data_ranks * parallel.context
     if job.strategy.buckets and parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
+        waits = job.training.gradient_accumulation > 1 and not parallel.sync_every_micro_batch
+        if parallel.gradient_as_bucket_view and waits:  # no_sync: gradients are tensors of their own until the last one
+            return _constant_buffers(forward=bucket, backward=bucket, step=0)
+        if parallel.gradient_as_bucket_view:  # the buckets are the gradients, beside the one that is being computed
+            return _constant_buffers(forward=0, backward=largest_gradient(stage, widths), step=0)
         return _constant_buffers(forward=bucket, backward=bucket, step=bucket)
     if job.deepspeed and ranks > 1:
         return Buffers(**zero_buffers(job, stage))
     if job.strategy.megatron_fsdp and ranks > 1:
-        return megatron_buffers(stage, widths, zero_stage=job.zero_stage, double_buffer=parallel.double_buffer)
+        return megatron_buffers(stage, widths, parallel, zero_stage=job.zero_stage)
     if parallel.world_size == 1 or shards.weights == 1:
         return Buffers()
     tied, keeps = tied and stage.last, job.keeps_gathered

@@ -89,7 +89,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters)
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
-        gradients = 2 * _largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
+        gradients = 2 * largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
     elif job.deepspeed and job.offloads_optimizer and shards.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
     else:
@@ -161,7 +161,8 @@ def _gradient_width(held: LocalParameters, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def _largest_gradient(stage: Stage, widths: Widths) -> int:
+def largest_gradient(stage: Stage, widths: Widths) -> int:
+    """Return the bytes of the largest gradient."""
     trained = (held for held in stage.parameters if held.trainable)
     return max((held.largest_tensor * _gradient_width(held, widths) for held in trained), default=0)
 

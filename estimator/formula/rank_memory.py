@@ -178,7 +178,8 @@ class RankMemory:
     def accumulated_gradients(self) -> int:
         """Gradients that are kept from one micro-batch to the next."""
         job, states = self.job, self.states
-        if job.framework.gradient_buffer:
+        views = job.parallel.gradient_as_bucket_view and job.strategy.buckets and job.parallel.data_ranks > 1
+        if job.framework.gradient_buffer or views:
             return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
         if job.steps_in_backward:
             return 0

@@ -167,7 +167,7 @@ def _linear_input_per_token(
         return context.adapter_width * size * (needing if apart else 1)
     if context.casts_per_linear and name in ("attention_in", "mlp_in"):
         return widths.compute * size * needing
-    return widths.compute * size
+    return widths.compute * size / context.input_ranks
 
 
 def product_per_token(context: LayerContext, size: int) -> float:

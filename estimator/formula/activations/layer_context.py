@@ -90,6 +90,15 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         return self.micro_batch * self.length
 
     @property
+    def input_ranks(self) -> int:
+        """Ranks over which the saved input of a block's first linear layers is split.
+
+        Megatron's save it before they gather it, and gather it again (``save_for_backward`` in core/tensor_parallel/
+        layers.py, TransformerEngine's LayerNormLinear); elsewhere the gathered input is what they read.
+        """
+        return self.residual_ranks if self.framework.saves_split_inputs else 1
+
+    @property
     def widest_mlp(self) -> int:
         """MLP elements per token in the widest layer: the dense MLP, or all experts that process a token."""
         arch = self.arch

@@ -1,6 +1,7 @@
 """DeepSpeed's ZeRO in the closed form: buckets, gathered weights, and what its optimizer step takes.
 
-Read from DeepSpeed 0.19.6 (``runtime/zero``), and compared with the traced engine.
+Lives here: its sizes (``sizes``), buffers and step. Read from DeepSpeed 0.19.6 (``runtime/zero``), and compared with
+the traced engine.
 Callers: ``cuda_overhead`` (buffers), ``model_states`` (the step).
 """
 

@@ -49,6 +49,7 @@ def dtype_widths(
     adapters: AdapterRules = NO_ADAPTERS,
     gathered: int | None = None,
     gradients: int | None = None,
+    main_weights: bool | None = None,
 ) -> Widths:
     """Return the bytes per element that a job's precision, framework and strategy imply.
 
@@ -61,10 +62,12 @@ def dtype_widths(
         adapters: dtypes around adapters.
         gathered: bytes per element in which FSDP2 gathers weights and computes; None: as the precision says.
         gradients: bytes per element in which DeepSpeed or Megatron-FSDP accumulates gradients; None: their default.
+        main_weights: Megatron-FSDP keeps an fp32 copy of 16-bit weights; None: under mixed precision.
     """
     low, mixed = precision.width, precision.mixed
     deepspeed, megatron = uses_deepspeed(framework, strategy), uses_megatron_precision(framework, strategy)
-    own_master = deepspeed or (low == 2 and megatron and mixed)  # DeepSpeed clones fp32 weights too
+    kept = mixed if main_weights is None or not strategy.megatron_fsdp else main_weights
+    own_master = deepspeed or (low == 2 and megatron and kept)  # DeepSpeed clones fp32 weights too
     weight = 4 if mixed and not (deepspeed or megatron) else low
     reduce = 4 if fp32_reduction else 2
     casts = mixed and weight == 4

@@ -366,3 +366,12 @@ def test_a_script_without_a_name(read: Read) -> None:
     reading = read("accelerate launch / --model_name_or_path gpt2 --per_device_train_batch_size 3")
     assert found(reading, "model.id", "training.micro_batch") == ("gpt2", 3)
     assert any("The script is not counted" in warning for warning in reading.warnings)
+
+
+def test_accelerates_reduction_of_every_micro_batch_is_read(read: Read) -> None:
+    config = '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'
+    job = read(
+        f"torchrun --nproc_per_node 2 train.py --model_name_or_path gpt2 --accelerator_config '{config}'"
+        " --per_device_train_batch_size 1"
+    ).job()
+    assert job.parallel.sync_every_micro_batch is True

@@ -262,6 +262,9 @@ def replicate(call: Call, notes: Notes) -> Any:
         if isinstance(each, Model):
             each.on_gpu = True if each.on_gpu is None else each.on_gpu
             each.sharded = each.sharded or call.name in FSDP_VERSION
+    views = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
+    if views is not None and isinstance(views.value, bool):
+        notes.own_loop.setdefault("gradient_as_bucket_view", views)
     return model
 
 
