@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...common import InputError
-from ..program import WorldSize, deepspeed_layer, visible_gpus
+from ..program import WorldSize, deepspeed_layer, record_megatron_fsdp, visible_gpus
 from ..source import (
     MODEL_STATES,
     FindingCollector,
@@ -108,6 +108,9 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
         _read_zero(inputs.deepspeed, inputs.world, data, findings)
     elif inputs.fsdp is not None:
         _read_fsdp(inputs.fsdp, inputs, data, findings)
+    elif inputs.accelerate.is_true("megatron_fsdp"):
+        record_megatron_fsdp(inputs.accelerate, findings)
+        _record_shards_and_replicas(inputs, data, findings)
     else:
         _read_ddp(inputs.accelerate, inputs.world, data, findings)
     _read_synchronisation(inputs, findings)
