@@ -38,7 +38,7 @@ def shard_with_megatron(call: Call, notes: Notes) -> Any:
     """Follow ``fully_shard_model(model, ...)``, and ``fully_shard(model, optimizer, ...)``, which returns both."""
     setting = Setting(value=True, origin=f"{call.where}: {call.name}(...)")
     model = call.value(0, "module", default=UNKNOWN)
-    own = {"megatron_fsdp": True, "megatron_fsdp_main_weights": True}
+    own: dict[str, Any] = {"megatron_fsdp": True, "megatron_fsdp_main_weights": True}
     _take_word(call, own, "megatron_fsdp_sharding", _STRATEGIES, "zero_dp_strategy", "data_parallel_sharding_strategy")
     _take_word(call, own, "megatron_fsdp_outer", _OUTER, "outer_dp_sharding_strategy")
     units = call.value(None, "fsdp_unit_modules", "nvfsdp_unit_modules")
