@@ -12,7 +12,7 @@ from ..model import (
     near_names,
     unmatched_targets,
 )
-from ..model.families import FAMILIES
+from ..model.families import FAMILIES, family_of
 from .activations import uses_eager_attention
 
 _LONG_SEQUENCE = 4096
@@ -102,14 +102,31 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
     if arch is not None and arch.has_vocab_head:
         yield from _loss_assumptions(job)
-    if job.quantization and job.widths.weight == 2:
-        yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
-    if job.lora and job.framework.fp32_adapters and not job.deepspeed:
-        yield "Adapter weights are fp32, as peft creates them by default."
+    yield from _adapter_assumptions(job)
     yield from _rollout_assumptions(job, gpu)
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
+
+
+def _adapter_assumptions(job: ResolvedJob) -> Iterator[str]:
+    """Yield the dtypes of adapters, and of what is not quantized beside them."""
+    rules, widths = job.adapters, job.widths
+    if job.quantization and (widths.weight == 2 or rules.prepared != "none"):
+        why = "; the job does not say so, and the range allows for the other" if rules.assumed else ""
+        if rules.prepared == "none":
+            yield f"Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32){why}."
+        else:
+            cast = "Norms" if rules.prepared == "norms" else "Embeddings, norms and head"
+            by = "TRL's trainers before 0.26" if rules.prepared == "norms" else "peft's prepare_model_for_kbit_training"
+            yield (
+                f"{cast} of the quantized model are fp32, as {by} cast them, and the step runs under autocast: the "
+                f"residual stream is fp32{why}."
+            )
+    if job.lora and job.framework.fp32_adapters and widths.adapter == 4 and not rules.dtype:
+        yield "Adapter weights are fp32, as peft creates them by default."
+    elif rules.dtype and job.lora and not job.lora.adapter_dtype:
+        yield f"Adapter weights are {rules.dtype}, as they are over weights that are quantized here."
 
 
 def _allocator_assumptions(job: ResolvedJob) -> Iterator[str]:
@@ -257,7 +274,7 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
     if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.quantization and arch.moe_layers:
-        yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
+        yield from _expert_warning(job, arch)
     if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, which each forward pass creates again; the formula "
@@ -265,6 +282,19 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         )
     if tensor > 1 and arch.kv_heads % tensor:
         yield f"{arch.kv_heads} key-value heads do not divide evenly over {tensor} tensor-parallel ranks."
+
+
+def _expert_warning(job: ResolvedJob, arch: Architecture) -> Iterator[str]:
+    """Yield whether bitsandbytes quantizes the experts."""
+    linear = family_of(arch.family).separate_expert_names is not None
+    if job.versions.separates_experts and linear:
+        yield (
+            f"transformers {job.software.transformers} holds experts as linear layers, which are quantized. The step "
+            "runs each of them with an equal share of the tokens."
+        )
+        return
+    older = " transformers 4 held them as linear layers, which were quantized." if linear else ""
+    yield f"Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized.{older}"
 
 
 def _known_error(arch: Architecture) -> str:

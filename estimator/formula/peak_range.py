@@ -52,6 +52,7 @@ def peak_with_range(
     fewer, more = (
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
+    fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
     outgrown = rank.generation_cache if phase.name == "generation" else 0
     more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes

@@ -41,7 +41,7 @@ def make_plan(
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    resolved = resolve_job(job, optimizer=optimizer)
+    resolved = resolve_job(job, optimizer=optimizer, experts=arch.moe_layers > 0)
     return Plan(
         job=resolved,
         arch=arch,

@@ -26,6 +26,7 @@ from .cuda_overhead import (
 from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
 from .plan import Plan
+from .ranges import preparation_doubt
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: it has cached properties
@@ -63,6 +64,8 @@ class RankMemory:
     """Those of weights that train."""
     head_casts: int
     """Autocast's copies of weights outside of the blocks."""
+    preparation_doubt: tuple[int, int]
+    """How much less, and how much more, a quantized model takes that is prepared otherwise than is assumed."""
 
     @property
     def residual_bytes(self) -> int:
@@ -214,12 +217,13 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         casts=_cast_bytes(job, stage, layered=True, tied=tied),
         trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),
+        preparation_doubt=preparation_doubt(job, arch),
     )
 
 
 def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool, trained: bool = False) -> int:
     """Return the bytes of autocast's weight copies in the blocks, or outside of them; of all or of what trains."""
-    if not job.widths.autocast:
+    if not job.widths.autocast or job.widths.weight == job.widths.compute:
         return 0
     passes = 1 if layered else head_passes(job)  # a frozen weight is cast again for every use
     elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied, trained)

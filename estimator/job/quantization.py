@@ -30,7 +30,7 @@ def quantized_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = Fal
     """Return the GPU bytes of one linear layer's weight, its constants included.
 
     Args:
-        shape: (out, in).
+        shape: (out, in), or that of a stack of such weights.
         kind: as in a job file: ``nf4``, ``nf4-double`` or ``int8``.
         transposed: the shape is (in, out).
     """
@@ -42,7 +42,7 @@ def tensor_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = False)
     """Return the bytes of each tensor that stores the layer's weight, the packed values first."""
     elements = prod(shape)
     if kind == "int8":
-        rows = shape[-1] if transposed else shape[0]
+        rows = shape[-1] if transposed else prod(shape[:-1])
         return (elements, 4 * rows)
     blocks = -(-elements // _BLOCK_ELEMENTS)
     packed = -(-elements // 2)

@@ -14,6 +14,7 @@ from .rules import (
     PRECISIONS,
     STRATEGIES,
     UNKNOWN,
+    AdapterRules,
     Framework,
     Optimizer,
     Precision,
@@ -22,6 +23,7 @@ from .rules import (
     VersionRules,
     Widths,
     ZeroStage,
+    adapter_rules,
     uses_deepspeed,
     uses_megatron_precision,
 )
@@ -51,6 +53,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     precision: Precision
     versions: VersionRules
     widths: Widths
+    adapters: AdapterRules
+    """Dtypes of LoRA adapters and of the weights beside them."""
     zero_stage: ZeroStage
     """States that are sharded."""
     shards: Shards
@@ -130,12 +134,13 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """
 
 
-def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
+def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool = False) -> ResolvedJob:
     """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
 
     Args:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
+        experts: the model has experts, where that is known.
     """
     training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
@@ -151,6 +156,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         training.loss == "chunked" and framework.chunked_loss == "without-logits"
     )
     kind = quantization(job.lora)
+    adapters = adapter_rules(job.lora, job.software, framework, strategy, precision, experts=experts)
     return ResolvedJob(
         job=job,
         model=job.model,
@@ -171,8 +177,10 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
             strategy,
             fp32_reduction=_reduces_in_fp32(parallel, framework, strategy),
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+            adapters=adapters,
             gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
+        adapters=adapters,
         zero_stage=stage,
         shards=shards,
         trainable=_trainable(job, framework),

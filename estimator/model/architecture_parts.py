@@ -7,6 +7,13 @@ from ..common import InputError
 from ..job import ConfigFields, Task
 from .families import Family
 
+_EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """Return True if a config names a number of experts."""
+    return any(config.get(name) for name in _EXPERT_COUNTS)
+
 
 def read_parts(fields: ConfigFields, family: Family, task: Task) -> dict[str, Any]:
     """Return every field of an ``Architecture`` that the config decides."""
@@ -142,8 +149,7 @@ def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
 
 
 def _experts(fields: ConfigFields, family: Family, layers: int) -> dict[str, Any]:
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    experts = (fields.optional_size(*names, minimum=0) or 0) if family.experts else 0
+    experts = (fields.optional_size(*_EXPERT_COUNTS, minimum=0) or 0) if family.experts else 0
     moe_layers = _count_moe_layers(fields, layers) if experts else 0
     if not moe_layers:
         experts = 0

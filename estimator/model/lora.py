@@ -1,15 +1,16 @@
-"""LoRA's adapters: those of the model that peft built, or those predicted by peft's rules.
+"""LoRA's adapters, by peft's rules or of a model that it built, and the frozen layers that are quantized below them.
 
 Source: peft 0.21, ``tuners/lora`` and ``utils/transformers_weight_conversion.py``.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Literal
 
 from ..common import InputError
-from ..job import Lora, ResolvedJob
+from ..job import Lora, ResolvedJob, quantized_bytes
 from .families import family_of
 from .parameters import Inventory, ParameterGroup
 
@@ -94,6 +95,51 @@ def unmatched_targets(inventory: Inventory, job: ResolvedJob) -> tuple[str, ...]
 def module_name(group: ParameterGroup) -> str:
     """Return the last part of the module's name, by which adapters are targeted: ``q_proj``."""
     return _path(group).rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedLayers:
+    """The layers of a model that a job quantizes."""
+
+    kind: str | None
+    """As in a job file: ``nf4``, ``int8``, ...; None: nothing is quantized."""
+    head: bool
+    """The head too."""
+    experts: bool
+    """Experts are linear layers of their own, which are quantized, not two tensors."""
+
+    @classmethod
+    def of(cls, job: ResolvedJob, inventory: Inventory) -> "QuantizedLayers":
+        """Return the layers that a job quantizes of a model.
+
+        Lightning's plugin replaces the head too (``BitsandbytesPrecision``; LitGPT passes no exceptions).
+        """
+        own = "transformers" in job.framework.libraries and job.versions.separates_experts
+        experts = own and family_of(inventory.family).separate_expert_names is not None
+        return cls(job.quantization, job.framework.quantizes_head, experts)
+
+    def __contains__(self, group: ParameterGroup) -> bool:
+        """Return True if bitsandbytes quantizes a group: linear layers without the head, not fused experts."""
+        if self.kind is None:
+            return False
+        if self.head:
+            return group.linear
+        if self.experts and group.role in ("expert", "router") and len(group.shape) > 1:
+            return True
+        return group.linear and group.role != "head" if group.quantized is None else group.quantized
+
+    def stored_bytes(self, group: ParameterGroup, elements: int) -> int | None:
+        """Return the bytes that so many elements of a group are stored in; None: they are not quantized."""
+        if self.kind is None or group not in self:
+            return None
+        whole = quantized_bytes(group.shape, self.kind, transposed=group.transposed)
+        return round(whole * elements / prod(group.shape))
+
+    def layers_per_tensor(self, group: ParameterGroup) -> int:
+        """Return the number of linear layers that one tensor of a group stands for."""
+        if not self.experts or group.role != "expert" or len(group.shape) != 3:
+            return 1
+        return group.shape[0] * (2 if "gate_up" in group.name else 1)
 
 
 def _targets(lora: Lora) -> _Targets:

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import prod
 
 from ..common import InputError
-from ..job import Parallel, ResolvedJob, quantized_bytes
-from .lora import adapter_elements, adapter_groups
+from ..job import Parallel, ResolvedJob
+from .lora import QuantizedLayers, adapter_elements, adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
 from .placement import Plan, plan_of_job, splits
 from .trained_parameters import BlockRun, TrainedParameters, trained_by_count, trained_parameters
@@ -31,6 +30,8 @@ class LocalParameters:
     """A trained copy of frozen parameters, which peft makes of ``modules_to_save``."""
     quantized_bytes: int | None = None
     """Bytes of this part as bitsandbytes stores it; None: not quantized."""
+    layers_per_tensor: int = 1
+    """Linear layers that a tensor stands for: experts that transformers 4 holds one by one."""
 
     @property
     def largest_tensor(self) -> int:
@@ -143,10 +144,9 @@ def stages(job: ResolvedJob, inventory: Inventory) -> tuple[Stage, ...]:
     partitioning = _Partitioning(
         parallel=job.parallel,
         adapters=adapter_groups(inventory, job) if job.lora else None,
-        quantization=job.quantization,
+        quantized=QuantizedLayers.of(job, inventory),
         trains=job.trains,
         trained=model_trained_parameters(job, inventory),
-        quantizes_head=job.framework.quantizes_head,
         by_plan=job.framework.tensor_parallel_plan,
         plan=plan_of_job(job.job),
         accumulation=job.training.gradient_accumulation if count > 1 else 1,
@@ -172,11 +172,10 @@ class _Partitioning:
     parallel: Parallel
     adapters: tuple[ParameterGroup, ...] | None
     """None: no adapters; every parameter is trained."""
-    quantization: str | None
+    quantized: QuantizedLayers
     trains: bool
     trained: TrainedParameters | None
     """Which of the model's own parameters train; None: without adapters all, else none."""
-    quantizes_head: bool
     by_plan: bool
     """True if tensor parallelism follows the plan in a transformers model."""
     plan: Plan | None
@@ -269,10 +268,11 @@ def _local_parameters(
             elements=elements,
             tensors=kept,
             trainable=trainable,
-            quantized=_is_quantized(partitioning, group) and not adapter and not copied,
+            quantized=group in partitioning.quantized and not adapter and not copied,
             adapter=adapter,
             copied=copied,
-            quantized_bytes=None if adapter or copied else _quantized_bytes(partitioning, group, elements),
+            quantized_bytes=None if adapter or copied else partitioning.quantized.stored_bytes(group, elements),
+            layers_per_tensor=partitioning.quantized.layers_per_tensor(group),
         )
 
 
@@ -314,25 +314,6 @@ def _base_name(name: str) -> str:
     return f"{name.partition('.lora_')[0]}.weight" if ".lora_" in name else name
 
 
-def _is_quantized(partitioning: _Partitioning, group: ParameterGroup) -> bool:
-    """Return True if bitsandbytes quantizes a group: linear layers without the head, not experts in a fused tensor.
-
-    Lightning's plugin replaces the head too (``BitsandbytesPrecision``; LitGPT passes no exceptions).
-    """
-    if partitioning.quantization is None:
-        return False
-    if partitioning.quantizes_head:
-        return group.linear
-    return group.linear and group.role != "head" if group.quantized is None else group.quantized
-
-
-def _quantized_bytes(partitioning: _Partitioning, group: ParameterGroup, elements: int) -> int | None:
-    if partitioning.quantization is None or not _is_quantized(partitioning, group):
-        return None
-    whole = quantized_bytes(group.shape, partitioning.quantization, transposed=group.transposed)
-    return round(whole * elements / prod(group.shape))
-
-
 def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
     """Bytes of the largest quantized weight among these, dequantized to the compute type for one product.
 
@@ -342,4 +323,4 @@ def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
         parameters: the candidates.
         width: bytes per element while a weight is dequantized.
     """
-    return max((width * h.largest_tensor for h in parameters if h.quantized), default=0)
+    return max((width * -(-h.largest_tensor // h.layers_per_tensor) for h in parameters if h.quantized), default=0)

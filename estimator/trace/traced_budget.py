@@ -8,9 +8,9 @@ from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, Pha
 from ..common import CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
-from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges
+from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges, preparation_doubt
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel, has_recurrent_blocks
+from ..model import Architecture, ResolvedModel, has_experts, has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
@@ -73,7 +73,7 @@ def traced_budget(
         InputError: ``python`` does not exist.
         CannotTellError: no interpreter can run it, or tracing does not support the job.
     """
-    resolved = resolve_job(job)
+    resolved = resolve_job(job, experts=has_experts(model.config))
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     hint = _FORMULA_HINT if arch else ""
     trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
@@ -84,7 +84,8 @@ def traced_budget(
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
     doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
-    peak = _peak(phases, highest, reserved.peak + overhead.workspace, doubts)
+    other = preparation_doubt(resolved, arch) if arch else (0, 0)
+    peak = _peak(phases, highest, reserved.peak + overhead.workspace, doubts, other)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -143,8 +144,16 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
         raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
 
 
-def _peak(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts) -> Peak:
-    """Return the peak with the ranges of its figures."""
+def _peak(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts, other: tuple[int, int]) -> Peak:
+    """Return the peak with the ranges of its figures.
+
+    Args:
+        phases: all phases.
+        highest: the highest one.
+        reserved: bytes that the allocator holds.
+        doubts: the sources of doubt.
+        other: how much less, and how much more, the job takes if it does not do what is assumed.
+    """
     allocated, outside = highest.allocated_bytes, highest.outside_bytes
     reserved = max(reserved, allocated)
     device = reserved + outside
@@ -155,6 +164,8 @@ def _peak(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts
         allocated=allocated,
         reserved=reserved,
         device=device,
+        less=other[0],
+        more=other[1],
         others=[_allocated_span(phase, doubts) for phase in phases if phase is not highest],
     )
     return Peak(

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from ..budget import LargeTensor, PhaseName
 from ..common import CannotTellError
 from ..job import Job, job_to_mapping, resolve_job
 from ..job.rules import steps_take_same_memory
-from ..model import ResolvedModel
+from ..model import ResolvedModel, has_experts
+from ..model.families import family_of
 from .allocator_report import ReservedMemory
 from .exact_optimizer import own_code
 from .interpreters import Interpreter, choose_interpreter
@@ -101,13 +103,45 @@ def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict
         "training": {key: value for key, value in tables["training"].items() if not key.startswith(_NOT_TRACED)},
         "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
-        "lora": tables.get("lora"),
+        "lora": _lora(job, model, tables),
         "parallel": tables["parallel"],
+        "older": _older_versions(job, model),
         "checkpoints_units": resolve_job(job).checkpoints_units,
         "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
+    }
+
+
+def _lora(job: Job, model: ResolvedModel, tables: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the adapters with the dtypes that framework and versions give them, and the weights beside them."""
+    if job.lora is None:
+        return None
+    rules = resolve_job(job, experts=has_experts(model.config)).adapters
+    return {
+        **{name: tables["lora"][name] for name in ("rank", "targets", "quantization")},
+        "dropout": rules.dropout,
+        "fp32_parameters": rules.prepared,
+        "adapter_dtype": rules.dtype,
+        "autocast": rules.autocasts,
+    }
+
+
+def _older_versions(job: Job, model: ResolvedModel) -> dict[str, Any]:
+    """Return what the versions that the job states do otherwise than later ones; the worker imitates it."""
+    rules, resolved = resolve_job(job).versions, resolve_job(job)
+    names = family_of(str(model.config.get("model_type"))).separate_expert_names if rules.separates_experts else None
+    # blocks that are recomputed have a gradient at their input: the embedding's, or one that peft asks for
+    passes = job.lora is not None or resolved.trainable is None
+    return {
+        "copies_shifted_logits": rules.copies_shifted_logits,
+        "casts_logits_in_model": rules.casts_logits_in_model,
+        "expert_names": list(names) if names else None,
+        "keeps_quantized_inputs": rules.keeps_quantized_inputs,
+        "zeroes_gradients": rules.zeroes_gradients,
+        "reentrant_checkpoints": not rules.checkpoints_with_gradient and passes and not resolved.strategy.fsdp,
+        "checkpoints_without_gradient": not rules.checkpoints_with_gradient and not passes,
     }
 
 

@@ -11,6 +11,7 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .calibration import FORMULA as FORMULA, TRACED as TRACED
     from .doubts import Doubts as Doubts, doubts_of as doubts_of
+    from .preparation import preparation_doubt as preparation_doubt
     from .spans import (
         DoubtfulBytes as DoubtfulBytes,
         allocated_span as allocated_span,
@@ -22,6 +23,7 @@ else:
         {
             "calibration": "FORMULA TRACED",
             "doubts": "Doubts doubts_of",
+            "preparation": "preparation_doubt",
             "spans": "allocated_span DoubtfulBytes figure_ranges",
         },
     )

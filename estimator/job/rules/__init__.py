@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .adapters import AdapterRules as AdapterRules, adapter_rules as adapter_rules
     from .dtype_widths import (
         Widths as Widths,
         uses_deepspeed as uses_deepspeed,
@@ -46,6 +47,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "adapters": "adapter_rules AdapterRules",
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS LIGER_KERNELS",
             "optimizers": (

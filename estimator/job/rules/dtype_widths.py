@@ -6,6 +6,7 @@ parameter, NVIDIA's published steady-state figures), bitsandbytes' block sizes, 
 
 from msgspec import Struct
 
+from .adapters import NO_ADAPTERS, AdapterRules
 from .frameworks import Framework
 from .strategies import Precision, Strategy
 
@@ -34,6 +35,8 @@ class Widths(Struct, frozen=True, kw_only=True):
     """Weights are cast to ``compute`` on the fly, and the casts are kept for the backward pass."""
     mixed: bool
     """Autocast is on, whether it or FSDP casts the weights: norms, powers and losses run in fp32."""
+    projected: int
+    """What the linear layers of a block return: quantized ones give back the dtype that they read."""
 
 
 def dtype_widths(
@@ -43,6 +46,7 @@ def dtype_widths(
     *,
     fp32_reduction: bool,
     quantized: float | None,
+    adapters: AdapterRules = NO_ADAPTERS,
     gathered: int | None = None,
 ) -> Widths:
     """Return the bytes per element that a job's precision, framework and strategy imply.
@@ -53,6 +57,7 @@ def dtype_widths(
         strategy: the job's.
         fp32_reduction: gradients are reduced in fp32, not in 16 bits.
         quantized: bytes per element of quantized weights; None: nothing is quantized.
+        adapters: dtypes around adapters.
         gathered: bytes per element in which FSDP2 gathers weights and computes; None: as the precision says.
     """
     low, mixed = precision.width, precision.mixed
@@ -61,12 +66,15 @@ def dtype_widths(
     weight = 4 if mixed and not (deepspeed or megatron) else low
     reduce = 4 if fp32_reduction else 2
     casts = mixed and weight == 4
-    autocast = casts and not strategy.fsdp  # FSDP casts the weights that it gathers
+    autocast = adapters.autocasts or (casts and not strategy.fsdp)  # FSDP casts the weights that it gathers
+    plain = 4 if framework.fp32_adapters and not deepspeed else weight
+    if adapters.prepared == "all":
+        weight = 4
     compute = gathered if gathered is not None and strategy.fsdp2 else low
     return Widths(
         weight=weight,
         quantized=quantized,
-        adapter=4 if framework.fp32_adapters and not deepspeed else weight,
+        adapter=adapters.width or plain,
         gradient=reduce if megatron and low == 2 else weight,
         compute=compute,
         residual=4 if autocast else compute,
@@ -74,7 +82,8 @@ def dtype_widths(
         master=4 if own_master else 0,
         state=4 if own_master else weight,
         autocast=autocast,
-        mixed=casts,
+        mixed=casts or adapters.autocasts,
+        projected=4 if autocast and quantized is not None and not framework.own_adapters else compute,
     )
 
 

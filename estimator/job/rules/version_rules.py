@@ -43,6 +43,11 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """The model returns fp32 logits, so that the 16-bit ones are freed before the loss (transformers before 4.46)."""
     checkpoints_with_gradient: bool
     """Gradient checkpointing makes the embedding's output need a gradient, trained or not (transformers since 5.0)."""
+    separates_experts: bool
+    """Experts are linear layers of their own, not two tensors (transformers before 5.0).
+
+    Each is called with its own tokens, and bitsandbytes quantizes linear layers only.
+    """
     checkpoints_units: bool
     """Gradient checkpointing calls the blocks, which may be FSDP's units, and reentrantly (transformers before 4.52).
 
@@ -130,6 +135,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         copies_shifted_logits=older(software.transformers, 4, 49),
         casts_logits_in_model=older(software.transformers, 4, 46),
         checkpoints_with_gradient=not older(software.transformers, 5, 0),
+        separates_experts=older(software.transformers, 5),
         checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
@@ -149,18 +155,18 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
 
 
 def steps_take_same_memory(job: Job, *, torch: str, transformers: str) -> bool:
-    """Return True if a step traced with these versions takes the memory of the versions that the job states."""
+    """Return True if a step traced with these versions takes the memory of the versions that the job states.
+
+    The worker takes older versions' loss, experts, checkpointing and gradients on newer ones; not the other way round.
+    """
     stated = job.software
     traced = replace(job, software=replace(stated, torch=torch, transformers=transformers))
     asked, found = version_rules(job), version_rules(traced)
-    if asked.keeps_quantized_inputs:  # a trace has its own stand-ins for quantized layers
-        return False
-    if stated.torch is not None and asked.zeroes_gradients != found.zeroes_gradients:
-        return False
-    frozen = job.training.trainable is not None and job.training.activation_checkpointing != "none"
-    if stated.transformers and frozen and asked.checkpoints_with_gradient != found.checkpoints_with_gradient:
-        return False
-    return stated.transformers is None or (
-        asked.copies_shifted_logits == found.copies_shifted_logits
-        and asked.casts_logits_in_model == found.casts_logits_in_model
-    )
+    pairs = [(asked.zeroes_gradients, found.zeroes_gradients)] if stated.torch else []
+    if stated.transformers:
+        pairs += [
+            (asked.copies_shifted_logits, found.copies_shifted_logits),
+            (asked.casts_logits_in_model, found.casts_logits_in_model),
+            (not asked.checkpoints_with_gradient, not found.checkpoints_with_gradient),
+        ]
+    return all(old or not installed for old, installed in pairs)

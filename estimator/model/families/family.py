@@ -128,3 +128,10 @@ class Family:
 
     peft accepts these names for the fused tensors; None: it does not.
     """
+    linear_expert_names: tuple[str, str, str] | None = None
+    """Names of an expert's linear layers in transformers 4; None: ``expert_names``, if there are any."""
+
+    @property
+    def separate_expert_names(self) -> tuple[str, str, str] | None:
+        """Names of an expert's linear layers in transformers 4; None: its experts were fused there too."""
+        return self.linear_expert_names or self.expert_names

@@ -32,6 +32,7 @@ MIXTURES = {
         bias_fields=("qkv_bias",),
         window_off_by_default=True,
         shared_expert_gate=True,
+        linear_expert_names=_GATE_UP_DOWN,
         absent={
             "num_key_value_heads": 16,
             "num_experts": 60,

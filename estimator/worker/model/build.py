@@ -61,16 +61,21 @@ def prepare_for_training(model: Any, request: Request) -> Any:
         config.use_cache = False
     if request.task == "seq2seq-lm" and getattr(config, "decoder_start_token_id", 0) is None:
         config.decoder_start_token_id = 0  # transformers 5 keeps it in the generation config
+    _take_older_forms(model, request)
     if request.lora is not None:
+        _quantize(model, request)
         model = add_lora_adapters(model, request.lora, request.trainable)
     elif request.trainable is not None:
         apply_trainable(model, request.trainable)
     if request.training.activation_checkpointing == "full":
         if not hasattr(model, "gradient_checkpointing_enable"):
             raise RefusedError(f"{type(model).__name__} has no gradient_checkpointing_enable, as transformers' have")
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        reentrant = request.older.reentrant_checkpoints
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
         if request.lora is not None:
             model.enable_input_require_grads()
+        elif request.older.checkpoints_without_gradient and hasattr(model, "disable_input_require_grads"):
+            model.disable_input_require_grads()
     model.train()
     return model
 
@@ -92,12 +97,47 @@ def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None
     # fake parameters cannot be moved; adapters are created in fp32, where peft's two casts would end as well
     torch.nn.Module.to = lambda module, *_args, **_kwargs: module
     try:
-        settings = LoraConfig(r=lora.rank, target_modules=lora.targets, modules_to_save=copied or None)
-        return get_peft_model(model, settings)
+        settings = LoraConfig(
+            r=lora.rank, target_modules=lora.targets, lora_dropout=lora.dropout, modules_to_save=copied or None
+        )
+        if lora.quantization == "none":
+            model = get_peft_model(model, settings)
+        else:
+            from .quantized.peft_layers import adapters_on_stand_ins
+
+            with adapters_on_stand_ins():
+                model = get_peft_model(model, settings)
     except ValueError as error:
         raise RefusedError(f"peft cannot adapt this model: {' '.join(str(error).split())[:200]}") from None
     finally:
         torch.nn.Module.to = move
+    if lora.adapter_dtype is not None:
+        from .quantized.kbit_preparation import cast_adapters
+        from .quantized.linear import DTYPES
+
+        cast_adapters(model, DTYPES[lora.adapter_dtype])
+    return model
+
+
+def _take_older_forms(model: Any, request: Request) -> None:
+    """Give the model the experts and the loss of older transformers versions that the job states."""
+    from .older.causal_loss import use_older_loss
+    from .older.separate_experts import separate_experts
+
+    if request.older.expert_names:
+        separate_experts(model, request.older.expert_names)
+    use_older_loss(model, request.task, request.older)
+
+
+def _quantize(model: Any, request: Request) -> None:
+    """Quantize the model's linear layers, and prepare its other parameters, if the job asks for that."""
+    if request.lora is None or request.lora.quantization == "none":
+        return
+    from .quantized.kbit_preparation import cast_to_fp32
+    from .quantized.replace_layers import quantize_linear_layers
+
+    quantize_linear_layers(model, request)
+    cast_to_fp32(model, request.lora.fp32_parameters)
 
 
 def has_tied_head(model: Any) -> bool:

@@ -28,7 +28,7 @@ def parameter_groups(model: Any, *, places: bool = False) -> dict[str, Any]:
     for name, parameter in model.named_parameters():
         path, _, leaf = name.rpartition(".")
         kind = parameter_kind(modules[path], leaf)
-        quantized = kind in ("linear", "conv1d") and leaf == "weight" and not _is_kept(path, modules[path], kept)
+        quantized = leaf == "weight" and is_quantizable(path, modules[path], kept)
         group = _without_numbers(name), tuple(parameter.shape), kind, _dtype(parameter), quantized
         groups[group] += 1
         if ".*." in group[0]:
@@ -128,14 +128,20 @@ def modules_kept_by_bitsandbytes(model: Any) -> list[str]:
     return names
 
 
-def _is_kept(path: str, module: Any, kept: list[str]) -> bool:
-    """Decide like ``should_convert_module`` of transformers' quantizers, which keep subclasses of Linear too."""
+def is_quantizable(path: str, module: Any, kept: list[str]) -> bool:
+    """Return True for a module that bitsandbytes replaces, as ``should_convert_module`` of transformers decides.
+
+    Args:
+        path: of the module.
+        module: the module; subclasses of ``Linear`` stay as they are.
+        kept: from ``modules_kept_by_bitsandbytes``.
+    """
     import torch
 
-    if isinstance(module, torch.nn.Linear) and type(module) is not torch.nn.Linear:
-        return True
+    if type(module) is not torch.nn.Linear and type(module).__name__ != "Conv1D":
+        return False
     boundary = r"(?:(?<=\.)|(?=\.|$))"
-    return any(re.match(rf"(?:{name}){boundary}", path) or path.endswith(name) for name in kept)
+    return not any(re.match(rf"(?:{name}){boundary}", path) or path.endswith(name) for name in kept)
 
 
 def _as_mappings(groups: Counter[tuple[Any, ...]], names: tuple[str, ...]) -> list[dict[str, Any]]:

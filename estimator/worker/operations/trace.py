@@ -2,6 +2,7 @@
 
     {"op": "trace", "config": {...}, "task": "causal-lm", "attention": "sdpa",
      "training": {...}, "lora": {...} or null, "parallel": {...},  with the fields of job files
+     "older": {...},  what versions that the job states do otherwise than the installed ones
      "optimizer": {"path": "torch.optim:AdamW", "options": {...}} or null}
         -> {"parameters": ..., "trainable": ..., "phases": {"forward": {"allocated": ..., "components": {...}},
             ...}, "peak_tensors": [...], "timeline": [[event, bytes], ...],

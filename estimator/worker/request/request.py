@@ -49,9 +49,13 @@ class Lora:
     rank: int = 16
     targets: list[str] | str = field(default_factory=lambda: ["q_proj", "v_proj"])
     quantization: str = "none"
-    dropout: float | None = None
-    kbit_preparation: bool | None = None
+    dropout: float = 0.0
+    fp32_parameters: str = "none"
+    """What k-bit preparation casts to fp32: ``all`` that is not quantized, ``norms`` or ``none``."""
     adapter_dtype: str | None = None
+    """None: peft's choice."""
+    autocast: bool = False
+    """Autocast is on although the weights have 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,26 @@ class Parallel:
 
 
 @dataclass(frozen=True)
+class OlderVersions:
+    """What older versions that the job states do otherwise than those that are installed."""
+
+    copies_shifted_logits: bool = False
+    """The causal loss copies the fp32 logits without the last token."""
+    casts_logits_in_model: bool = False
+    """The model returns fp32 logits."""
+    expert_names: list[str] | None = None
+    """Experts are lists of linear layers of these names; None: they are fused, or there are none."""
+    keeps_quantized_inputs: bool = False
+    """The graph keeps the inputs of 4-bit layers."""
+    zeroes_gradients: bool = False
+    """Gradients are zeroed between steps, not freed."""
+    reentrant_checkpoints: bool = False
+    """Checkpointed blocks run forward without a graph (``use_reentrant``)."""
+    checkpoints_without_gradient: bool = False
+    """Checkpointing does not ask for a gradient at the first block's input."""
+
+
+@dataclass(frozen=True)
 class OptimizerClass:
     """An optimizer class of an installed library, and how the job makes it."""
 
@@ -153,6 +177,7 @@ class Request:
     trainable: Trainable | None = None
     """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
+    older: OlderVersions = field(default_factory=OlderVersions)
     checkpoints_units: bool = False
     """Checkpointing calls FSDP's units, reentrantly; by default it is inside of them."""
     zero: dict[str, Any] | None = None
@@ -165,6 +190,11 @@ class Request:
     """Settings and capacity for the replay through the allocator model."""
     code: UserCode | None = None
     """Code that the user allows to run; None: only the installed libraries."""
+
+    @property
+    def autocasts(self) -> bool:
+        """True under autocast, whatever the dtype of the weights."""
+        return self.training.mixed or (self.lora is not None and self.lora.autocast)
 
 
 def read_request(message: dict[str, Any]) -> Request:
@@ -185,6 +215,7 @@ def read_request(message: dict[str, Any]) -> Request:
         optimizer=None if optimizer is None else OptimizerClass(**optimizer),
         lora=None if lora is None else Lora(**lora),
         trainable=read_trainable(message),
+        older=OlderVersions(**message.get("older") or {}),
         checkpoints_units=bool(message.get("checkpoints_units")),
         parallel=parallel,
         zero=message.get("zero"),

@@ -35,7 +35,7 @@ def training_loss(model: Any, request: Request) -> Any:
     inputs = make_inputs(model, request)
     with _autocast(request), _user_model_errors(request):
         outputs = model(**inputs)
-    if training.mixed and hasattr(outputs, "items"):  # accelerate's convert_outputs_to_fp32
+    if request.autocasts and hasattr(outputs, "items"):  # accelerate's convert_outputs_to_fp32
         outputs = {name: _to_fp32(value) for name, value in outputs.items()}
     loss = outputs.get("loss") if hasattr(outputs, "get") else getattr(outputs, "loss", None)
     if loss is None:
@@ -64,7 +64,7 @@ def run_inference(model: Any, request: Request, tracker: StorageTracker) -> None
 
 def autocast_dtype(request: Request) -> torch.dtype | None:
     """Return the dtype of matrix products under autocast; None without autocast."""
-    return SIXTEEN_BIT_DTYPES[request.training.precision.partition("-")[0]] if request.training.mixed else None
+    return SIXTEEN_BIT_DTYPES[request.training.precision.partition("-")[0]] if request.autocasts else None
 
 
 def _autocast(request: Request) -> Any:

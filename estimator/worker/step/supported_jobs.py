@@ -38,8 +38,8 @@ def _unsupported_settings(request: Request) -> Iterator[str]:
         yield f"a model of {layers:,} layers cannot be traced in time, at most {_MAX_LAYERS}"
     yield from _unsupported_training(request)
     yield from _unsupported_parallelism(request)
-    if request.lora is not None and request.lora.quantization != "none":
-        yield f"weights quantized to {request.lora.quantization} need a GPU to be traced"
+    if request.lora is not None and request.lora.quantization != "none" and request.parallel.tensor > 1:
+        yield f"tensor parallelism over weights quantized to {request.lora.quantization} cannot be traced"
 
 
 def _unsupported_training(request: Request) -> Iterator[str]:

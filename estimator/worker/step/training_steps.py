@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
 from ..model.build import build_model, prepare_for_training, vocabulary_size
+from ..model.quantized.linear import element_count
+from ..model.quantized.peft_layers import autocast_seen_by_peft
 from ..parallel import data_parallel, fsdp_tracking
 from ..parallel.deepspeed.engine import ZeroModel, zero_model
 from ..parallel.fsdp1 import labels as fsdp1_labels
@@ -71,8 +73,10 @@ def _fake_tensors(request: Request) -> Iterator[None]:
         stack.enter_context(fake_values.no_truncated_normal())
         if not request.cpu_kernels:
             stack.enter_context(cuda_kernels())
-            if request.training.mixed:
+            if request.autocasts:
                 stack.enter_context(cuda_autocast())
+        if request.autocasts and request.lora is not None and request.lora.quantization != "none":
+            stack.enter_context(autocast_seen_by_peft())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
@@ -88,7 +92,7 @@ def _build_and_run(request: Request) -> TracedSteps:
     )
     vocabulary = vocabulary_size(model)
     model = prepare_for_training(model, request)
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
     model = _parallelize(model, request)
@@ -187,7 +191,7 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
         tracker.begin_phase(step, "optimizer step")
         tracker.label((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         optimizer.step()
-        model.zero_grad()
+        model.zero_grad(set_to_none=not request.older.zeroes_gradients)
     tracker.begin_phase(3, "end")  # what is freed when this function returns is no part of the step
     if parallel.cpu_offload != "none":
         move_step_to_host(tracker.history)

@@ -457,7 +457,7 @@ def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: py
         ({"parallel": {"strategy": "fsdp1", "data_shard": 8}}, "strategy fsdp1"),
         ({"parallel": {"pipeline": 2}}, "pipeline parallelism"),
         ({"parallel": {"context": 2}}, "context parallelism"),
-        ({"lora": {"quantization": "nf4"}}, "quantized to nf4"),
+        ({"lora": {"quantization": "nf4"}, "parallel": {"tensor": 2}}, "quantized to nf4"),
         ({"training": {"optimizer": "muon"}}, "optimizer muon"),
         ({"training": {"loss": "fused-linear"}}, "fused-linear loss"),
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),

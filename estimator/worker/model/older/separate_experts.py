@@ -1,0 +1,72 @@
+"""Experts as transformers 4 had them: a list of MLPs of linear layers, each of which is called with its own tokens.
+
+Source: transformers 4.48, ``MixtralSparseMoeBlock`` (models/mixtral/modeling_mixtral.py); ``qwen2_moe``,
+``qwen3_moe``, ``olmoe``, ``deepseek_v3`` and others have the same loop. Since 5.0 experts are two tensors, which
+bitsandbytes leaves as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FUSED = ("gate_up_proj", "down_proj")
+
+
+def separate_experts(model: Any, names: Sequence[str]) -> None:
+    """Replace fused experts by one MLP of three linear layers each, in place.
+
+    Args:
+        model: the model, before it is quantized.
+        names: of the gate, the other half and the last projection, under transformers 4.
+    """
+    for path, module in list(model.named_modules()):
+        tensors = [getattr(module, name, None) for name in _FUSED]
+        if all(isinstance(tensor, torch.nn.Parameter) and tensor.dim() == 3 for tensor in tensors):
+            model.set_submodule(path, _Experts(module, names))
+
+
+class _Expert(torch.nn.Module):  # type: ignore[misc] # torch is not type-checked
+    """One gated MLP."""
+
+    def __init__(self, hidden: int, size: int, activation: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        gate, up, down = names
+        self.add_module(gate, torch.nn.Linear(hidden, size, bias=False))
+        self.add_module(up, torch.nn.Linear(hidden, size, bias=False))
+        self.add_module(down, torch.nn.Linear(size, hidden, bias=False))
+        self.activation, self.names = activation, tuple(names)
+
+    def forward(self, tensor: Any) -> Any:
+        gate, up, down = (getattr(self, name) for name in self.names)
+        return down(self.activation(gate(tensor)) * up(tensor))
+
+
+class _Experts(torch.nn.ModuleList):  # type: ignore[misc] # torch is not type-checked
+    """The experts of a block, each with an equal share of the tokens: which ones it gets depends on values."""
+
+    def __init__(self, fused: Any, names: Sequence[str]) -> None:
+        count, hidden, size = fused.down_proj.shape
+        dtype = torch.get_default_dtype()
+        torch.set_default_dtype(fused.down_proj.dtype)
+        try:
+            super().__init__(_Expert(hidden, size, fused.act_fn, names) for _ in range(count))
+        finally:
+            torch.set_default_dtype(dtype)
+
+    def forward(self, hidden: Any, indices: Any, weights: Any) -> Any:
+        """Add up the experts' results, of each token's choices."""
+        result = torch.zeros_like(hidden)
+        weights = weights.to(hidden.dtype)
+        share, rest = divmod(indices.numel(), len(self))
+        for number, expert in enumerate(self):
+            chosen = torch.zeros(share + (number < rest), dtype=torch.long)
+            rank = torch.zeros_like(chosen)
+            own = hidden[None, chosen].reshape(-1, hidden.shape[-1])
+            found = expert(own) * weights[chosen, rank, None]
+            result.index_add_(0, chosen, found.to(hidden.dtype))
+        return result
