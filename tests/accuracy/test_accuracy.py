@@ -16,7 +16,7 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.model.read_architecture import read_architecture
 
-AWAITED = re.compile(r"F\d\d[ad]|P103|P11[0-3578]|P147|P149")
+AWAITED = re.compile(r"F\d\d[ad]|P103|P11[0-3578]|P147|P149|P07[34]|P153")
 """Rows whose mechanisms are not in the estimate yet."""
 ACCURACY_LIMITS = {  # maximum median error, maximum share under by more than 5 %, minimum share in range
     "allocated": (0.01, 0.0, 0.85),
