@@ -85,7 +85,7 @@ def trace_job(
             f"the job's software takes another step than torch {interpreter.torch} and transformers "
             f"{interpreter.transformers} of {interpreter.path}; method exact has rules"
         )
-    request = _request(job, model, allocator_conf)
+    request = trace_request(job, model, allocator_conf)
     file = cache_file("traces", _cache_key(request, interpreter))
     try:
         return cached_request(interpreter, request, Trace, file=file, version=_CACHE_VERSION, timeout=timeout)
@@ -93,7 +93,8 @@ def trace_job(
         raise CannotTellError(f"{error.message}{hint}") from None
 
 
-def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict[str, Any]:
+def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = None) -> dict[str, Any]:
+    """Return the worker's request for the trace of a job."""
     tables = job_to_mapping(job)
     return {
         "op": "trace",

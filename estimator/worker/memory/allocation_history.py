@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+BLOCK_BYTES = 512
+"""CUDA's allocator rounds sizes up to whole blocks."""
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
 
 
@@ -14,6 +16,8 @@ class StorageRecord:
     number: int
     size: int
     """Bytes, in whole blocks of the allocator."""
+    nbytes: int
+    """Bytes asked for."""
     shape: tuple[int, ...]
     dtype: str
     module: str
@@ -66,3 +70,37 @@ def phase_spans(history: AllocationHistory) -> list[PhaseSpan]:
     ends = [phase.start for phase in history.phases[1:]] + [len(history.events)]
     pairs = zip(history.phases, ends)  # noqa: B905 - not in Python 3.9
     return [PhaseSpan(phase.step, phase.name, phase.start, end) for phase, end in pairs]
+
+
+def block_bytes(nbytes: int) -> int:
+    """Return a size in whole blocks of the allocator."""
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def settled(history: AllocationHistory) -> AllocationHistory:
+    """Return the history until the phase ``end``, with releases that follow each other in the order of allocation.
+
+    Nothing that happens after the end is part of a step. The order of releases without an allocation between them does
+    not matter to the allocator, and may be that of a hash table (autocast's cache) or of nested deallocators.
+    """
+    end = next((phase.start for phase in history.phases if phase.name == "end"), len(history.events))
+    returns = [each for each in history.returns if each[0] <= end]
+    starts = sorted(
+        {at for at in (*(phase.start for phase in history.phases), *(at for at, _ in returns), end) if at <= end}
+    )
+    events: list[int] = []
+    released: list[int] = []
+    before = 0
+    for start in starts:
+        for event in history.events[before:start]:
+            if event < 0:
+                released.append(event)
+                continue
+            if released:
+                events += sorted(released, reverse=True)
+                released.clear()
+            events.append(event)
+        events += sorted(released, reverse=True)
+        released.clear()
+        before = start
+    return AllocationHistory(history.records, events, history.phases, returns)

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .allocation_history import AllocationHistory, Phase, StorageRecord
+from .allocation_history import AllocationHistory, Phase, StorageRecord, block_bytes
 from .stream_order import StreamOrder
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ PRECEDENCE = {
     )
 }
 """Order in which components claim a storage; the lowest rank wins."""
-BLOCK_BYTES = 512
-"""CUDA's allocator rounds sizes up to whole blocks."""
 CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
+DEVICE = torch.ops.prim.device.default
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
@@ -62,9 +61,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._unlabelled: list[StorageRecord] = []
         """Records of this forward pass, or of this recomputation, that may turn out to be activations."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from wrapping each call of the mode for ``torch.compile``, which is not traced."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind is not FakeTensor for kind in types):
             return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
+        if func is DEVICE:  # two of three calls: answered here, they need not reach the fake mode
+            return args[0].fake_device
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0].add_(args[1])
         result = func(*args, **(kwargs or {}))
@@ -231,10 +237,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._allocate(storage, shape, str(tensor.dtype).replace("torch.", ""), component)
 
     def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
-        key, history = storage._cdata, self.history
+        key, history, nbytes = storage._cdata, self.history, storage.nbytes()
         record = StorageRecord(
             number=len(history.records),
-            size=-(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES,
+            size=block_bytes(nbytes),
+            nbytes=nbytes,
             shape=shape,
             dtype=dtype,
             module=self._modules[-1] if self._modules else self._backward_module,

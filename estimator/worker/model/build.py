@@ -54,6 +54,14 @@ def build_model(
         return _from_transformers(fields, task, attention)
 
 
+def import_model_code(fields: dict[str, Any], task: str) -> None:
+    """Import the module of the model's class, which transformers does when it is first used."""
+    with contextlib.suppress(Exception):  # building the model gives the reason
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        auto_class(task)._model_mapping[CONFIG_MAPPING[fields["model_type"]]]
+
+
 def prepare_for_training(model: Any, request: Request) -> Any:
     """Return the model as a training script prepares it: adapters, checkpointing, no inference cache."""
     config: Any = getattr(model, "config", None)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..memory.reserved_memory import pack_allocations, replay_reserved
 from ..memory.summary import allocator_events, summarize
@@ -30,6 +30,12 @@ from ..request.protocol import library_versions
 from ..request.request import read_request
 from ..step.supported_jobs import check_supported
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..request.request import Request
+    from ..step.training_steps import TracedSteps
+
 
 def trace(message: dict[str, Any]) -> dict[str, Any]:
     """Return the memory of the second of two training steps."""
@@ -37,11 +43,8 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     request = read_request(message)
     try:
         check_supported(request)
-        from ..step.training_steps import trace_steps
-
-        gc.collect()  # frees what an earlier request left; every trace starts with the same state of the collector
-        gc.freeze()  # collections during the trace need not scan the libraries' objects
-        traced = trace_steps(request)
+        trace_layers = _import_libraries(request)
+        traced = trace_layers(request)
     except UnsupportedError as reason:
         return {"unsupported": str(reason)}
     summary = summarize(traced.history)
@@ -56,3 +59,17 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         "versions": library_versions(),
         "seconds": round(time.monotonic() - start, 3),
     }
+
+
+def _import_libraries(request: Request) -> Callable[[Request], TracedSteps]:
+    """Import what the trace needs, and return its function; every trace starts with the same state of the collector."""
+    if gc.get_freeze_count():
+        gc.collect()  # frees what an earlier request left
+    gc.disable()  # nothing that is imported becomes garbage
+    from ..model.build import import_model_code
+    from ..repetition.repeated_trace import trace_layers
+
+    import_model_code(request.config, request.task)
+    gc.freeze()  # collections during the trace need not scan the libraries' objects
+    gc.enable()
+    return trace_layers

@@ -7,6 +7,7 @@ answered with ``{"id": ..., "error": "one sentence"}``.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import platform
@@ -42,6 +43,7 @@ def serve_requests(operations: dict[str, Operation]) -> None:
         if line.strip():
             answers.write(json.dumps(answer_request(operations, line)) + "\n")
             answers.flush()
+            gc.enable()
 
 
 def answer_request(operations: dict[str, Operation], line: str) -> dict[str, Any]:

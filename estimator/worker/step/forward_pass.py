@@ -67,6 +67,11 @@ def autocast_dtype(request: Request) -> torch.dtype | None:
     return SIXTEEN_BIT_DTYPES[request.training.precision.partition("-")[0]] if request.autocasts else None
 
 
+def weights_dtype(request: Request) -> torch.dtype:
+    """Return the dtype in which the model's weights are created."""
+    return SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32)
+
+
 def _autocast(request: Request) -> Any:
     dtype = autocast_dtype(request)
     return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)

@@ -7,9 +7,9 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..memory.allocation_history import settled
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
 from ..model.build import build_model, prepare_for_training, vocabulary_size
@@ -25,7 +25,7 @@ from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import FLASH_NAME, cuda_kernels, register_flash_attention
-from .forward_pass import DATA_DEPENDENT_ERRORS, SIXTEEN_BIT_DTYPES, autocast_dtype, run_inference, training_loss
+from .forward_pass import DATA_DEPENDENT_ERRORS, autocast_dtype, run_inference, training_loss, weights_dtype
 from .optimizer_step import OptimizerStep, move_step_to_host
 
 if TYPE_CHECKING:
@@ -45,13 +45,17 @@ class TracedSteps:
     history: AllocationHistory
     parameters: int
     trainable: int
+    gradients: int
+    """Tensors that train."""
 
 
-def trace_steps(request: Request) -> TracedSteps:
+def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
     """Run the job's steps and record every allocation.
 
     Args:
         request: a job that ``check_supported`` accepts.
+        whole: the model of which the request's has some layers only; None: the request's is whole. What a strategy
+            allocates for all layers at once is allocated for this one.
 
     Raises:
         UnsupportedError: the trace does not cover the model.
@@ -60,7 +64,7 @@ def trace_steps(request: Request) -> TracedSteps:
     try:
         with warnings.catch_warnings(), fake_process_group(request.parallel.world_size), _fake_tensors(request):
             warnings.simplefilter("ignore")
-            return _build_and_run(request)
+            return _build_and_run(request, whole)
     except DATA_DEPENDENT_ERRORS as error:
         raise UnsupportedError(f"the model depends on the values of its tensors ({error.func})") from None
 
@@ -81,13 +85,13 @@ def _fake_tensors(request: Request) -> Iterator[None]:
         yield
 
 
-def _build_and_run(request: Request) -> TracedSteps:
+def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     inference = request.training.mode == "inference"
     model = build_model(
         request.config,
         request.task,
         attention=_attention_implementation(request),
-        dtype=SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32),
+        dtype=weights_dtype(request),
         code=request.code,
     )
     vocabulary = vocabulary_size(model)
@@ -96,7 +100,7 @@ def _build_and_run(request: Request) -> TracedSteps:
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
     model = _parallelize(model, request)
-    zero = zero_model(model, request, SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32))
+    zero = zero_model(model, request, weights_dtype(request))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
         {size for size in (vocabulary, -(-vocabulary // request.parallel.tensor)) if size},
@@ -108,12 +112,13 @@ def _build_and_run(request: Request) -> TracedSteps:
         if inference:
             run_inference(model, request, tracker)
         else:
-            _train(model, request, tracker, zero)
-        history = tracker.history
+            _train(model, request, tracker, zero, whole or model)
+        history = settled(tracker.history)
     return TracedSteps(
         history=history,
         parameters=sum(size for size, _ in sizes),
         trainable=0 if inference else sum(size for size, trained in sizes if trained),
+        gradients=0 if inference else sum(trained for _, trained in sizes),
     )
 
 
@@ -175,7 +180,7 @@ def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker, z
         tracker.mark_on_host(weights)
 
 
-def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None) -> None:
+def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None, whole: Any) -> None:
     parallel = request.parallel
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name, parameter in trained:
@@ -184,7 +189,7 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
         )
     tracker.begin_phase(1, "wrapping")
     replicated = parallel.data_replicate > 1 and not parallel.sharded and zero is None
-    buckets = data_parallel.allocate_ddp_buckets(model, tracker) if replicated else []
+    buckets = data_parallel.allocate_ddp_buckets(whole, tracker) if replicated else []
     optimizer = _make_optimizer(request, trained, tracker, zero)
     for step in (1, 2):
         _accumulate_gradients(model, request, tracker, optimizer, step)

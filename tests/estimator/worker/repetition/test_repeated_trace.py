@@ -1,0 +1,82 @@
+"""The trace from a few layers compared with the trace of all of them: equal in every event."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from job_matrix import CELLS
+
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.trace.traced_step import trace_request
+from vramtop.estimator.worker.repetition.repeated_trace import trace_repeated
+from vramtop.estimator.worker.request.errors import RefusedError, UnsupportedError
+from vramtop.estimator.worker.request.request import Request, read_request
+from vramtop.estimator.worker.step.supported_jobs import check_supported
+from vramtop.estimator.worker.step.training_steps import TracedSteps, trace_steps
+
+DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+QUICK = {"llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
+"""Cells that every test run includes, with numbers of layers."""
+SLOW_DEPTH = 33
+NOT_REPEATED = ("one unit",)
+"""Words of cells of which all layers are traced: their units grow with every layer."""
+LLAMA = CELLS["llama, bf16"].model.config or {}
+
+
+def deep_request(name: str, layers: int) -> Request:
+    job = CELLS[name]
+    request = read_request(trace_request(job, resolve_model(job.model)))
+    return replace(request, config=request.config | {key: layers for key in DEPTH_FIELDS if key in request.config})
+
+
+def request_of(config: dict[str, Any], **tables: Any) -> Request:
+    job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
+    return read_request(trace_request(job, resolve_model(job.model)))
+
+
+def plain(traced: TracedSteps) -> dict[str, Any]:
+    history = traced.history
+    return {
+        "counts": (traced.parameters, traced.trainable, traced.gradients),
+        "records": [vars(record) for record in history.records],
+        "events": history.events,
+        "phases": [vars(phase) for phase in history.phases],
+    }
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_repeated_layers_give_the_full_trace(name: str) -> None:
+    request = deep_request(name, QUICK[name])
+    repeated = trace_repeated(request)
+    assert repeated is not None
+    assert plain(repeated) == plain(trace_steps(request))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CELLS))
+def test_repeated_layers_give_the_full_trace_over_the_matrix(name: str) -> None:
+    request = deep_request(name, SLOW_DEPTH)
+    try:
+        check_supported(request)
+        full = trace_steps(request)
+    except (UnsupportedError, RefusedError) as reason:
+        pytest.skip(str(reason))
+    repeated = trace_repeated(request)
+    if any(word in name for word in NOT_REPEATED):
+        assert repeated is None
+    else:
+        assert repeated is not None
+        assert plain(repeated) == plain(full)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tables"),
+    [
+        pytest.param({"num_hidden_layers": 8}, {}, id="few layers"),
+        pytest.param({}, {"training": {"trainable": [r"layers\.1\.", r"layers\.15\."]}}, id="single layers train"),
+        pytest.param({}, {"lora": {"rank": 8, "targets": ["3.self_attn.q_proj"]}}, id="single layers have adapters"),
+    ],
+)
+def test_layers_that_differ_are_traced_one_by_one(changes: dict[str, Any], tables: dict[str, Any]) -> None:
+    assert trace_repeated(request_of(LLAMA | {"num_hidden_layers": 16} | changes, **tables)) is None
