@@ -12,6 +12,7 @@ from .common import CannotTellError, InputError, VramtopError
 from .formula import host_need
 from .formula.beside import HeldModel, with_other_models, with_saving_phase
 from .formula.closed_form import closed_form
+from .formula.reserved import with_varying_lengths
 from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
 from .model import (
@@ -67,6 +68,7 @@ def estimate(
     arch = _architecture(job, model)
     if job.is_served and method == "traced":
         raise CannotTellError(f"{job.engine_name}'s own model code is not traced; method formula has rules for it")
+    variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     remarks: list[str] = []
     if method in ("auto", "traced") and not job.is_served:
         if progress:
@@ -86,18 +88,18 @@ def estimate(
             traced = with_other_models(
                 replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
             )
-            return widen_for_uncertainty(traced)
+            return widen_for_uncertainty(with_varying_lengths(traced, arch, gpu, conf))
         except CannotTellError as error:
             if method == "traced":
                 raise
             if isinstance(arch, CannotTellError) and model.source != "code":
                 raise CannotTellError(f"{arch.message} ({error.message})") from None
             remarks.append(f"The step was not traced: {error.message}.")
-    variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     if conf and conf.strip():
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = with_other_models(budget, _held_models(job, arch, environ))
+    budget = with_varying_lengths(budget, arch, gpu, conf)
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
@@ -119,18 +121,7 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        return self._budget(changed, replayed=True)
-
-    def rough(self, changed: Job) -> Budget:
-        """Return the same in a hundredth of the time, with a guess of what the allocator keeps: for searches.
-
-        Raises:
-            InputError: the job or its sharding is invalid.
-        """
-        return self._budget(changed, replayed=False)
-
-    def _budget(self, changed: Job, *, replayed: bool) -> Budget:
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, replayed=replayed)
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False)
         return widen_for_uncertainty(with_other_models(budget, self._held(changed)))
 
     def _held(self, changed: Job) -> tuple[HeldModel, ...]:

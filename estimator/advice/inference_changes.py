@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ..job import Inference, ResolvedJob
 from .change import Change, ChangeRule, Proposal, shorter_sequences
+from .device_map_changes import partly_in_cpu_ram, placed_on_more_gpus
 
 _UTILIZATIONS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
@@ -53,7 +54,8 @@ def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
 
 def _more_tensor_ranks(job: ResolvedJob, gpus: int) -> Iterator[Change]:
     """Yield tensor parallelism over twice as many GPUs, if there are that many."""
-    if job.framework.tensor_parallel_plan and 2 * job.parallel.world_size <= gpus:
+    placed = job.job.parallel.device_map is not None
+    if job.framework.tensor_parallel_plan and not placed and 2 * job.parallel.world_size <= gpus:
         yield Change(
             kind="sharding",
             changes={"parallel.tensor": 2 * job.parallel.tensor},
@@ -76,6 +78,8 @@ INFERENCE_CHANGES: tuple[Proposal, ...] = (
     ),
     _fewer_sequences(slowdown=0.3),
     _more_tensor_ranks,
+    placed_on_more_gpus,
+    partly_in_cpu_ram,
     shorter_sequences,
 )
 """For models that transformers runs."""

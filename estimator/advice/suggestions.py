@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ..budget import Budget
 from ..common import CannotTellError, VramtopError
+from ..common.rough_estimates import rough_estimates
 from ..job import Job, with_changes
 from .change import HOST_LOADING, Change
 from .change_table import candidate_changes
@@ -61,7 +62,6 @@ def suggest(
     *,
     gpus: int = 1,
     most: int = 6,
-    rough: Estimate | None = None,
 ) -> tuple[Suggestion, ...]:
     """Return changes that make the job fit, the cheapest first, then those that make it tight.
 
@@ -77,19 +77,17 @@ def suggest(
         judge: returns the verdict on a budget.
         gpus: number of GPUs that there are, for sharding the job further.
         most: maximum number of suggestions.
-        rough: a faster estimate with which combinations are found; what is returned has the figures of ``estimate``.
     """
     search = _Search(job, current, calibrated(job, current, estimate), judge)
-    combining = _Search(job, current, calibrated(job, current, rough), judge) if rough else search
     changes = candidate_changes(job, gpus=gpus)
     singles = list(_smallest_per_kind(search.estimates((change,) for change in changes)))
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
-    combined = _search_combinations(combining, changes, singles, most)
+    with rough_estimates():
+        combining = _Search(job, current, calibrated(job, current, estimate), judge)
+        combined = _search_combinations(combining, changes, singles, most)
     ranked = _ranked(_without_redundant(_without_repetitions([*singles, *combined])))
-    if rough is not None:
-        ranked = _settled(search, ranked, most)
-    return tuple(ranked[:most])
+    return tuple(_settled(search, ranked, most)[:most])
 
 
 def _settled(search: "_Search", ranked: Sequence[Suggestion], most: int) -> list[Suggestion]:

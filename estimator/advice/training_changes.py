@@ -10,6 +10,7 @@ from typing import Any
 
 from ..job import ResolvedJob
 from .change import HOST_LOADING, Change, ChangeRule, Proposal, shorter_sequences
+from .device_map_changes import placed_on_more_gpus
 
 _FORWARD_SHARE = 1 / 3
 """Share of a forward pass in a training step: backward takes two matrix products for each one of forward."""
@@ -49,8 +50,8 @@ def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
 def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
     """Yield sharding over two, four, ... times as many GPUs, with the same global batch if possible."""
     parallel, training = job.parallel, job.training
-    if job.strategy.buckets and parallel.data_replicate > 1:
-        return  # these are sharded first
+    if (job.strategy.buckets and parallel.data_replicate > 1) or job.job.parallel.device_map is not None:
+        return  # the former are sharded first
     strategy = parallel.strategy if job.strategy.zero_stage else "fsdp2"
     factor = 2
     while parallel.world_size * factor <= gpus:
@@ -271,6 +272,7 @@ TRAINING_CHANGES: tuple[Proposal, ...] = (
     *_CHECKPOINTING,
     _smaller_batches,
     *_SHARDING,
+    placed_on_more_gpus,
     *_OFFLOADING,
     *_PRECISION,
     *_ADAPTERS,

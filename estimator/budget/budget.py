@@ -95,6 +95,14 @@ class Peak:
     """Range of ``allocated_bytes``, as ``low_bytes`` and ``high_bytes`` are for the device; None: not known."""
     reserved_range: Span | None = None
     """Range of ``reserved_bytes``; None: not known."""
+    cache_bytes: int = 0
+    """What the allocator may keep beyond ``high_bytes`` where batches differ in length, and gives back before it fails:
+    NVML shows it, and whether the job fits does not depend on it."""
+
+    @property
+    def shown_high_bytes(self) -> int:
+        """Upper bound of what NVML shows: ``high_bytes``, and what the allocator need not keep."""
+        return self.high_bytes + self.cache_bytes
 
     @property
     def device_range(self) -> Span:

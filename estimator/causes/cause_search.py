@@ -6,12 +6,13 @@ estimate itself is off counts as one more cause.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
 from ..budget import Budget
 from ..common import MIB, VramtopError
+from ..common.rough_estimates import rough_estimates
 from ..job import Job, with_changes
 from .cause import COMMON, Cause
 from .extra_memory import Estimate
@@ -128,7 +129,9 @@ class CauseSearch:
             plausibility = a.plausibility * b.plausibility
             guesses.append((plausibility / (1 + (difference / (3 * self._spread())) ** 2), (a, b)))
         guesses.sort(key=lambda guess: -guess[0])
-        return self.weigh([pair for _, pair in guesses[:_MAX_PAIRS]])
+        with rough_estimates():
+            rough = replace(self, quick=self.estimate(self.job))
+            return rough.weigh([pair for _, pair in guesses[:_MAX_PAIRS]])
 
     def shorter_sequences(self) -> list[WeighedCauses]:
         """Return the sequence length that predicts the observation, if a shorter one does.

@@ -168,7 +168,7 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     label = "ran out of memory with" if observation.at_least else _MEASURE_LABELS[measure]
     figures = f"{label} {format_gib(observed)} GiB, expected {format_gib(expected)}"
     peak = budget.peak
-    inside = measure == "device" and peak.low_bytes <= observed <= peak.high_bytes
+    inside = measure == "device" and peak.low_bytes <= observed <= peak.shown_high_bytes
     why = next(_predictions(found), None)
     why = why or ("within the error of predictions" if inside else _unexplained(budget, estimate))
     return Divergence(sentence=f"{figures}; {why}", parts=(), explanations=found)

@@ -96,7 +96,7 @@ def explain(
 
 
 def _as_predicted(budget: Budget, observed: int, *, at_least: bool) -> bool:
-    return observed <= budget.peak.high_bytes and (at_least or observed >= budget.peak.low_bytes)
+    return observed <= budget.peak.shown_high_bytes and (at_least or observed >= budget.peak.low_bytes)
 
 
 def _explanations(near: Sequence[WeighedCauses], measure: Measure) -> Iterator[Explanation]:

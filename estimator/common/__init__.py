@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         require_threads as require_threads,
         start_thread as start_thread,
     )
+    from .rough_estimates import are_estimates_rough as are_estimates_rough
     from .secrets import (
         displayed as displayed,
         displayed_arguments as displayed_arguments,
@@ -63,6 +64,7 @@ else:
         __name__,
         {
             "cancellation": "CancelToken current_token",
+            "rough_estimates": "are_estimates_rough",
             "errors": "CancelledError CannotTellError InputError VramtopError",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"

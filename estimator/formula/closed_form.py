@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
-from ..common import format_gib
+from ..common import are_estimates_rough, format_gib
 from ..job import Gpu, Job
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
@@ -17,7 +17,7 @@ from .assumptions import assumptions, trained_assumptions, trained_warnings, war
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
-from .placement import plan_warnings, with_split_doubt
+from .placement import placement_assumptions, placement_warnings, plan_warnings, with_split_doubt
 from .plan import Plan, make_plan
 from .rank_memory import RankMemory, rank_memory
 from .serving import serving_budget
@@ -54,6 +54,7 @@ def closed_form(
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
+    replayed = replayed and not are_estimates_rough()
     if plan.job.is_served:
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
@@ -62,7 +63,7 @@ def closed_form(
         peak_with_range(rank, highest_phase(each), inventory, phases=each, replayed=replayed, conf=conf)
         for rank, each in zip(ranks, phases, strict=True)
     ]
-    about_job = (*trained_warnings(plan.job, plan.trained, inventory), *plan_warnings(plan)) if words else ()
+    about_job = _warnings(plan) if words else ()
     highest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
     peak = peaks[highest]
     if doubts:
@@ -78,12 +79,22 @@ def closed_form(
         phases=phases[highest],
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=(*assumptions(plan.job, arch, gpu), *trained_assumptions(plan.job, plan.trained)) if words else (),
+        assumptions=_assumptions(plan) if words else (),
         warnings=(*warnings(plan.job, arch, inventory), *about_job, *_vllm_warnings(ranks)) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
     )
+
+
+def _assumptions(plan: Plan) -> tuple[str, ...]:
+    about_trained = trained_assumptions(plan.job, plan.trained)
+    return (*assumptions(plan.job, plan.arch, plan.gpu), *about_trained, *placement_assumptions(plan))
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    about_trained = trained_warnings(plan.job, plan.trained, plan.inventory)
+    return (*about_trained, *plan_warnings(plan), *placement_warnings(plan))
 
 
 def _with_doubts(peak: Peak, plan: Plan) -> Peak:

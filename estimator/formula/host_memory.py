@@ -47,6 +47,8 @@ def host_need_of_plan(plan: Plan) -> HostNeed:
     job = plan.job
     loaded, mapped = _loading(plan)
     weights, gradients, optimizer = _offloaded(job, plan.distinct_stages)
+    if plan.placement is not None:
+        weights += sum(module.size for module in plan.placement.host)
     offloads = job.training.activation_offload and job.trains
     saved, once = saved_on_host(job, plan.distinct_stages) if job.trains else (0, True)
     return HostNeed(
@@ -71,7 +73,8 @@ def _loading(plan: Plan) -> tuple[int, int]:
     stored = 4 if dtype == "float32" else 2
     mapped = stored * plan.inventory.parameters
     same = job.widths.weight == stored and (not job.precision.half_weights or dtype in (None, job.precision.dtype))
-    if same or job.quantization or not job.framework.casts_while_loading or job.partitions_weights:
+    directly = plan.placement is not None  # each tensor goes to its device as it is read
+    if same or directly or job.quantization or not job.framework.casts_while_loading or job.partitions_weights:
         return 0, mapped
     return max(stage.base_elements for stage in plan.distinct_stages) * job.widths.weight, mapped
 

@@ -96,7 +96,8 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
 def _inference(rank: RankMemory) -> Iterator[_Moment]:
     yield _moment(
         activations=rank.kv_cache + rank.saved.layer_bytes // 2,
-        logits=rank.loss.forward_bytes,
+        logits=max(rank.loss.forward_bytes, rank.returned_logits),
+        temporary=rank.stage.passing_bytes,
         communication=max(rank.buffers.forward, rank.buffers.head_forward),
     )
 
@@ -124,7 +125,7 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
     yield _moment(
         gradients=rank.accumulated_gradients,
         activations=activations,
-        logits=rank.loss.forward_bytes,
+        logits=max(rank.loss.forward_bytes, rank.returned_logits),
         temporary=kept + rank.head_casts,
         communication=buffers.head_forward,
     )

@@ -4,7 +4,8 @@ from msgspec import Struct
 
 from ..job import Generation, Gpu, Job, ResolvedJob, generation_of, resolve_job
 from ..job.rules import Optimizer
-from ..model import Architecture, Inventory, Stage, TrainedParameters, model_trained_parameters, stages
+from ..model import Architecture, Inventory, QuantizedLayers, Stage, TrainedParameters, model_trained_parameters, stages
+from ..model.placement import Placement, place
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -15,6 +16,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     inventory: Inventory
     stages: tuple[Stage, ...]
     """Parameters of a rank of each pipeline stage; stages that are alike are one object."""
+    placement: Placement | None
+    """Where modules are; None: the job has no device map."""
     trained: TrainedParameters | None
     """Which of the model's own parameters train; None: the job does not say, so all or the adapters."""
     gpu: Gpu | None
@@ -42,12 +45,24 @@ def make_plan(
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     resolved = resolve_job(job, optimizer=optimizer, experts=arch.moe_layers > 0)
+    placement = _placement(resolved, inventory, gpu)
     return Plan(
         job=resolved,
         arch=arch,
         inventory=inventory,
-        stages=stages(resolved, inventory),
+        stages=stages(resolved, inventory, placement),
+        placement=placement,
         trained=model_trained_parameters(resolved, inventory),
         gpu=gpu,
         generation=generation_of(gpu),
     )
+
+
+def _placement(job: ResolvedJob, inventory: Inventory, gpu: Gpu | None) -> Placement | None:
+    """Return where a device map places modules: it may fill all of a GPU but the CUDA context that asking takes."""
+    if job.job.parallel.device_map is None:
+        return None
+    free = None if gpu is None else gpu.total_bytes - generation_of(gpu).context_bytes
+    quantized, width = QuantizedLayers.of(job, inventory), job.widths.weight
+    sizes = (quantized.stored_bytes(group, group.elements) or width * group.elements for group in inventory.groups)
+    return place(job, inventory, tuple(sizes), gpu_bytes=free)

@@ -109,6 +109,14 @@ class RankMemory:
         return max(0, round(self.stage.elements() * job.widths.compute) - self.states.weights)
 
     @property
+    def returned_logits(self) -> int:
+        """Logits that a device map's hook copies back to the GPU of the input (``AlignDevicesHook``, accelerate)."""
+        job, stage = self.job, self.stage
+        if job.job.parallel.device_map is None or not stage.first or stage.last or job.training.loss != "full":
+            return 0
+        return job.scored_tokens * self.vocabulary * (4 if job.widths.mixed else job.widths.compute)
+
+    @property
     def blocks_backward(self) -> int:
         """Blocks that run backward: those from the first one that trains on."""
         order = self.saved.order

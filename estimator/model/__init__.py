@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         search_models as search_models,
     )
     from .lora import (
+        QuantizedLayers as QuantizedLayers,
         adapter_elements as adapter_elements,
         adapter_groups as adapter_groups,
         unmatched_targets as unmatched_targets,
@@ -60,7 +61,7 @@ else:
             "find_config": (
                 "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel search_models"
             ),
-            "lora": "adapter_elements adapter_groups unmatched_targets",
+            "lora": "adapter_elements adapter_groups QuantizedLayers unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",

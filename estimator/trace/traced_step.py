@@ -17,6 +17,7 @@ from ..model.families import family_of
 from .allocator_report import ReservedMemory
 from .exact_optimizer import own_code
 from .interpreters import Interpreter, choose_interpreter
+from .traced_loop import loop_request
 from .worker_cache import cache_file, cached_request
 from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
 
@@ -110,6 +111,7 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
         "checkpoints_units": resolve_job(job).checkpoints_units,
         "zero": tables.get("zero"),
         "rollout": tables.get("rollout"),
+        "loop": loop_request(job, str(model.config.get("model_type"))),
         "code": _user_code(job, model),
         "allocator": {"conf": allocator_conf},
     }

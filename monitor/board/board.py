@@ -108,7 +108,7 @@ class GpuRow:
     @property
     def high_bytes(self) -> int | None:
         """Upper bound of ``expected_bytes``."""
-        return self._sum(lambda budget: budget.peak.high_bytes)
+        return self._sum(lambda budget: budget.peak.shown_high_bytes)
 
     @property
     def components(self) -> Components | None:

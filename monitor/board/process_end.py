@@ -64,7 +64,7 @@ def process_end(
 
 def peak_sentence(peak: PeakUsage | None, budget: Budget) -> str:
     """Return the peak memory of a process beside the peak that its budget predicts."""
-    span = f"the budget predicts {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.high_bytes)}"
+    span = f"the budget predicts {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.shown_high_bytes)}"
     if peak is None:
         return f"its memory was never known ({span})"
     return f"held at most {format_gib(peak.size_bytes)} GiB; {span}"

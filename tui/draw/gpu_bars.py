@@ -78,7 +78,7 @@ def beyond_budget_bytes(row: ProcessRow) -> int:
     """Return what the process holds beyond the upper bound of its budget; 0 if that is a guess, or not known."""
     if row.budget is None or row.comparison is None or row.comparison.status == "incomplete":
         return 0
-    beyond = (row.process.used_bytes or 0) - row.budget.peak.high_bytes
+    beyond = (row.process.used_bytes or 0) - row.budget.peak.shown_high_bytes
     return beyond if beyond >= UNSEEN_BYTES else 0
 
 

@@ -193,6 +193,8 @@ def _job_line(budget: Budget) -> str:
         sizes = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "context": parallel.context}
         kinds = [parallel.strategy] if parallel.strategy != "none" else []
         kinds += [f"{kind} {size}" for kind, size in sizes.items() if size > 1]
+        if parallel.device_map is not None:
+            kinds = [f"device map {parallel.device_map if isinstance(parallel.device_map, str) else 'of its own'}"]
         split = "split" if job.is_served or not kinds else " x ".join(kinds)
         parts.append(f"{split} over {parallel.world_size:,} GPUs, each")
     return ", ".join(parts)

@@ -222,7 +222,7 @@ def _fused_linear_loss(job: ResolvedJob, logits: _Logits) -> LossBytes:
     """
     c, hidden = logits.compute_width, logits.compute_width * logits.hidden_elements
     if job.framework.backward_fused_loss:  # everything that is as large as the head or its input is made in backward
-        return LossBytes(forward_bytes=hidden, backward_bytes=2 * hidden + logits.head_bytes)
+        return LossBytes(forward_bytes=0, backward_bytes=hidden + logits.head_bytes)
     chunk = min(logits.elements, logits.hidden_elements)
     if job.versions.adds_head_gradient_in_fp32:
         added = logits.head_bytes // c * (c + 4) if c != 4 else logits.head_bytes

@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .placed_words import (
+        placement_assumptions as placement_assumptions,
+        placement_warnings as placement_warnings,
+    )
     from .split_doubt import plan_warnings as plan_warnings, with_split_doubt as with_split_doubt
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"split_doubt": "plan_warnings with_split_doubt"})
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "placed_words": "placement_assumptions placement_warnings",
+            "split_doubt": "plan_warnings with_split_doubt",
+        },
+    )

@@ -30,16 +30,20 @@ class TrainingRun:
 
     def __init__(self, rank: RankMemory, machine: Machine) -> None:
         self.machine = machine
-        self._rank = rank
         self._parameters = stored_parameters(rank.job, rank.stage)
         self._layers = rank.stage.layers
         self._recomputes = rank.job.recomputes or rank.job.training.activation_offload
-        self._plain, self._graph = _programs(rank)
-        self._tail = _tail(rank) if rank.stage.last else None
+        self.take_batches_of(rank)
         self._gradients: list[int] = []
         self._states: list[int] = []
         self._base = SLOTS
         self._communication = _communication(rank)(machine, rank, self._parameters)
+
+    def take_batches_of(self, rank: RankMemory) -> None:
+        """Take steps on batches of another size: those of a rank that differs in nothing else."""
+        self._rank = rank
+        self._plain, self._graph = _programs(rank)
+        self._tail = _tail(rank) if rank.stage.last else None
 
     def load(self) -> None:
         """Load the weights."""
@@ -162,10 +166,11 @@ class TrainingRun:
             machine.release(reversed(copied))
             return
         largest = max((p.elements for p in trained), default=1)
+        tensors = max(1, round(rank.states.step / (4 * largest)))  # fp32 ones like the parameter
         for parameter in trained:
-            size = rank.states.step * parameter.elements / largest
+            size = rank.states.step * parameter.elements / largest / tensors
             if size >= SMALLEST_BYTES:
-                machine.passing(size)
+                machine.release(machine.take_all([size] * tensors))
 
 
 def _communication(rank: RankMemory) -> type[Communication]:
@@ -214,10 +219,6 @@ def _kinds(rank: RankMemory) -> Sequence[Kind]:
 
 
 def _tail(rank: RankMemory) -> BlockProgram:
-    job, arch = rank.job, rank.arch
-    context = layer_context(job, arch, rank.stage)
-    ranks = job.parallel.tensor if job.framework.splits_logits else 1
-    logits = -(-job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
+    job = rank.job
     width = job.widths.compute if job.strategy.fsdp2 and job.shards.weights > 1 else job.widths.gradient
-    saved = rank.saved.outside_blocks_bytes
-    return record_tail(context, rank.stage, rank.loss, logits=logits, gradient_width=width, saved_bytes=saved)
+    return record_tail(rank, layer_context(job, rank.arch, rank.stage), gradient_width=width)

@@ -2,31 +2,30 @@
 
 from ...model import Stage
 from ..activations import LayerContext, LossBytes
+from ..rank_memory import RankMemory
 from .block import GRADIENT, INPUT, BlockProgram
 from .linear import Weight, Writer, linear, norm
 from .recorder import SMALLEST_BYTES, Recorder, Tensor
 
 
-def record_tail(
-    context: LayerContext, stage: Stage, loss: LossBytes, *, logits: int, gradient_width: int, saved_bytes: float
-) -> BlockProgram:
+def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int) -> BlockProgram:
     """Return the programs of the final norm, the head and the loss.
 
     Args:
+        rank: of the last stage.
         context: of the blocks.
-        stage: the stage.
-        loss: bytes of the logits and the loss.
-        logits: elements of the logits on this rank; 0: the model has no head over a vocabulary.
         gradient_width: bytes per element of the gradients that its backward pass computes.
-        saved_bytes: what everything outside of the blocks saves by the closed form.
     """
+    stage, loss = rank.stage, rank.loss
     rec = Recorder(3)
     w = Writer(rec=rec, context=context, gradient_width=gradient_width)
     arch = context.arch
     residual = context.widths.residual * arch.hidden * w.tokens / context.residual_ranks
     x = Tensor(INPUT, max(SMALLEST_BYTES, round(residual)))
     y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0)
-    weight = _head_weight(stage)
+    weight = _head_weight(stage, tied=rank.tied)
+    ranks = rank.job.parallel.tensor if rank.job.framework.splits_logits else 1
+    logits = -(-rank.job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
     logits = min(logits, loss.forward_bytes // w.compute)  # a loss that takes parts of them never has them all
     output, head_back = linear(w, y, weight, arch.hidden, logits / max(1, w.tokens))
     rec.drop(y, x)
@@ -44,14 +43,14 @@ def record_tail(
         gradients=tuple(w.gradients),
         selected=frozenset(),
         casts=(),
-        saved_bytes=round(saved_bytes),
+        saved_bytes=rank.saved.outside_blocks_bytes,
         begins=begins,
     )
 
 
-def _head_weight(stage: Stage) -> Weight:
-    held = max((h for h in stage.head if h.group.linear and not h.adapter), key=lambda h: h.elements, default=None)
-    held = held or stage.token_embedding
+def _head_weight(stage: Stage, *, tied: bool) -> Weight:
+    own = (h for h in stage.head if h.group.linear and not h.adapter and not tied)
+    held = max(own, key=lambda h: h.elements, default=None) or stage.token_embedding
     if held is None:
         return Weight(elements=0, trained=False)
     return Weight(elements=held.largest_tensor, trained=stage.trains_head, quantized=held.quantized)
@@ -61,6 +60,8 @@ def _loss(w: Writer, output: Tensor, loss: LossBytes, logits: int):  # type: ign
     """Record the loss; return its backward pass, which gives the gradient of the logits."""
     rec, c = w.rec, w.compute
     low, wide = c * logits, 4 * logits
+    if loss.forward_bytes == 2 * low:  # computed in the compute type
+        wide = low
     if loss.forward_bytes == low + (2 * wide if low != wide else wide) and low:
         copy = rec.new(wide) if low != wide else output.keep()
         saved = rec.new(wide)

@@ -126,6 +126,10 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     transformer_engine: bool = False
     """TransformerEngine runs the linear layers, with a workspace of its own."""
 
+    # --- batches
+    pads_batches: bool = False
+    """By default it pads each batch to its longest sequence, so that lengths differ from step to step."""
+
     # --- the allocator
     allocator_conf: str | None = None
     """What its launch script sets ``PYTORCH_CUDA_ALLOC_CONF`` to; None: it leaves torch's defaults."""
@@ -164,6 +168,7 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
 _ROWS = (
     Framework(
         name="transformers",
+        pads_batches=True,  # data/data_collator.py, DataCollatorWithPadding
         libraries=("torch", "transformers"),
         training_libraries=("accelerate",),
         hub_weights=True,
@@ -212,6 +217,7 @@ _ROWS = (
     Framework(
         # torchtune 0.3 to 0.6: modules/attention.py, modules/transformer.py; full_finetune_* drop compile_loss' result
         name="torchtune",
+        pads_batches=True,  # data/_collate.py, padded_collate_sft; packed=False
         libraries=("torch", "torchtune"),
         hub_weights=True,
         repeats_keys=True,
@@ -222,6 +228,7 @@ _ROWS = (
     ),
     Framework(
         name="litgpt",
+        pads_batches=True,  # data/base.py, get_sft_collate_fn
         libraries=("torch", "litgpt"),
         hub_weights=True,
         checkpoint_file="lit_model.pth",

@@ -101,10 +101,11 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def without_tables(self) -> "Parallel":
-        """The same without tables and lists, so that it can be hashed."""
+        """The same without tables, so that it can be hashed; a device map makes no pipeline."""
         if self.device_map is None and self.max_memory is None and self.tensor_plan is None:
             return self
-        return replace(self, device_map=None, max_memory=None, tensor_plan=None)
+        pipeline = 1 if self.device_map is not None else self.pipeline  # one process, without a schedule
+        return replace(self, device_map=None, max_memory=None, tensor_plan=None, pipeline=pipeline)
 
     @property
     def data_ranks(self) -> int:

@@ -1,10 +1,11 @@
 """Reads a job's sharding (``parallel.*``) from accelerate's, DeepSpeed's and the trainer's settings."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ...common import InputError
-from ..program import WorldSize, deepspeed_layer
+from ..program import WorldSize, deepspeed_layer, visible_gpus
 from ..source import (
     MODEL_STATES,
     FindingCollector,
@@ -38,6 +39,7 @@ _UNITS = {"no_wrap": "model", "blocks": "blocks"}
 _DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}
 """Dimensions in ParallelismConfig by their short names, and in the job."""
 _MAX_ZERO_STAGE = 3
+_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 _OFFLOAD_DEVICES = ("cpu", "nvme")
 
 
@@ -108,6 +110,40 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
         _read_fsdp(inputs.fsdp, inputs, data, findings)
     else:
         _read_ddp(inputs.accelerate, inputs.world, data, findings)
+
+
+def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings: FindingCollector) -> None:
+    """Record a device map that spreads the model over several GPUs of one process, or has limits of its own.
+
+    Without limits, and without ``CUDA_VISIBLE_DEVICES``, the number of GPUs is not known: one is counted, as one rank.
+    """
+    rule, limits = inputs.settings.find("device_map"), inputs.settings.find("max_memory")
+    alone = inputs.ranks == 1 and inputs.deepspeed is None and inputs.fsdp is None
+    if rule is None or not alone:
+        return
+    table, by_device = _plain_table(rule.value), _plain_table(limits.value if limits is not None else None)
+    if table is None and as_word(rule) not in _DEVICE_MAPS:
+        return
+    numbers = [parse_digits(str(name)) for name in (by_device or {})]
+    numbers += [parse_digits(str(device).removeprefix("cuda:")) for device in (table or {}).values()]
+    known = [number for number in numbers if number is not None]
+    visible = as_int(visible_gpus(environ))
+    count = max(known) + 1 if known else visible or 1
+    split = count > 1 if table is None else len(set(map(str, table.values()))) > 1
+    if not split and not by_device:
+        return
+    findings.record_from(rule, "parallel.device_map", as_word(rule) if table is None else table)
+    findings.record_from(limits or rule, "parallel.pipeline", count)
+    if limits is not None and by_device:
+        findings.record_from(limits, "parallel.max_memory", by_device)
+
+
+def _plain_table(value: Any) -> dict[str, int | str] | None:
+    """Return a table of devices or sizes by name, numbers as text; None: it is no such table."""
+    if not isinstance(value, Mapping) or not value:
+        return None
+    plain = {str(name): each for name, each in value.items() if isinstance(each, int | str)}
+    return plain if len(plain) == len(value) else None
 
 
 def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Setting:

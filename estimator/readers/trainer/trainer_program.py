@@ -13,7 +13,7 @@ from .model_facts import default_targets, given_config, known_config, stored_dty
 from .precision import read_precision
 from .run_arguments import read_run, read_saving
 from .script_facts import config_of_script, models_of_script, read_trainable
-from .sharding import deepspeed_settings, fsdp_settings, read_parallel
+from .sharding import deepspeed_settings, fsdp_settings, read_device_map, read_parallel
 from .step_arguments import read_step
 from .trainer_inputs import TrainerInputs
 from .unread_settings import warn_of_unread, warn_of_unresolved
@@ -49,6 +49,7 @@ def read_trainer(
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, stored=stored_dtype(config), findings=findings)
     read_parallel(inputs, findings)
+    read_device_map(inputs, program.environ, findings)
     read_saving(inputs, findings, lora=lora)
     read_trainable(inputs.settings, findings)
     held = models_of_script(inputs.settings, program)

@@ -75,7 +75,7 @@ def prepare_for_training(model: Any, request: Request) -> Any:
         model = add_lora_adapters(model, request.lora, request.trainable)
     elif request.trainable is not None:
         apply_trainable(model, request.trainable)
-    if request.training.activation_checkpointing == "full":
+    if request.training.activation_checkpointing == "full" and not request.loop.checkpoints_parts:
         if not hasattr(model, "gradient_checkpointing_enable"):
             raise RefusedError(f"{type(model).__name__} has no gradient_checkpointing_enable, as transformers' have")
         reentrant = request.older.reentrant_checkpoints

@@ -11,7 +11,7 @@ from ..request.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from ..memory.tracker import StorageTracker
-    from ..request.request import Parallel
+    from ..request.request import Loop, Parallel
 
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
@@ -19,7 +19,7 @@ FIRST_BUCKET_BYTES = 1 << 20
 REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any) -> None:
+def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any, loop: Loop) -> None:
     """Shard a model in place with FSDP2, in the units that accelerate makes (``utils/fsdp_utils.py``, 1.15).
 
     Units: each block, the embedding, norm and head together (not resharded after forward), and the rest under the root.
@@ -29,6 +29,7 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any) -
         parallel: of the job.
         mesh: of the job.
         compute_dtype: of gathered parameters under mixed precision; None: their own dtype.
+        loop: which units a framework makes otherwise: with embedding, norm and head in the root.
 
     Raises:
         UnsupportedError: this torch has no ``fully_shard``, or the model does not name its blocks.
@@ -54,10 +55,12 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any) -
         return
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     with_embedding = _modules_sharing_parameters(model, embedding)
-    for block in _blocks(model):
+    blocks = _blocks(model)
+    for block in blocks:
         if not any(module in with_embedding for module in block.modules()):
-            fully_shard(block, **block_options)
-    if parallel.fsdp_units == "blocks":
+            stays = loop.last_block_stays and block is blocks[-1]
+            fully_shard(block, **({**block_options, "reshard_after_forward": False} if stays else block_options))
+    if parallel.fsdp_units == "blocks" or loop.root_unit:
         fully_shard(model, **options)
         return
     tied = head in with_embedding

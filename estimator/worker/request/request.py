@@ -119,6 +119,44 @@ class Parallel:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """How a training loop differs from the Trainer's, whose the defaults are; the caller has the rules."""
+
+    fused: tuple[str, ...] = ()
+    """Parts that fused kernels compute: norm, mlp, rope, cross-entropy."""
+    in_place: bool = True
+    """Fused kernels write gradients over other tensors."""
+    fuses_query_norms: bool = False
+    """Norms of queries and keys are fused too."""
+    repeats_keys: bool = False
+    """Attention copies keys and values to all query heads."""
+    compiles: bool = False
+    """What torch.compile makes of the blocks is among these settings."""
+    own_loss: bool = False
+    """The loop takes the loss itself, from what the model returns."""
+    compiles_loss: bool = False
+    """The loss is a compiled kernel."""
+    casts_logits: bool = False
+    """The model returns fp32 logits."""
+    keeps_outputs: bool = False
+    """A variable holds the model's outputs through the backward pass."""
+    keeps_between_steps: bool = True
+    """Only the next outputs replace them."""
+    fp32_sums: bool = True
+    """Liger-Kernel's linear loss adds a chunk's gradient of the head in fp32."""
+    autocast: bool = True
+    """Mixed precision is autocast; otherwise FSDP casts what it gathers."""
+    root_unit: bool = False
+    """FSDP2's root holds embedding, norm and head."""
+    last_block_stays: bool = False
+    """FSDP2 keeps the last block gathered."""
+    checkpoints_parts: bool = False
+    """Norms, attention and MLP of a block are checkpointed one by one."""
+    accumulates_unsharded: bool = True
+    """Gradients are reduced in the last micro-batch only."""
+
+
+@dataclass(frozen=True)
 class OlderVersions:
     """What older versions that the job states do otherwise than those that are installed."""
 
@@ -177,6 +215,7 @@ class Request:
     trainable: Trainable | None = None
     """None: everything trains, or the adapters do."""
     parallel: Parallel = field(default_factory=Parallel)
+    loop: Loop = field(default_factory=Loop)
     older: OlderVersions = field(default_factory=OlderVersions)
     checkpoints_units: bool = False
     """Checkpointing calls FSDP's units, reentrantly; by default it is inside of them."""
@@ -218,12 +257,17 @@ def read_request(message: dict[str, Any]) -> Request:
         older=OlderVersions(**message.get("older") or {}),
         checkpoints_units=bool(message.get("checkpoints_units")),
         parallel=parallel,
+        loop=_read_loop(message.get("loop") or {}),
         zero=message.get("zero"),
         rollout=message.get("rollout") is not None,
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),
         code=read_user_code(message),
     )
+
+
+def _read_loop(fields: dict[str, Any]) -> Loop:
+    return Loop(**{**fields, "fused": tuple(fields.get("fused") or ())})
 
 
 def read_user_code(message: dict[str, Any]) -> UserCode | None:

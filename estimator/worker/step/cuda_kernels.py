@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..loops.selective_checkpointing import attention_output
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -165,7 +167,7 @@ class _FlashAttention(torch.autograd.Function):  # type: ignore[misc] # torch is
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
-        output = torch.empty_like(query)
+        output = attention_output(query)
         made = query.new_empty(query.shape[:3], dtype=torch.float32), *_random_state(query)
         ctx.mark_non_differentiable(*made)
         ctx.set_materialize_grads(False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from ..loops.training_loop import loop_loss, takes_own_loss
 from ..model.inputs import LABEL_NAMES, make_inputs
 from ..request.errors import RefusedError, UnsupportedError
 from ..request.user_code import refusing_errors
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..memory.tracker import StorageTracker
-    from ..request.request import Request
+    from ..request.request import Request, Training
 
 SIXTEEN_BIT_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """By the first word of a precision: the dtype of the weights (``bf16``) or of autocast (``bf16-mixed``)."""
@@ -25,14 +26,22 @@ DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeExcepti
 """Exceptions of fake tensors where a program reads values."""
 
 
-def training_loss(model: Any, request: Request) -> Any:
+def training_loss(model: Any, request: Request, variables: list[Any]) -> Any:
     """Run a forward pass with labels and return the loss of one micro-batch.
+
+    Args:
+        model: the model.
+        request: the job.
+        variables: what the loop's variables hold; the outputs replace it if the loop keeps them.
 
     Raises:
         UnsupportedError: the model returns no loss.
     """
     training = request.training
     inputs = make_inputs(model, request)
+    if takes_own_loss(request):
+        with _autocast(request):
+            return _share(loop_loss(model, inputs, request, variables), training)
     with _autocast(request), _user_model_errors(request):
         outputs = model(**inputs)
     if request.autocasts and hasattr(outputs, "items"):  # accelerate's convert_outputs_to_fp32
@@ -40,6 +49,12 @@ def training_loss(model: Any, request: Request) -> Any:
     loss = outputs.get("loss") if hasattr(outputs, "get") else getattr(outputs, "loss", None)
     if loss is None:
         raise UnsupportedError(f"{type(model).__name__} returns no loss when it is called with labels")
+    if request.loop.keeps_outputs:
+        variables[0] = outputs
+    return _share(loss, training)
+
+
+def _share(loss: Any, training: Training) -> Any:
     micro_batches = training.gradient_accumulation
     return loss / micro_batches if micro_batches > 1 else loss
 
@@ -73,7 +88,7 @@ def weights_dtype(request: Request) -> torch.dtype:
 
 
 def _autocast(request: Request) -> Any:
-    dtype = autocast_dtype(request)
+    dtype = autocast_dtype(request) if request.loop.autocast else None
     return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
 
 

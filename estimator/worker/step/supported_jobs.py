@@ -9,7 +9,7 @@ from ..request.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..request.request import Request, Training
+    from ..request.request import Request
 
 _MAX_TOKENS = 2**36
 """Times a vocabulary and 4 bytes, the most that fits into 63 bits."""
@@ -18,6 +18,15 @@ _MAX_LAYERS = 512
 _LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MAX_SHARDS = 512
 """torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+LOSSES = {
+    "transformers": ("full", "fused-linear"),
+    "automodel": ("full", "fused-linear"),
+    "torchtune": ("full", "chunked"),
+    "torchtitan": ("full",),
+}
+"""Losses that can be traced, by framework."""
+FRAMEWORKS = tuple(LOSSES)
 STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 
 
@@ -44,17 +53,15 @@ def _unsupported_settings(request: Request) -> Iterator[str]:
 
 def _unsupported_training(request: Request) -> Iterator[str]:
     training = request.training
-    if training.framework != "transformers":
-        yield f"the training loop of {training.framework} cannot be traced, only that of transformers"
+    yield from _unsupported_loop(request)
     if request.optimizer is None and training.optimizer != "none":
         yield f"the optimizer {training.optimizer} cannot be traced"
-    yield from _unsupported_loss(training)
     if training.reference_pass:
         yield "a reference's forward pass cannot be traced"
     if request.rollout:
         yield "text that is generated during training cannot be traced"
-    if training.activation_checkpointing == "selective":
-        yield "selective activation checkpointing is no setting of transformers and cannot be traced"
+    if training.activation_checkpointing == "selective" and training.framework != "torchtitan":
+        yield f"selective activation checkpointing is no setting of {training.framework} and cannot be traced"
     if training.activation_offload:
         yield "activation offload cannot be traced"
     if training.optimizer_in_backward and (request.parallel.world_size > 1 or training.precision == "fp16-mixed"):
@@ -62,21 +69,32 @@ def _unsupported_training(request: Request) -> Iterator[str]:
     tokens = training.micro_batch * training.sequence_length
     if tokens > _MAX_TOKENS:
         yield f"a micro-batch of {tokens:,} tokens cannot be traced: torch cannot count the bytes of its logits"
-    if training.compile:
-        yield "torch.compile cannot be traced"
     if request.task == "feature-extraction" and training.mode == "train":
         yield "feature-extraction has no loss, so no training step can be traced"
 
 
-def _unsupported_loss(training: Training) -> Iterator[str]:
-    if training.loss != "full":
+def _unsupported_loop(request: Request) -> Iterator[str]:
+    """Yield what is unknown of the loops of other frameworks, and of fused kernels, on transformers' model."""
+    training, loop = request.training, request.loop
+    framework, own = training.framework, training.framework != "transformers"
+    if framework not in FRAMEWORKS:
+        yield f"the training loop of {framework} cannot be traced, only those of {', '.join(FRAMEWORKS)}"
+    if training.loss not in LOSSES.get(framework, ()):
         yield f"the {training.loss} loss cannot be traced"
-    if training.fused_kernels:
-        yield "fused kernels cannot be traced"
-    if training.keep_outputs:
-        yield "outputs that are kept through the backward pass cannot be traced"
     if training.loss_length is not None:
         yield "logits of a part of each sequence cannot be traced"
+    if training.compile and not loop.compiles:
+        yield "torch.compile cannot be traced"
+    if not own and not loop.fused and not loop.keeps_outputs and training.loss == "full":
+        return
+    if request.task != "causal-lm":
+        yield f"the loop of {framework} with these settings can be traced for causal language models only"
+    if own and any(request.config.get(name) for name in _EXPERTS):
+        yield f"the experts of {framework} are not those of transformers and cannot be traced"
+    if request.parallel.tensor > 1:
+        yield f"tensor parallelism of {framework} with these settings cannot be traced"
+    if request.code is not None and request.code.model:
+        yield "fused kernels in code of your own cannot be traced"
 
 
 def _unsupported_parallelism(request: Request) -> Iterator[str]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..loops.fused_kernels import attention_of_loop
+from ..loops.training_loop import prepare_loop
 from ..memory.allocation_history import settled
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
@@ -77,7 +79,7 @@ def _fake_tensors(request: Request) -> Iterator[None]:
         stack.enter_context(fake_values.no_truncated_normal())
         if not request.cpu_kernels:
             stack.enter_context(cuda_kernels())
-            if request.autocasts:
+            if request.autocasts and request.loop.autocast:
                 stack.enter_context(cuda_autocast())
         if request.autocasts and request.lora is not None and request.lora.quantization != "none":
             stack.enter_context(autocast_seen_by_peft())
@@ -96,6 +98,7 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     )
     vocabulary = vocabulary_size(model)
     model = prepare_for_training(model, request)
+    prepare_loop(model, request)
     sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
@@ -147,7 +150,7 @@ def _parallelize(model: Any, request: Request) -> Any:
     if parallel.sharded and not hasattr(model, "get_input_embeddings"):
         raise UnsupportedError(f"{type(model).__name__} is no transformers model, whose units FSDP2 would wrap")
     if parallel.sharded:
-        data_parallel.apply_fsdp2(model, parallel, mesh, autocast_dtype(request))
+        data_parallel.apply_fsdp2(model, parallel, mesh, autocast_dtype(request), request.loop)
     return model
 
 
@@ -155,6 +158,7 @@ def _parallelize(model: Any, request: Request) -> Any:
 def _tracking(model: Any, request: Request, tracker: StorageTracker, running: Any) -> Iterator[None]:
     """Track storages by component and module, with what the job's parallelism needs for that."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(attention_of_loop(model, request.loop))
         stack.enter_context(tracker)
         stack.enter_context(tracker.tracking_resize())
         stack.enter_context(tracker.naming_modules(model))
@@ -190,9 +194,9 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
     tracker.begin_phase(1, "wrapping")
     replicated = parallel.data_replicate > 1 and not parallel.sharded and zero is None
     buckets = data_parallel.allocate_ddp_buckets(whole, tracker) if replicated else []
-    optimizer = _make_optimizer(request, trained, tracker, zero)
+    optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]
     for step in (1, 2):
-        _accumulate_gradients(model, request, tracker, optimizer, step)
+        _accumulate_gradients(model, request, tracker, optimizer, step, variables=variables)
         tracker.begin_phase(step, "optimizer step")
         tracker.label((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         optimizer.step()
@@ -212,19 +216,32 @@ def _make_optimizer(
     return zero.make_engine(trained, lambda parts: OptimizerStep(request, parts, tracker, clips=False), tracker)
 
 
-def _accumulate_gradients(model: Any, request: Request, tracker: StorageTracker, optimizer: Any, step: int) -> None:
-    """Run the forward and backward passes of one step."""
-    micro_batches = min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
+def _accumulate_gradients(
+    model: Any, request: Request, tracker: StorageTracker, optimizer: Any, step: int, *, variables: list[Any]
+) -> None:
+    """Run the forward and backward passes of one step.
+
+    Args:
+        model: the model.
+        request: the job.
+        tracker: of its storages.
+        optimizer: scales the loss and steps.
+        step: its number.
+        variables: what the loop's variables hold until the next outputs replace it.
+    """
+    loop, micro_batches = request.loop, min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
     for micro_batch in range(micro_batches):
         last = micro_batch == micro_batches - 1
-        if request.parallel.sharded:  # accelerate's no_sync: gradients stay whole until the last micro-batch
+        if request.parallel.sharded and loop.accumulates_unsharded:  # no_sync: gradients stay whole until the last one
             model.set_requires_gradient_sync(last)
         optimizer.begin_micro_batch(last=last)
         with model.no_sync() if request.parallel.flat_sharded and not last else contextlib.nullcontext():
             tracker.begin_phase(step, "forward")
-            loss = optimizer.scale(training_loss(model, request))
+            loss = optimizer.scale(training_loss(model, request, variables))
             tracker.begin_phase(step, "backward")
             loss.backward()
             del loss
+            if not loop.keeps_between_steps:
+                variables[0] = None
         tracker.wait_for_stream()  # the Trainer reads whether the loss is finite (logging_nan_inf_filter)
         optimizer.end_backward()

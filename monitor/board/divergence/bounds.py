@@ -25,8 +25,8 @@ def exceeds_budget(peak: Peak, size: int, *, exceeded: bool) -> bool:
         exceeded: it was above at the reading before.
     """
     if exceeded:
-        return size > peak.high_bytes - max(UNSEEN_BYTES, _HYSTERESIS_FRACTION * peak.high_bytes)
-    return size >= peak.high_bytes + UNSEEN_BYTES
+        return size > peak.shown_high_bytes - max(UNSEEN_BYTES, _HYSTERESIS_FRACTION * peak.shown_high_bytes)
+    return size >= peak.shown_high_bytes + UNSEEN_BYTES
 
 
 def reaches_budget(peak: Peak, highest: int | None) -> bool:

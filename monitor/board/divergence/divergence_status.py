@@ -157,7 +157,7 @@ def _trend(
 
 
 def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> str:
-    low, high = tracker.budget.peak.low_bytes, tracker.budget.peak.high_bytes
+    low, high = tracker.budget.peak.low_bytes, tracker.budget.peak.shown_high_bytes
     span = f"{format_gib(low)} to {format_gib(high)} GiB"
     match status:
         case "over" if observed is not None and observed < high + UNSEEN_BYTES:

@@ -39,7 +39,7 @@ def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
 def offered(
     job: Job, quick: QuickEstimator, judge: Callable[[Budget], Verdict], *, gpus: int = 1
 ) -> tuple[Suggestion, ...]:
-    return suggest(job, quick(job), quick, judge, gpus=gpus, rough=quick.rough)
+    return suggest(job, quick(job), quick, judge, gpus=gpus)
 
 
 @pytest.mark.parametrize("job", [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})])

@@ -93,7 +93,7 @@ def advise(
         grown = replace(grown, micro_batch=None)  # vLLM runs as many sequences as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
-    found = suggest(job, budget, quick, judge, gpus=machine.gpus, most=_MAX_SUGGESTIONS, rough=quick.rough)
+    found = suggest(job, budget, quick, judge, gpus=machine.gpus, most=_MAX_SUGGESTIONS)
     if budget.method == "traced" and method in ("auto", "traced"):
 
         def traced(changed: Job) -> Budget:

@@ -228,6 +228,10 @@ def _read_loading(model: Model, call: Call, notes: Notes) -> None:
     if call.value(None, "device_map") is not None:
         device = call.value(None, "device_map")
         model.on_gpu = not (device == "cpu" or (isinstance(device, dict) and set(device.values()) == {"cpu"}))
+        for name in ("device_map", "max_memory"):
+            setting = call.setting(name, label) if name in call.kwargs else None
+            if setting is not None and setting.value is not None:
+                model.settings[name] = setting
     if call.name == "from_config" or model.config is None:
         return
     fields = {name: value for name, value in call.kwargs.items() if name not in _NOT_FIELDS}

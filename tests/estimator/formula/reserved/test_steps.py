@@ -1,11 +1,13 @@
 """The closed form's stream of allocations: it leaves nothing behind, and allocates what the closed form says."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.estimator.formula.test_closed_form_matrix import CELLS
+from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.peak_moments import highest_phase, phase_peaks
 from vramtop.estimator.formula.plan import make_plan
@@ -105,3 +107,28 @@ def test_torchtitans_launch_script_lets_segments_grow() -> None:
     assert any("expandable_segments:True, as torchtitan's launch script" in text for text in found.assumptions)
     assert found.peak.allocated_bytes == plain.peak.allocated_bytes
     assert found.peak.reserved_bytes < plain.peak.reserved_bytes
+
+
+def varying(conf: str = "", **training: Any) -> Budget:
+    tables = {"model": {"config": LLAMA}, "training": {"sequence_length": 1024, "micro_batch": 4, **training}}
+    return estimate(job_from_mapping(tables, where="test"), environ={"PYTORCH_CUDA_ALLOC_CONF": conf})
+
+
+def test_batches_that_differ_in_length_widen_what_nvml_may_show_and_nothing_else() -> None:
+    found, usual = varying(varying_lengths=True), varying(varying_lengths=False)
+    assert found.peak.cache_bytes > 0.2 * usual.peak.reserved_bytes
+    assert found.peak.shown_high_bytes == usual.peak.high_bytes + found.peak.cache_bytes
+    assert replace(found.peak, cache_bytes=0) == usual.peak
+    assert any("Batches differ in length" in text for text in found.assumptions)
+    assert Budget.from_json(found.to_json()).peak == found.peak
+
+
+def test_segments_that_grow_take_batches_of_any_length() -> None:
+    peak = varying("expandable_segments:True", varying_lengths=True).peak
+    assert peak.cache_bytes < 0.02 * peak.reserved_bytes
+
+
+def test_what_is_not_known_of_lengths_is_said() -> None:
+    assert any("training.varying_lengths" in text for text in varying().assumptions)
+    assert not any("training.varying_lengths" in text for text in varying(varying_lengths=False).assumptions)
+    assert not any("training.varying_lengths" in text for text in varying(framework="torchtitan").assumptions)

@@ -64,7 +64,7 @@ def test_torch_counters_split_the_memory_of_a_process(budget: Budget, actual_bud
 
 
 def test_assumed_settings_are_preferred_as_explanations(budget: Budget) -> None:
-    running = process(estimate(with_changes(budget.job, {"training.micro_batch": 8})))
+    running = process(estimate(with_changes(budget.job, {"training.micro_batch": 16})))
     comparison = compare(budget, running)
     plain = diagnose(budget, comparison, running, estimate).explanations
     doubted = diagnose(budget, comparison, running, estimate, assumed={"training.sequence_length"}).explanations

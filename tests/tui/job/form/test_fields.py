@@ -42,10 +42,15 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
         "training.trainable_parameters",
         "training.optimizer_options",
         "training.varying_lengths",
+        "training.keep_outputs",
+        "lora.kbit_preparation",
         "other_models",
         "parallel.tensor_plan",
         "parallel.device_map",
         "parallel.max_memory",
+        "parallel.sync_every_micro_batch",
+        "parallel.main_weights",
+        "parallel.limit_all_gathers",
         "target.gpu",
     }
 

@@ -58,17 +58,17 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
 
     from ...what_if import AXES, sweep_setting
 
-    estimate = _unless_cancelled(quick_estimate)
+    token = current_token()
+
+    def estimate(job: Job) -> Budget:
+        if token.cancelled:
+            raise CancelledError("the job has changed")
+        return quick_estimate(job)
+
     found: tuple[Suggestion, ...] = ()
     if capacity.devices and capacity.verdict(budget) in ("does_not_fit", "tight"):
         found = suggest(
-            budget.job,
-            budget,
-            estimate,
-            capacity.verdict,
-            gpus=count_devices(capacity.devices),
-            most=_MAX_SUGGESTIONS,
-            rough=_unless_cancelled(getattr(quick_estimate, "rough", quick_estimate)),
+            budget.job, budget, estimate, capacity.verdict, gpus=count_devices(capacity.devices), most=_MAX_SUGGESTIONS
         )
     limits, max_positions = capacity.limits(budget), getattr(quick_estimate, "max_positions", None)
     scaled = calibrated(budget.job, budget, estimate)
@@ -82,15 +82,3 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
         )
 
     return Advice(budget=budget, suggestions=found, sweeps=tuple(sweep_over(axis) for axis in AXES))
-
-
-def _unless_cancelled(estimate: EstimateJob) -> EstimateJob:
-    """Return the estimate, which raises CancelledError once the search is cancelled."""
-    token = current_token()
-
-    def checked(job: Job) -> Budget:
-        if token.cancelled:
-            raise CancelledError("the job has changed")
-        return estimate(job)
-
-    return checked

@@ -1,0 +1,162 @@
+"""Places modules on GPUs, CPU and disk as ``from_pretrained(device_map=...)`` does.
+
+The rules are those of ``get_balanced_memory`` and ``infer_auto_device_map`` (accelerate 1.15, utils/modeling.py;
+transformers 5 has them in integrations/accelerate.py): modules are placed one after the other; the first GPU and the
+CPU leave room for the largest module that is still to be placed; balancing gives each GPU but the last its share and
+1.25 times a block. bitsandbytes' quantizers leave a tenth of every device free.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...job import ResolvedJob
+from ..parameters import Inventory
+from .module_sizes import PlacedModule, placed_modules
+
+UNKNOWN_GPU_BYTES = 80 << 30
+_UNIT = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
+_ONE_GPU_SHARE = 0.9
+"""Share of a single GPU that is filled if the user sets no limit."""
+_QUANTIZED_SHARE = 0.9
+_BUFFER_FACTOR = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The modules on each device."""
+
+    gpus: tuple[tuple[PlacedModule, ...], ...]
+    host: tuple[PlacedModule, ...]
+    """In CPU RAM: accelerate's hooks copy one layer at a time to the first GPU, which runs it."""
+    disk: tuple[PlacedModule, ...]
+    refused: tuple[PlacedModule, ...] = ()
+    """What no GPU has room for in a job that trains: accelerate trains no offloaded weights. The last GPU has them."""
+
+    @property
+    def offloaded(self) -> tuple[PlacedModule, ...]:
+        """What no GPU holds."""
+        return (*self.host, *self.disk)
+
+
+def place(
+    job: ResolvedJob, inventory: Inventory, sizes: tuple[int, ...], *, gpu_bytes: int | None = None
+) -> Placement | None:
+    """Return where the modules of a job with a device map are; None: it has none.
+
+    Args:
+        job: the job.
+        inventory: its model.
+        sizes: bytes of each of its parameter groups as they are stored.
+        gpu_bytes: memory of a GPU that is free for the process; None: not known, so 80 GiB.
+    """
+    rule = job.job.parallel.device_map
+    if rule is None:
+        return None
+    modules = placed_modules(inventory, sizes)
+    count = job.job.parallel.pipeline
+    if isinstance(rule, dict):
+        return _for_training(_by_table(modules, rule, count), job)
+    limits, host = _limits(job, count, gpu_bytes or UNKNOWN_GPU_BYTES)
+    if rule != "sequential":
+        limits = _balanced(modules, limits, low_zero=rule == "balanced_low_0")
+    if job.quantization is not None:
+        limits = [_QUANTIZED_SHARE * limit for limit in limits]
+    return _for_training(_one_after_another(modules, limits, host, tied=inventory.tied_head), job)
+
+
+def _for_training(placement: Placement, job: ResolvedJob) -> Placement:
+    """Return the placement, in a job that trains with everything on GPUs."""
+    if not job.trains or not placement.offloaded:
+        return placement
+    *others, last = placement.gpus
+    return Placement(gpus=(*others, (*last, *placement.offloaded)), host=(), disk=(), refused=placement.offloaded)
+
+
+def share_of(modules: Sequence[PlacedModule]) -> tuple[tuple[int, bool, bool], int]:
+    """Return a device's number of blocks, whether it holds embedding and head, and the number of its first block."""
+    blocks = [module.number for module in modules if module.block]
+    kind = len(blocks), any(module.embedding for module in modules), any(module.head for module in modules)
+    return kind, min(blocks, default=0)
+
+
+def parse_size(size: int | str) -> int | None:
+    """Return the bytes that ``"20GiB"``, ``"10GB"`` or a number stands for; None: it is no size."""
+    if isinstance(size, int):
+        return size
+    match = _SIZE.fullmatch(size)
+    return round(float(match[1]) * _UNIT[match[2].upper()]) if match else None
+
+
+def _limits(job: ResolvedJob, count: int, gpu_bytes: int) -> tuple[list[float], float]:
+    """Return the limits of the GPUs and of the CPU: those that the job sets, else what is free."""
+    written = job.job.parallel.max_memory
+    if written is None:
+        alone = count == 1 and job.job.parallel.device_map != "sequential"
+        return [gpu_bytes * (_ONE_GPU_SHARE if alone else 1.0)] * count, float("inf")
+    sizes = {name: parse_size(size) for name, size in written.items()}
+    gpus = [float(sizes.get(str(number), 0) or 0) for number in range(count)]  # a GPU that is left out gets nothing
+    return gpus, float(sizes["cpu"] or 0) if "cpu" in sizes else 0.0
+
+
+def _balanced(modules: tuple[PlacedModule, ...], limits: list[float], *, low_zero: bool) -> list[float]:
+    used = [at for at, limit in enumerate(limits) if limit > 0]
+    if not used:
+        return limits
+    total, low_zero = sum(module.size for module in modules), low_zero and len(used) > 1
+    block = max((module.size for module in modules if module.block), default=0)
+    share = total // (len(used) - 1 if low_zero else len(used)) + int(_BUFFER_FACTOR * block)
+    balanced = list(limits)
+    for at in used[:-1]:
+        balanced[at] = min(limits[0] if low_zero and at == 0 else share, limits[at])
+    if low_zero:
+        balanced[0] = min(max(0, total - sum(balanced[1:])), balanced[0])
+    return balanced
+
+
+def _one_after_another(modules: tuple[PlacedModule, ...], limits: list[float], host: float, *, tied: bool) -> Placement:
+    devices: list[list[PlacedModule]] = [[] for _ in (*limits, host, None)]
+    room, at, cpu = [*limits, host, float("inf")], 0, len(limits)
+    largest_after = [0] * (len(modules) + 1)
+    for number in reversed(range(len(modules))):
+        largest_after[number] = max(largest_after[number + 1], modules[number].size)
+    if tied:  # the head is a module of its own, of the embedding's size, until the embedding is placed
+        largest_after[0] = max(largest_after)
+    for number, module in enumerate(modules):
+        while at < len(room) - 1:
+            reserved = largest_after[number + 1] if at in (0, cpu) else 0
+            if sum(each.size for each in devices[at]) + module.size <= room[at] - reserved:
+                break
+            at += 1
+        devices[at].append(module)
+    gpus = tuple(tuple(held) for held in devices[:cpu])
+    return Placement(gpus=gpus, host=tuple(devices[cpu]), disk=tuple(devices[cpu + 1]))
+
+
+def _by_table(modules: tuple[PlacedModule, ...], table: dict[str, int | str], count: int) -> Placement:
+    """Place each module on the device of the longest name in the table that it begins with."""
+    gpus: list[list[PlacedModule]] = [[] for _ in range(count)]
+    host: list[PlacedModule] = []
+    disk: list[PlacedModule] = []
+    for module in modules:
+        names = [name for name in table if not name or f"{module.name}.".startswith(f"{name}.")]
+        inner = [name for name in table if name.startswith(f"{module.name}.")]  # a block that is split
+        chosen = max(names, key=len) if names else inner[0] if inner else None
+        device = 0 if chosen is None else table[chosen]
+        number = _gpu_number(device)
+        if number is None:
+            (disk if device == "disk" else host).append(module)
+        else:
+            gpus[min(number, count - 1)].append(module)
+    return Placement(gpus=tuple(map(tuple, gpus)), host=tuple(host), disk=tuple(disk))
+
+
+def _gpu_number(device: int | str) -> int | None:
+    """Return the number of a GPU (``1``, ``"cuda:1"``, ``"1"``); None: it is the CPU or the disk."""
+    if isinstance(device, int):
+        return device
+    name, _, number = device.rpartition(":")
+    if device in ("cpu", "disk", "meta"):
+        return None
+    return int(number) if number.isdigit() and name in ("", "cuda") else 0

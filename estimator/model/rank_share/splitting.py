@@ -1,0 +1,44 @@
+"""How a job splits parameter groups over tensor- and expert-parallel ranks, and what else decides a rank's part."""
+
+from dataclasses import dataclass
+
+from ...job import Parallel
+from ..lora import QuantizedLayers
+from ..parameters import ParameterGroup
+from ..placement import Plan, splits
+from ..trained_parameters import TrainedParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitioning:
+    """The settings of a job that decide which parameters its ranks hold."""
+
+    parallel: Parallel
+    adapters: tuple[ParameterGroup, ...] | None
+    """None: no adapters; every parameter is trained."""
+    quantized: QuantizedLayers
+    trains: bool
+    trained: TrainedParameters | None
+    """Which of the model's own parameters train; None: without adapters all, else none."""
+    by_plan: bool
+    """True if tensor parallelism follows the plan in a transformers model."""
+    plan: Plan | None
+    """The job's own tensor-parallel plan; None: the model's."""
+    accumulation: int
+
+
+def split_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
+    """Ranks over which tensor and expert parallelism split a group; norms are whole on every rank."""
+    expert = partitioning.parallel.expert if group.role == "expert" else 1
+    whole = group.role in ("norm", "router")
+    if group.role == "embedding" and partitioning.by_plan:
+        whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
+    if partitioning.plan is not None:
+        whole = not splits(partitioning.plan, _base_name(group.name))
+    tensor = 1 if whole else partitioning.parallel.tensor
+    return expert * tensor
+
+
+def _base_name(name: str) -> str:
+    """Return the name of the weight that an adapter adapts; of other parameters their own."""
+    return f"{name.partition('.lora_')[0]}.weight" if ".lora_" in name else name

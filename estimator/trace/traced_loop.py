@@ -1,0 +1,46 @@
+"""The rules of a job's training loop, as the worker's request states them."""
+
+from typing import Any
+
+from ..job import Job, resolve_job
+from ..model.families import LIGER_PATCHES
+
+_COMPILED = ("norm", "mlp")
+
+
+def loop_request(job: Job, family: str) -> dict[str, Any]:
+    """Return how the job's loop differs from the Trainer's, for the worker's request.
+
+    Args:
+        job: the job.
+        family: the config's ``model_type``, on which it depends what Liger-Kernel patches.
+    """
+    resolved = resolve_job(job)
+    framework, training = resolved.framework, job.training
+    compiles = training.compile and not framework.trainer
+    liger = resolved.fused_kernels & (LIGER_PATCHES.get(family, frozenset()) | {"cross-entropy"})
+    own = framework.rms_norm == "fused"
+    fused = set(_COMPILED) if compiles else set(liger) | ({"norm"} if own else set())
+    return {
+        "fused": sorted(fused) if job.training.mode == "train" else [],
+        "in_place": not (compiles or own),
+        "fuses_query_norms": compiles or own,
+        "repeats_keys": framework.repeats_keys
+        or ("torchtitan" in framework.libraries and resolved.versions.repeats_keys),
+        "compiles": compiles,
+        "own_loss": not framework.trainer,
+        "compiles_loss": resolved.compiles_loss,
+        "casts_logits": _casts_logits(resolved),
+        "keeps_outputs": resolved.keeps_outputs,
+        "keeps_between_steps": resolved.keeps_between_steps,
+        "fp32_sums": resolved.versions.adds_head_gradient_in_fp32,
+        "autocast": framework.trainer or resolved.widths.autocast,
+        "root_unit": not resolved.units_around_blocks,
+        "last_block_stays": resolved.last_block_stays,
+        "checkpoints_parts": resolved.checkpoints_parts,
+        "accumulates_unsharded": framework.accumulates_unsharded,
+    }
+
+
+def _casts_logits(job: Any) -> bool:
+    return job.framework.casts_logits or (job.versions.holds_predictions and "torchtitan" in job.framework.libraries)

@@ -1,0 +1,131 @@
+"""Jobs with a device map: what each GPU holds and runs, and what stays in CPU RAM."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from accelerate import cpu_offload
+from accelerate.hooks import AlignDevicesHook, SequentialHook
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from vramtop.estimator.advice.change_table import candidate_changes
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.estimation import quick_estimator
+from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job import find_gpu
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
+
+BudgetOf = Callable[..., Budget]
+INFERENCE = {"training.mode": "inference", "training.precision": "bf16", "training.sequence_length": 64}
+HIDDEN, MLP, VOCABULARY, BLOCKS = 512, 1408, 2000, 4
+BLOCK = 3 * HIDDEN * MLP + 3 * HIDDEN * HIDDEN + 2 * HIDDEN
+
+
+def test_each_gpu_has_the_weights_of_its_modules(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    table = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers": 1, "model.norm": 1, "lm_head": 0}
+    budget = budget_of(tiny_llama, INFERENCE | {"parallel.device_map": table, "parallel.pipeline": 2})
+    assert len(budget.stages) == 2
+    assert len(budget.ranks) == 2
+    assert budget.peak.components.weights == 2 * 3 * BLOCK  # the norm is counted with the head
+    assert budget.peak.components.communication == 0
+    whole = budget_of(tiny_llama, INFERENCE)
+    assert whole.peak.components.weights == 2 * (4 * BLOCK + 2 * VOCABULARY * HIDDEN + HIDDEN)
+
+
+def test_adapters_train_where_their_layers_are(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    lora = {"training.precision": "bf16", "lora.rank": 8, "lora.targets": "all-linear", "training.sequence_length": 64}
+    placed = budget_of(tiny_llama, lora | {"parallel.device_map": "auto", "parallel.pipeline": 2})
+    whole = budget_of(tiny_llama, lora)
+    assert 0.4 * whole.peak.components.optimizer < placed.peak.components.optimizer < whole.peak.components.optimizer
+    assert placed.peak.device_bytes < whole.peak.device_bytes
+    assert not any("1F1B" in sentence for sentence in placed.assumptions)
+
+
+def test_logits_return_to_the_gpu_of_the_input(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    """The hook of the whole model has ``io_same_device`` (accelerate's ``dispatch_model``)."""
+    table = {"model.embed_tokens": 0, "model.layers": 0, "model.norm": 0, "lm_head": 1}
+    settings = INFERENCE | {"parallel.pipeline": 2, "training.micro_batch": 4}
+    budget = budget_of(tiny_llama, settings | {"parallel.device_map": table})
+    first = budget.stages[0].device_bytes
+    apart = {**table, "model.norm": 1, "model.embed_tokens": 1, "lm_head": 1, "model.layers": 0}
+    assert first - budget_of(tiny_llama, settings | {"parallel.device_map": apart}).stages[0].device_bytes > 0
+    assert budget.peak.components.logits == 2 * 4 * 64 * VOCABULARY
+
+
+def test_what_stays_in_cpu_ram_passes_through_the_first_gpu(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    """By hand: the GPU has room for the embedding, two blocks, and the head, which is the largest module to come."""
+    room = 2 * (2 * VOCABULARY * HIDDEN + 2 * BLOCK) + 2 * BLOCK
+    limits = {"parallel.max_memory": {"0": room, "cpu": "1GiB"}}
+    budget = budget_of(tiny_llama, INFERENCE | {"parallel.device_map": "auto"} | limits)
+    whole = budget_of(tiny_llama, INFERENCE)
+    assert budget.host is not None
+    assert whole.host is not None
+    on_host = budget.host.weights
+    assert on_host > 2 * BLOCK
+    assert budget.peak.components.weights == whole.peak.components.weights - on_host
+    assert budget.peak.components.activations == whole.peak.components.activations
+    assert budget.peak.components.logits == whole.peak.components.logits
+    assert budget.peak.components.temporary - whole.peak.components.temporary == 2 * VOCABULARY * HIDDEN
+    assert any("stay in CPU RAM" in sentence for sentence in budget.assumptions)
+
+
+def test_accelerate_copies_one_layer_at_a_time(tiny_llama: dict[str, Any]) -> None:
+    """Its hooks are at the modules that have parameters of their own: the largest is what passes through the GPU."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**tiny_llama), dtype=torch.bfloat16)
+    cpu_offload(model, execution_device=torch.device("cpu"))
+    sizes = []
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)
+        hooks = hook.hooks if isinstance(hook, SequentialHook) else (hook,)
+        if any(isinstance(each, AlignDevicesHook) and each.offload and not each.place_submodules for each in hooks):
+            sizes.append(sum(2 * parameter.numel() for parameter in module.parameters(recurse=False)))
+    assert max(sizes) == 2 * VOCABULARY * HIDDEN
+    assert sum(sizes) == 2 * sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_offloaded_weights_are_not_trained(budget_of: BudgetOf, tiny_llama: dict[str, Any]) -> None:
+    lora = {"training.precision": "bf16", "lora.rank": 8, "parallel.device_map": "auto"}
+    budget = budget_of(tiny_llama, lora | {"parallel.max_memory": {"0": "1MiB", "cpu": "1GiB"}})
+    whole = budget_of(tiny_llama, lora)
+    assert budget.peak.components == whole.peak.components
+    assert any("cannot be trained" in warning for warning in budget.warnings)
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpus", "sizes"), [("inference", 4, {1, 2, 4}), ("train", 2, {2}), ("train", 1, set())]
+)
+def test_a_device_map_is_proposed_and_takes_less(mode: str, gpus: int, sizes: set[int]) -> None:
+    tables: dict[str, Any] = {
+        "model": {"id": "meta-llama/Llama-2-13b-hf"},
+        "training": {"mode": mode, "precision": "bf16", "micro_batch": 1, "sequence_length": 512},
+        "target": {"gpu": "rtx-4090"},
+    }
+    job = job_from_mapping(tables | ({"lora": {"rank": 8}} if mode == "train" else {}), where="test")
+    proposed = [each.changes for each in candidate_changes(job, gpus=gpus) if "parallel.device_map" in each.changes]
+    assert {changes.get("parallel.pipeline", 1) for changes in proposed} == sizes
+    estimate = quick_estimator(job)
+    before = estimate(job).peak.device_bytes
+    for changes in proposed:
+        assert estimate(with_changes(job, changes)).peak.device_bytes < before
+    placed = with_changes(job, {"parallel.device_map": "auto", "parallel.pipeline": 2})
+    for change in candidate_changes(placed, gpus=8):
+        with_changes(placed, change.changes)  # none contradicts the device map
+
+
+def test_a_device_map_fills_the_gpu_that_the_job_is_for(tiny_llama: dict[str, Any]) -> None:
+    config = {**tiny_llama, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 40}
+    config |= {"num_attention_heads": 64, "num_key_value_heads": 8}
+    tables = {"training": {"mode": "inference", "precision": "bf16"}, "parallel": {"device_map": "auto"}}
+    job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
+    arch = read_architecture(config, job.model.task)
+    weights = {}
+    for name in ("rtx-4090", "h100"):
+        gpu = find_gpu(name)
+        assert gpu is not None
+        budget = closed_form(job, arch, count_parameters(arch), gpu=gpu)
+        weights[name] = budget.peak.components.weights / gpu.total_bytes
+        assert budget.host is not None
+    assert all(0.75 < share < 0.9 for share in weights.values()), weights
