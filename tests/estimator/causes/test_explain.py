@@ -24,7 +24,14 @@ def job(**changes: Any) -> Job:
 
 SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 8, "training.precision": "bf16-mixed"}
 WHOLE = {"parallel.strategy": "ddp", "parallel.data_shard": 1, "parallel.data_replicate": 8}
-QLORA = {"lora.rank": 16, "lora.quantization": "nf4"}
+QLORA = {"lora.rank": 16, "lora.quantization": "nf4", "lora.kbit_preparation": False}
+
+
+def alike(found: Any, true: Any) -> bool:
+    """Return True for the same setting; lengths, which are searched for, may differ by a quarter."""
+    if isinstance(true, int) and isinstance(found, int) and true > 1024:
+        return abs(found / true - 1) < 0.25
+    return found == true
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_the_true_cause_is_among_the_first_three(read: dict[str, Any], truth: di
     asked = job(**read)
     observed = estimate(with_changes(asked, truth)).peak.device_bytes
     found = explain(asked, estimate(asked), observed, estimate)
-    assert any(truth.items() <= each.changes.items() for each in found[:3])
+    assert any(all(alike(each.changes.get(key), value) for key, value in truth.items()) for each in found[:3])
     assert all(each.device_bytes == each.predicted_bytes for each in found)
 
 
