@@ -72,6 +72,8 @@ _FP32 = _BF16 | {"precision": "fp32"}
 _CHECKPOINTED = {"activation_checkpointing": "full"}
 _FSDP = {"strategy": "fsdp2", "data_shard": 8}
 _HSDP = {"strategy": "fsdp2", "data_shard": 4, "data_replicate": 2}
+_FSDP1 = {"strategy": "fsdp1", "data_shard": 8}
+_HYBRID = {"strategy": "fsdp1", "data_shard": 4, "data_replicate": 2, "sharding": "hybrid"}
 _DDP = {"strategy": "ddp", "data_replicate": 4}
 _ADAPTERS = {"rank": 16, "targets": "all-linear"}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -105,6 +107,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mixed fsdp2 one unit": {"training": _MIXED, "parallel": _FSDP | {"fsdp_units": "model"}},
     "mixed fsdp2 blocks": {"training": _MIXED, "parallel": _FSDP | {"fsdp_units": "blocks"}},
     "mixed hsdp": {"training": _MIXED, "parallel": _HSDP},
+    "bf16 fsdp1": {"training": _BF16, "parallel": _FSDP1},
+    "mixed fsdp1": {"training": _MIXED, "parallel": _FSDP1},
+    "mixed fsdp1 kept": {"training": _MIXED, "parallel": _FSDP1 | {"sharding": "grad_op"}},
+    "mixed fsdp1 checkpointed": {"training": _MIXED | _CHECKPOINTED, "parallel": _FSDP1},
+    "mixed fsdp1 accumulated": {"training": _MIXED | {"gradient_accumulation": 4}, "parallel": _FSDP1},
+    "mixed fsdp1 adapters": {"training": _MIXED, "parallel": _FSDP1, "lora": _ADAPTERS},
+    "bf16 fsdp1 adapters checkpointed": {"training": _BF16 | _CHECKPOINTED, "parallel": _FSDP1, "lora": _ADAPTERS},
+    "mixed fsdp1 one unit": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_units": "model"}},
+    "mixed fsdp1 by size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 20_000_000}},
+    "mixed fsdp1 by large size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 60_000_000}},
+    "mixed fsdp1 by small size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 3_000_000}},
+    "bf16 fsdp1 by size checkpointed": {
+        "training": _BF16 | _CHECKPOINTED,
+        "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 20_000_000},
+    },
+    "mixed fsdp1 no prefetch": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_backward_prefetch": "none"}},
+    "mixed hybrid": {"training": _MIXED, "parallel": _HYBRID},
+    "mixed hybrid kept": {"training": _MIXED, "parallel": _HYBRID | {"sharding": "hybrid_grad_op"}},
     "bf16 tensor": {"training": _BF16, "parallel": {"tensor": 4}},
     "mixed sequences": {"training": _MIXED, "model": {"task": "sequence-classification"}},
     "fp32 tokens": {"training": _FP32, "model": {"task": "token-classification"}},

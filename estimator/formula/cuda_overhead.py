@@ -8,6 +8,7 @@ from ..common import GIB, KIB, MIB
 from ..job import Generation, Gpu, Parallel, ResolvedJob
 from ..job.rules import VersionRules
 from ..model import Stage
+from .fsdp1 import flat_buffers, unit_rule
 from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers, whole_model_buffers
 
 _ZERO_BUCKET_ELEMENTS = 500_000_000
@@ -50,9 +51,13 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
         return megatron_buffers(stage, widths, zero_stage=job.zero_stage, double_buffer=parallel.double_buffer)
     if parallel.world_size == 1 or shards.weights == 1:
         return Buffers()
-    if parallel.fsdp_units == "model":
-        return whole_model_buffers(stage, widths, flat=job.strategy.flat_parameters)
     tied, keeps = tied and stage.last, job.keeps_gathered
+    if job.strategy.flat_parameters:
+        prefetch = parallel.fsdp_backward_prefetch or "pre"
+        rule, ranks = unit_rule(job), shards.weights
+        return flat_buffers(stage, widths, rule=rule, shards=ranks, tied=tied, keeps=keeps, prefetch=prefetch)
+    if parallel.fsdp_units == "model":
+        return whole_model_buffers(stage, widths)
     if job.units_around_blocks:
         return unit_buffers(stage, widths, tied=tied, keeps=keeps, loss_in_forward=job.framework.loss_in_forward)
     return root_buffers(

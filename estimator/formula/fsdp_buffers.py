@@ -59,7 +59,7 @@ class Buffers(Struct, frozen=True, kw_only=True):
     """The largest input of a reduce-scatter, which is one block of the allocator."""
 
 
-class _Unit(Struct, frozen=True, kw_only=True):
+class Unit(Struct, frozen=True, kw_only=True):
     """Parameters that are gathered together, in bytes."""
 
     whole: int
@@ -70,7 +70,7 @@ class _Unit(Struct, frozen=True, kw_only=True):
     """Their gradients in the dtype in which they are reduced."""
 
 
-_NO_UNIT = _Unit(whole=0, gradients=0, reduced=0)
+_NO_UNIT = Unit(whole=0, gradients=0, reduced=0)
 
 
 @lru_cache(maxsize=256)
@@ -84,7 +84,7 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_
         keeps: blocks stay gathered after the forward pass.
         loss_in_forward: the loss is computed within the root's forward pass, before which no flat buffer is freed.
     """
-    block = _unit(_largest_block(stage), widths)
+    block = unit_of(largest_block(stage), widths)
     head, embedding, root = _units_around_blocks(stage, widths, tied=tied)
     kept = round(block.whole * stage.layers) + embedding.whole if keeps else 0
     stays = root.whole + (head.whole if tied else 0)
@@ -113,7 +113,7 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_
     )
 
 
-def _units_around_blocks(stage: Stage, widths: Widths, *, tied: bool) -> tuple[_Unit, _Unit, _Unit]:
+def _units_around_blocks(stage: Stage, widths: Widths, *, tied: bool) -> tuple[Unit, Unit, Unit]:
     """Return the units of the head, of the embedding, and of what the root keeps."""
     tokens = stage.token_embedding
     around = [held for held in stage.parameters if not held.group.layered]
@@ -122,7 +122,7 @@ def _units_around_blocks(stage: Stage, widths: Widths, *, tied: bool) -> tuple[_
     if tied and tokens:
         last.append(tokens)
     embedding = [tokens] if tokens and not tied else []
-    return _whole_unit(last, widths), _whole_unit(embedding, widths), _whole_unit(root, widths)
+    return whole_unit(last, widths), whole_unit(embedding, widths), whole_unit(root, widths)
 
 
 def root_buffers(
@@ -130,8 +130,7 @@ def root_buffers(
 ) -> Buffers:
     """Return the buffers where embedding and head belong to the root: always gathered, and reduced at the very end.
 
-    This holds under FSDP1, torchtune, and torchtitan before 0.2. FSDP1 too has the unit in use and the next one alive
-    (``limit_all_gathers``).
+    This holds under torchtune, and torchtitan before 0.2.
 
     Args:
         stage: what the rank holds.
@@ -141,10 +140,10 @@ def root_buffers(
         pools_root: the root's buffers come from the gathering stream's pool too (FSDP2).
         last_stays: the last block stays gathered after the forward pass.
     """
-    block = _unit(_largest_block(stage), widths)
-    root = _whole_unit((held for held in stage.parameters if not held.group.layered), widths)
+    block = unit_of(largest_block(stage), widths)
+    root = whole_unit((held for held in stage.parameters if not held.group.layered), widths)
     around = (h for h in stage.parameters if not h.group.layered and h is not stage.token_embedding)
-    head = root.gradients if tied else _whole_unit(around, widths).gradients
+    head = root.gradients if tied else whole_unit(around, widths).gradients
     kept = block.whole * stage.layers if keeps else 0
     ahead = kept + block.whole if kept else 2 * block.whole
     base, last = root.whole, (block.whole if last_stays and not kept else 0)
@@ -165,23 +164,20 @@ def root_buffers(
     )
 
 
-def whole_model_buffers(stage: Stage, widths: Widths, *, flat: bool) -> Buffers:
-    """Return the buffers where the whole model is one unit: gathered all through the step, and reduced at its end.
+def whole_model_buffers(stage: Stage, widths: Widths) -> Buffers:
+    """Return the buffers of FSDP2 where the whole model is one unit, which is reduced at the end of the step.
 
-    FSDP2's flat buffer of gathered weights stays until the forward pass is over. Under FSDP1 the parameters are
-    views of one flat parameter, whose gradient is put together from theirs while these exist.
+    The flat buffer of gathered weights stays until the forward pass is over.
 
     Args:
         stage: what the rank holds.
         widths: bytes per element.
-        flat: the unit has one flat parameter (FSDP1).
     """
-    block = _unit(_largest_block(stage), widths)
-    model = _whole_unit(stage.parameters, widths)
+    block = unit_of(largest_block(stage), widths)
+    model = whole_unit(stage.parameters, widths)
     around = (h for h in stage.parameters if not h.group.layered and h is not stage.token_embedding)
-    backward = model.whole + _whole_unit(around, widths).gradients
-    forward = model.whole if flat else 2 * model.whole
-    gathered = model.whole + model.gradients * (2 if flat else 1)
+    backward = model.whole + whole_unit(around, widths).gradients
+    forward = 2 * model.whole
     return Buffers(
         forward=forward,
         head_forward=forward,
@@ -194,8 +190,8 @@ def whole_model_buffers(stage: Stage, widths: Widths, *, flat: bool) -> Buffers:
         unreduced=block.gradients,
         pending_blocks=stage.layers,
         pending_bytes=block.gradients,
-        embedding=max(gathered, model.gradients + model.reduced),
-        pool=0 if flat else model.whole,
+        embedding=model.gradients + max(model.whole, model.reduced),
+        pool=model.whole,
         largest_reduction=model.reduced,
     )
 
@@ -207,8 +203,8 @@ def megatron_buffers(stage: Stage, widths: Widths, *, zero_stage: ZeroStage, dou
     their reduction until there are more than 1e9 elements, or two units, of them. Doubled, there are two units of each,
     which are kept. What is around the blocks stays gathered.
     """
-    block = _unit(_largest_block(stage), widths)
-    elements = max(1, round(_elements(_largest_block(stage))))
+    block = unit_of(largest_block(stage), widths)
+    elements = max(1, round(_elements(largest_block(stage))))
     limit = max(_MEGATRON_MIN_UNIT_ELEMENTS, 2 * elements)
     pending = min(stage.layers, limit // elements)
     if zero_stage < 2:
@@ -218,7 +214,7 @@ def megatron_buffers(stage: Stage, widths: Widths, *, zero_stage: ZeroStage, dou
             block=block.reduced, block_end=block.reduced, pending_blocks=pending, pending_bytes=block.reduced
         )
     ahead = min(stage.layers - 1, -(-limit // 2 // elements))
-    root = _whole_unit((held for held in stage.parameters if not held.group.layered), widths)
+    root = whole_unit((held for held in stage.parameters if not held.group.layered), widths)
     base, step = root.whole, 0
     if double_buffer:
         step = 2 * (block.whole + block.reduced)
@@ -240,11 +236,12 @@ def megatron_buffers(stage: Stage, widths: Widths, *, zero_stage: ZeroStage, dou
     )
 
 
-def _whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> _Unit:
-    return _unit(((held, 1.0) for held in parameters), widths)
+def whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> Unit:
+    """Return a unit of whole parameter groups."""
+    return unit_of(((held, 1.0) for held in parameters), widths)
 
 
-def _unit(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> _Unit:
+def unit_of(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> Unit:
     """Return a unit of parameter groups, each with the share of it that the unit holds."""
     whole = gradients = reduced = 0.0
     casts = widths.mixed or widths.compute != widths.weight
@@ -255,10 +252,10 @@ def _unit(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> _Un
         if held.trainable:
             gradients += elements * width
             reduced += elements * widths.reduce
-    return _Unit(whole=round(whole), gradients=round(gradients), reduced=round(reduced))
+    return Unit(whole=round(whole), gradients=round(gradients), reduced=round(reduced))
 
 
-def _largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
+def largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
     """Return the parameters of the largest block, each with its share of its group.
 
     An encoder's blocks are smaller than those of its decoder, and dense layers smaller than those with experts.

@@ -22,6 +22,8 @@ class ModelStates(Struct, frozen=True, kw_only=True):
     """Bytes on one rank."""
 
     weights: int
+    scales: int
+    """Scales of quantized weights, part of ``weights``: bitsandbytes keeps them beside its parameters."""
     gradients: int
     """Gradients of all trainable parameters at the end of the backward pass."""
     unsharded_gradients: int
@@ -91,8 +93,12 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
     else:
         gradients = round(whole.gradients / shards.gradients)
+    # FSDP1 shards parameters, and no other attributes of theirs
+    apart = whole.scales if job.strategy.flat_parameters else 0
+    weights = round((whole.weights - apart) / shards.weights) + apart
     return ModelStates(
-        weights=0 if job.offloads_weights else round(whole.weights / shards.weights) + stage.buffer_bytes,
+        weights=0 if job.offloads_weights else weights + stage.buffer_bytes,
+        scales=whole.scales,
         gradients=0 if job.offloads_weights else gradients,
         unsharded_gradients=whole.unsharded_gradients,
         optimizer=round(whole.optimizer * on_gpu),
@@ -108,7 +114,7 @@ def _unsharded(stage: Stage, rules: StateRules, flat_parameters: bool) -> ModelS
     """Return the stage's states before sharding; ``step`` is one copy of all that is stepped."""
     widths = rules.widths
     trained = [held for held in stage.parameters if held.trainable]
-    if flat_parameters:
+    if flat_parameters and not any(h.adapter for h in trained):  # adapters are units of their own
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
         blocks = sum(h.elements for h in stage.parameters if h.group.layered) * stage.trained_blocks
         around = sum(h.elements for h in stage.parameters if h.trainable and not h.group.layered)
@@ -120,6 +126,7 @@ def _unsharded(stage: Stage, rules: StateRules, flat_parameters: bool) -> ModelS
     low, expected, high = (master + on_gpu * round(sum(rules.states(h, bound) for h in trained)) for bound in _BOUNDS)
     return ModelStates(
         weights=round(sum(_stored_bytes(h, widths) for h in stage.parameters)),
+        scales=round(sum(_scale_bytes(h) for h in stage.parameters)),
         gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
         unsharded_gradients=unsharded,
         optimizer=expected,
@@ -134,6 +141,12 @@ def _stored_bytes(held: LocalParameters, widths: Widths) -> float:
     if held.quantized_bytes is not None:
         return held.quantized_bytes
     return held.elements * weight_width(held, widths)
+
+
+def _scale_bytes(held: LocalParameters) -> float:
+    """Return the bytes of a quantized weight beyond its packed elements, of which one byte has one or two."""
+    stored = held.quantized_bytes or 0
+    return stored - held.elements * (1 if stored >= held.elements else 0.5) if stored else 0.0
 
 
 def weight_width(held: LocalParameters, widths: Widths) -> float:

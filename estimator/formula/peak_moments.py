@@ -154,7 +154,7 @@ def _backward(rank: RankMemory) -> Iterator[_Moment]:
         yield from _block_backward(rank, done, casts, others)
     yield _moment(  # the embedding; where it is the head too, it has two gradients, which are added
         gradients=max(rank.accumulated_gradients, rank.states.gradients),
-        activations=others + (saved.boundary_bytes if layers else 0),
+        activations=others + (saved.boundary_bytes if layers else 0) + (rank.saved_bytes(layers) if layers else 0),
         logits=rank.loss.retained_bytes,
         temporary=rank.second_gradient,
         communication=buffers.embedding,

@@ -137,6 +137,8 @@ class RankMemory:
         order, layers = self.saved.order, max(1, self.stage.layers)
         if order is not None:
             return order.saved_bytes(done)
+        if self.job.keeps_block_inputs:
+            return self.saved.all_layers_bytes + self.saved.boundary_bytes * done
         return self.saved.all_layers_bytes * (layers - done) // layers
 
     def gradients_after(self, done: float) -> int:

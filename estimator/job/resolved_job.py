@@ -87,6 +87,12 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes_selectively: bool
     checkpoints_units: bool
     """Full checkpointing calls FSDP1's units; by default it is inside of them."""
+    keeps_block_inputs: bool
+    """Each block's input and the gradient of it stay until the backward pass is over.
+
+    In a reentrant checkpoint the inputs of a unit are leaves, which FSDP1's hooks on the gradients of a frozen unit's
+    inputs keep alive (``_register_post_backward_reshard_only_hook``; torch 2.4 to 2.13, seen on two CPU ranks).
+    """
     checkpoints_with_gradient: bool
     """The first checkpointed block's input needs a gradient, whether anything before it trains or not."""
     sequences: int
@@ -197,10 +203,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
-        checkpoints_units=versions.checkpoints_units
-        and strategy.flat_parameters
-        and training.activation_checkpointing == "full"
-        and "transformers" in framework.libraries,
+        checkpoints_units=(units := _checkpoints_units(training, framework, strategy, versions)),
+        keeps_block_inputs=units and job.lora is not None and shards.weights > 1,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
         and "transformers" in framework.libraries
         and (versions.checkpoints_with_gradient or job.lora is not None),
@@ -230,6 +234,11 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         and not (framework.casts_logits and training.loss == "full")
         and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
     )
+
+
+def _checkpoints_units(training: Training, framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
+    checkpointed = training.activation_checkpointing == "full" and "transformers" in framework.libraries
+    return checkpointed and strategy.flat_parameters and versions.checkpoints_units
 
 
 def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy) -> bool:

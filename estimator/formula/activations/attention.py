@@ -81,7 +81,7 @@ def _projection_input_per_token(context: LayerContext) -> float:
     if (
         not needing
         or context.trains_input("attention_out")
-        or width == context.widths.compute
+        or (width == context.widths.compute and not context.own_casts)
         or context.framework.fused_qkv
     ):
         return 0.0

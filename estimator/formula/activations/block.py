@@ -163,7 +163,8 @@ def _linear_input_per_token(
         # an adapter casts its input to its own dtype: a copy each, unless the dtypes already agree
         if widths.autocast:
             return widths.compute * size * needing
-        return context.adapter_width * size * (needing if context.adapter_width != widths.residual else 1)
+        apart = context.own_casts or context.adapter_width != widths.residual
+        return context.adapter_width * size * (needing if apart else 1)
     if context.casts_per_linear and name in ("attention_in", "mlp_in"):
         return widths.compute * size * needing
     return widths.compute * size

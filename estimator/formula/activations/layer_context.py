@@ -57,6 +57,9 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Rank of the adapters; None: the model's own weights are trained."""
     lora_targets: Collection[str]
     """Names of the adapted linear layers, or ``all-linear``; empty without adapters."""
+    own_casts: bool = False
+    """Each adapter makes its own copy of its input: peft casts it to the type of the fp32 shard that it sees outside
+    of FSDP1's unit, and autocast casts it back (``_cast_input_dtype`` in ``peft/tuners/tuners_utils.py``)."""
     readers: dict[LinearInput, tuple[int, int]]
     """Per input: linear layers of a block that read it, and how many of them need it for a weight gradient."""
     parts: TrainedParts
@@ -137,6 +140,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         or (compiled and job.framework.trainer),  # a traced mask keeps sdpa from sharing keys itself
         lora_rank=lora.rank if lora else None,
         lora_targets=lora.targets if lora else (),
+        own_casts=lora is not None and job.strategy.flat_parameters and job.shards.weights > 1 and job.widths.mixed,
         readers=_readers(stage, trains_weights=lora is None),
         parts=ALL_PARTS if lora is None else NO_PARTS,
         adapted_expert_elements=_adapted_expert_elements(stage),

@@ -22,7 +22,21 @@ RESERVED_CLOSE = 0.08
 """Maximum relative error of the reserved bytes, which both replay, the trace the real step's allocations."""
 
 PART = {
-    "llama": ("mixed fsdp2 kept", "mixed fsdp2 one unit", "bf16 tensor", "bf16 adafactor", "mixed 8 x 128"),
+    "llama": (
+        "mixed fsdp1",
+        "bf16 fsdp1 adapters checkpointed",
+        "mixed fsdp1 adapters",
+        "mixed fsdp1 kept",
+        "mixed fsdp1 one unit",
+        "mixed fsdp1 by size",
+        "mixed fsdp1 no prefetch",
+        "mixed hybrid kept",
+        "mixed fsdp2 kept",
+        "mixed fsdp2 one unit",
+        "bf16 tensor",
+        "bf16 adafactor",
+        "mixed 8 x 128",
+    ),
     "qwen2": ("mixed sequences", "bf16 fsdp2"),
     "qwen3": ("mixed fsdp2 checkpointed", "bf16 flash"),
     "mistral": ("mixed 1 x 8192",),

@@ -1,0 +1,15 @@
+"""FSDP1 in the closed form: its units, by block, by size or by class, and the buffers that they take.
+
+Lives here: what becomes a flat parameter of its own, and what is gathered and reduced at the moments of a step.
+Callers: ``formula`` only.
+"""
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .buffers import flat_buffers as flat_buffers
+    from .units import unit_rule as unit_rule
+else:
+    __getattr__, __all__ = lazy_exports(__name__, {"buffers": "flat_buffers", "units": "unit_rule"})

@@ -1,0 +1,116 @@
+"""Buffers of FSDP1 on one rank, moment by moment (torch/distributed/fsdp/_runtime_utils.py, torch 2.13).
+
+A unit is gathered before it runs and freed after it, the root's only at the end of the step. In the backward pass the
+next unit is gathered ahead: before this one's gradients are computed (BACKWARD_PRE), beginning with the last one
+while the loss runs backward; after them (BACKWARD_POST); or not at all. The gradient of a flat parameter covers all
+of it, frozen parts too; autograd puts it together from those of the unit's parameters while the unit is still
+gathered. What is reduced on another stream is no longer allocated, though its block is not free yet
+(``record_stream``).
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal
+
+from ...job.rules import Widths
+from ...model import Stage
+from ..fsdp_buffers import Buffers, Unit, largest_block, unit_of
+from ..model_states import weight_width
+from .units import Part, UnitRule, flat_units
+
+Prefetch = Literal["pre", "post", "none"]
+
+
+@lru_cache(maxsize=256)
+def flat_buffers(
+    stage: Stage, widths: Widths, *, rule: UnitRule, shards: int, tied: bool, keeps: bool, prefetch: Prefetch
+) -> Buffers:
+    """Return the buffers of FSDP1.
+
+    Args:
+        stage: what the rank holds.
+        widths: bytes per element.
+        rule: what becomes a unit.
+        shards: ranks over which it is sharded.
+        tied: the stage's head is its embedding, whose gradient autograd holds from the head to the embedding.
+        keeps: units stay gathered after the forward pass.
+        prefetch: when the backward pass gathers the next unit.
+    """
+    units, layers = flat_units(stage, rule), stage.layers
+    root, around, left = (_flat(parts, widths) for parts in (units.root, units.around, units.left))
+    embedding, head = _flat(units.embedding, widths), _flat(units.head, widths)
+    inner = [_flat(parts, widths) for parts in (*units.inner, units.block) if parts]
+    block = _flat(units.block, widths)
+    in_blocks = _times(left, layers)  # part of the unit around the blocks, or of the root's
+    if units.around:
+        around = _plus(around, in_blocks)
+    else:
+        root = _plus(root, in_blocks)
+    largest = max(inner, key=lambda unit: unit.whole, default=_flat((), widths))
+    inside = block.whole + max((unit.whole for unit in inner if unit is not inner[-1] or not block.whole), default=0)
+    kept = layers * sum(unit.whole for unit in inner) if keeps else 0
+    always = root.whole + (around.whole + embedding.whole + head.whole if keeps else 0)
+    ahead = largest.whole if prefetch == "pre" and not keeps else 0
+    first = (around.whole or largest.whole) if ahead else 0  # what is gathered before the head runs backward
+    early = (head.whole or first) if ahead else 0  # by the root's hook, if it has parameters
+    behind = largest.whole if prefetch != "none" and not keeps else 0
+    running = kept or inside
+    over = 0 if keeps else around.whole
+    own_head = 0 if keeps else head.whole
+    outside = [
+        held for held in stage.parameters if not held.group.layered and (tied or held is not stage.token_embedding)
+    ]
+    gradients = unit_of(((held, 1.0) for held in outside), widths).gradients
+    late = 0 if head.whole else gradients  # until the root's are reduced
+    adapters = unit_of(((held, share) for held, share in largest_block(stage) if held.adapter), widths)
+    computed, sharded = largest.gradients + adapters.gradients, widths.gradient / widths.compute / shards
+    running += over + ahead
+    return Buffers(
+        forward=always + max(over + (kept or inside), embedding.whole),
+        head_forward=always + kept,
+        loss_backward=always + kept + (early if root.whole else 0),
+        head_backward=always + kept + own_head + first + gradients,
+        after_head=always + (kept or first) + gradients + (own_head + head.gradients if head.whole else 0),
+        first_block=always + running + late,
+        block=always + running + late,
+        block_end=late
+        + max(
+            always + running + 2 * computed - round(computed * sharded),  # the parameters' gradients, and the flat one
+            always + over + (kept or behind) + computed + largest.reduced,
+        ),
+        kept=kept,
+        unreduced=computed or left.gradients,
+        pending_blocks=layers if left.gradients else 0,
+        pending_bytes=left.gradients,
+        embedding=always
+        + max(
+            over + late + 2 * around.gradients,
+            2 * root.gradients - round(root.gradients * sharded),
+            root.gradients + root.reduced,
+        ),
+        pool=inside,
+        largest_reduction=max(root.reduced, around.reduced, head.reduced),
+    )
+
+
+def _flat(parts: Iterable[Part], widths: Widths) -> Unit:
+    """Return a flat parameter; 4-bit weights are gathered without their scales, which are no parameters."""
+    parts = list(parts)
+    unit = unit_of(parts, widths)
+    if unit.gradients:  # one gradient for all of it
+        elements = sum(held.elements * share for held, share in parts)
+        return Unit(whole=unit.whole, gradients=unit.whole, reduced=round(elements * widths.reduce))
+    packed = sum(held.elements * share * (weight_width(held, widths) % 0.5) for held, share in parts if held.quantized)
+    return Unit(whole=round(unit.whole - packed), gradients=0, reduced=0)
+
+
+def _times(unit: Unit, count: int) -> Unit:
+    return Unit(whole=count * unit.whole, gradients=count * unit.gradients, reduced=count * unit.reduced)
+
+
+def _plus(one: Unit, other: Unit) -> Unit:
+    return Unit(
+        whole=one.whole + other.whole,
+        gradients=one.gradients + other.gradients,
+        reduced=one.reduced + other.reduced,
+    )

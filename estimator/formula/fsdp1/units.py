@@ -1,0 +1,147 @@
+"""Units that FSDP1's wrap policies make of a model's parameters (torch/distributed/fsdp/wrap.py, torch 2.13).
+
+A policy decides bottom-up: a module becomes a unit of what its wrapped children leave over. The size-based policy wraps
+what has at least so many parameters, but no lists of modules; the other one wraps modules of given classes.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from ...job import ResolvedJob
+from ...model import LocalParameters, Stage
+from ..fsdp_buffers import largest_block
+
+Part = tuple[LocalParameters, float]
+"""A parameter group, and the share of it."""
+
+_CLASSES = (
+    (re.compile(r"decoderlayer|encoderlayer|layer$|block$", re.IGNORECASE), "block"),
+    (re.compile(r"mlp|feedforward|ffn|experts|moe", re.IGNORECASE), r"mlp|feed_?forward|ffn|experts|moe"),
+    (re.compile(r"attention|attn", re.IGNORECASE), r"attn|attention"),
+    (re.compile(r"embedding", re.IGNORECASE), r"embed|wte|wpe"),
+    (re.compile(r"linear", re.IGNORECASE), r"proj|head|dense|linear|fc\d?|c_\w+|w\d"),
+)
+"""Parts of a class's name, and the names that transformers gives to modules of such a class."""
+
+
+class UnitRule(Struct, frozen=True, kw_only=True):
+    """What becomes a unit beside the root."""
+
+    minimum: int | None = None
+    """Parameters from which on a module becomes a unit; None: by name."""
+    blocks: bool = True
+    names: tuple[str, ...] = ()
+    """Patterns of the names of other modules that become units."""
+    understood: bool = True
+    """False: a class is named of which is not known what it is."""
+
+
+class FlatUnits(Struct, frozen=True, kw_only=True):
+    """The units of one stage."""
+
+    root: tuple[Part, ...]
+    """Gathered all through the step."""
+    around: tuple[Part, ...]
+    """The unit around the blocks, gathered while they run; empty: there is none, what it would have is the root's."""
+    embedding: tuple[Part, ...]
+    head: tuple[Part, ...]
+    """Units of their own."""
+    block: tuple[Part, ...]
+    """The block's own unit: what units inside of it leave over."""
+    inner: tuple[tuple[Part, ...], ...]
+    """Units inside of a block."""
+    left: tuple[Part, ...]
+    """What a block leaves to the unit around the blocks, or to the root's."""
+
+
+def unit_rule(job: ResolvedJob) -> UnitRule:
+    """Return what a job's wrap policy makes a unit."""
+    parallel = job.parallel
+    if parallel.fsdp_min_unit_parameters is not None and job.lora is None:
+        return UnitRule(minimum=parallel.fsdp_min_unit_parameters, blocks=False)
+    if parallel.fsdp_units == "model":
+        return UnitRule(blocks=False)
+    if not parallel.fsdp_wrap_classes:
+        return UnitRule()
+    kinds = [next((kind for word, kind in _CLASSES if word.search(name)), None) for name in parallel.fsdp_wrap_classes]
+    return UnitRule(
+        blocks="block" in kinds or None in kinds,
+        names=tuple(kind for kind in kinds if kind not in (None, "block")),
+        understood=None not in kinds,
+    )
+
+
+def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:
+    """Return the units of a stage, without adapters: each trained leaf among them is a unit of its own."""
+    wraps = _by_size(rule.minimum) if rule.minimum is not None else _by_name(rule.names)
+    inner, left = _wrap(_inside([(h, s) for h, s in largest_block(stage) if not h.adapter]), wraps)
+    own: tuple[Part, ...] = ()
+    if rule.blocks or (rule.minimum is not None and _elements(left) >= rule.minimum):
+        own, left = left, ()
+    outside = [(held, 1.0) for held in stage.parameters if not held.group.layered and not held.adapter]
+    embedding = tuple(part for part in outside if part[0] is stage.token_embedding)
+    head = tuple(part for part in outside if part[0].group.role == "head")
+    rest = [part for part in outside if part not in embedding and part not in head]
+    embedding, rest = _apart(embedding, rest, wraps, "embed_tokens")
+    head, root = _apart(head, [], wraps, "lm_head")
+    around = tuple(rest)
+    remaining = _elements(around) + _elements(left) * stage.layers
+    if rule.minimum is None or remaining < rule.minimum:
+        root, around = [*root, *around], ()
+    return FlatUnits(
+        root=tuple(root),
+        around=around,
+        embedding=embedding,
+        head=head,
+        block=own,
+        inner=inner,
+        left=left,
+    )
+
+
+def _apart(
+    parts: tuple[Part, ...], rest: list[Part], wraps: Callable[[str, float], bool], name: str
+) -> tuple[tuple[Part, ...], list[Part]]:
+    """Return the parts that are a unit of their own, and the rest with what is none."""
+    if parts and wraps(name, _elements(parts)):
+        return parts, rest
+    return (), [*parts, *rest]
+
+
+def _inside(parts: Iterable[Part]) -> list[tuple[list[str], Part]]:
+    """Return the parts of a block with the names of the modules that contain them."""
+    return [(part[0].group.name.partition(".*.")[2].split(".")[:-1], part) for part in parts]
+
+
+def _wrap(
+    parts: list[tuple[list[str], Part]], wraps: Callable[[str, float], bool]
+) -> tuple[tuple[tuple[Part, ...], ...], tuple[Part, ...]]:
+    """Return the units that are made of the modules below one, and what they leave over."""
+    units: list[tuple[Part, ...]] = []
+    left = [part for path, part in parts if not path]
+    children: dict[str, list[tuple[list[str], Part]]] = {}
+    for path, part in parts:
+        if path:
+            children.setdefault(path[0], []).append((path[1:], part))
+    for name, inside in children.items():
+        found, rest = _wrap(inside, wraps)
+        units += found
+        if rest and wraps(name, _elements(rest)):
+            units.append(rest)
+        else:
+            left += rest
+    return tuple(units), tuple(left)
+
+
+def _by_size(minimum: int) -> Callable[[str, float], bool]:
+    return lambda name, elements: elements >= minimum and name not in ("*", "experts")
+
+
+def _by_name(names: tuple[str, ...]) -> Callable[[str, float], bool]:
+    return lambda name, _: any(re.search(pattern, name) for pattern in names)
+
+
+def _elements(parts: Iterable[Part]) -> float:
+    return sum(held.elements * share for held, share in parts)
