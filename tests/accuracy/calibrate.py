@@ -34,8 +34,13 @@ PRIOR = Calibration(
 )
 """No share is smaller: rows of a few repositories say little about another one's. Families without rules were compared
 with traces: 20 decoders differ from their shape's step by 37 % at most."""
-TRACED_PRIOR = replace(PRIOR, step={**PRIOR.step, "shape": 0.05, "recurrent": 0.7})
-"""Likewise for traces, which run the code of any family; but recurrent blocks without their fused kernels."""
+TRACED_PRIOR = replace(
+    PRIOR,
+    step={**PRIOR.step, "shape": 0.05, "recurrent": 0.7},
+    allocator={**PRIOR.allocator, "fsdp2": 0.6, "fsdp1": 0.6},
+)
+"""Likewise for traces, which run the code of any family, but recurrent blocks without their fused kernels, and today's
+FSDP for any version of it."""
 _NOT_PUBLISHED = {"shape", "recurrent"}
 """Sources of doubt that no published figure is about: rows of others say nothing of them."""
 _Doubt = TypeVar("_Doubt", bound=Hashable)

@@ -37,8 +37,8 @@ FORMULA = Calibration(
     nccl=1.0,
 )
 TRACED = Calibration(
-    step={"checked": 0.05, "adapters": 0.19, "framework": 0.1, "compiled": 0.2, "shape": 0.05, "recurrent": 0.7},
-    allocator={"plain": 0.5, "fsdp2": 0.5, "fsdp1": 0.5, "other": 1.0},
+    step={"checked": 0.05, "adapters": 0.19, "framework": 0.125, "compiled": 0.29, "shape": 0.05, "recurrent": 0.7},
+    allocator={"plain": 0.5, "fsdp2": 0.6, "fsdp1": 0.6, "other": 1.0},
     context=0.3,
     nccl=1.0,
 )
