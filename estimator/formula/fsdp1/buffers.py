@@ -62,7 +62,8 @@ def flat_buffers(
     ]
     gradients = unit_of(((held, 1.0) for held in outside), widths).gradients
     late = 0 if head.whole else gradients  # until the root's are reduced
-    adapters = unit_of(((held, share) for held, share in largest_block(stage) if held.adapter), widths)
+    apart = [(held, share) for held, share in largest_block(stage) if held.adapter and rule.adapters_apart]
+    adapters = unit_of(apart, widths)
     computed, sharded = largest.gradients + adapters.gradients, widths.gradient / widths.compute / shards
     running += over + ahead
     return Buffers(

@@ -34,6 +34,8 @@ class UnitRule(Struct, frozen=True, kw_only=True):
     blocks: bool = True
     names: tuple[str, ...] = ()
     """Patterns of the names of other modules that become units."""
+    adapters_apart: bool = True
+    """Adapters are units of their own (peft's ``fsdp_auto_wrap_policy``); False: they are part of their block's."""
     understood: bool = True
     """False: a class is named of which is not known what it is."""
 
@@ -59,6 +61,8 @@ class FlatUnits(Struct, frozen=True, kw_only=True):
 def unit_rule(job: ResolvedJob) -> UnitRule:
     """Return what a job's wrap policy makes a unit."""
     parallel = job.parallel
+    if job.framework.own_adapters:  # LitGPT wraps its Block class only (finetune/lora.py)
+        return UnitRule(adapters_apart=False)
     if parallel.fsdp_min_unit_parameters is not None and job.lora is None:
         return UnitRule(minimum=parallel.fsdp_min_unit_parameters, blocks=False)
     if parallel.fsdp_units == "model":
@@ -74,13 +78,14 @@ def unit_rule(job: ResolvedJob) -> UnitRule:
 
 
 def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:
-    """Return the units of a stage, without adapters: each trained leaf among them is a unit of its own."""
+    """Return the units of a stage, without adapters where each trained leaf among them is a unit of its own."""
     wraps = _by_size(rule.minimum) if rule.minimum is not None else _by_name(rule.names)
-    inner, left = _wrap(_inside([(h, s) for h, s in largest_block(stage) if not h.adapter]), wraps)
+    apart = rule.adapters_apart
+    inner, left = _wrap(_inside([(h, s) for h, s in largest_block(stage) if not (apart and h.adapter)]), wraps)
     own: tuple[Part, ...] = ()
     if rule.blocks or (rule.minimum is not None and _elements(left) >= rule.minimum):
         own, left = left, ()
-    outside = [(held, 1.0) for held in stage.parameters if not held.group.layered and not held.adapter]
+    outside = [(h, 1.0) for h in stage.parameters if not h.group.layered and not (apart and h.adapter)]
     embedding = tuple(part for part in outside if part[0] is stage.token_embedding)
     head = tuple(part for part in outside if part[0].group.role == "head")
     rest = [part for part in outside if part not in embedding and part not in head]

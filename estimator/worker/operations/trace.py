@@ -47,6 +47,8 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         traced = trace_layers(request)
     except UnsupportedError as reason:
         return {"unsupported": str(reason)}
+    from ..loops.state_spaces import kernel_versions
+
     summary = summarize(traced.history)
     allocations = list(allocator_events(traced.history))
     timeline_events = [event for event, _ in summary["timeline"]]
@@ -56,7 +58,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         **summary,
         "reserved": replay_reserved(allocations, timeline_events, request.allocator),
         "allocations": pack_allocations(allocations),
-        "versions": library_versions(),
+        "versions": {**library_versions(), **kernel_versions()},
         "seconds": round(time.monotonic() - start, 3),
     }
 
