@@ -10,7 +10,7 @@ from ..activations.layer_context import layer_context
 from ..rank_memory import RankMemory
 from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block, selective_programs
 from .communication import Buckets, Communication, ConstantBuffers
-from .fsdp2 import Units
+from .fsdp import FlatUnits, Units
 from .machine import SLOTS, Machine
 from .parameters import stored_parameters
 from .recorder import SMALLEST_BYTES
@@ -178,6 +178,8 @@ def _communication(rank: RankMemory) -> type[Communication]:
     job = rank.job
     if job.strategy.fsdp2 and job.shards.weights > 1 and not rank.buffers.step:
         return Units
+    if job.strategy.flat_parameters and job.shards.weights > 1:
+        return FlatUnits
     if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         return Buckets
     return ConstantBuffers if rank.buffers.forward or rank.buffers.block else Communication

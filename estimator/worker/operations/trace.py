@@ -64,9 +64,10 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _import_libraries(request: Request) -> Callable[[Request], TracedSteps]:
-    """Import what the trace needs, and return its function; every trace starts with the same state of the collector."""
-    if gc.get_freeze_count():
-        gc.collect()  # frees what an earlier request left
+    """Import what the trace needs, and return its function.
+
+    Every trace starts with the same state of the collector: what an earlier one left was freed after its answer.
+    """
     gc.disable()  # nothing that is imported becomes garbage
     from ..model.build import import_model_code
     from ..repetition.repeated_trace import trace_layers
