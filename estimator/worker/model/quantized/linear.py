@@ -43,6 +43,7 @@ class Linear4bit(torch.nn.Linear):  # type: ignore[misc] # torch is not type-che
         packed = -(-elements // (2 * torch.empty((), dtype=storage).element_size()))
         self.weight = frozen(torch.empty((packed, 1), dtype=storage), elements)
         self.weight.compress_statistics, self.weight.quant_type = nested, "nf4"
+        self.nested = nested
         self.bias = None if linear.bias is None else frozen(linear.bias.detach(), linear.bias.numel())
         self.compute_dtype, self.weight_dtype, self.keeps_input = compute_dtype, linear.weight.dtype, keeps_input
         blocks = -(-elements // BLOCK_ELEMENTS)
@@ -60,7 +61,7 @@ class Linear4bit(torch.nn.Linear):  # type: ignore[misc] # torch is not type-che
     def dequantize(self, dtype: Any) -> Any:
         """Return the weight in a dtype, with the temporary tensors of ``dequantize_4bit``."""
         scales = self.absmax
-        if self.weight.compress_statistics:
+        if self.nested:  # FSDP1 replaces the weight by a view
             scales = torch.empty_like(self.absmax, dtype=torch.float32)
         weight = scales.new_empty((self.out_features, self.in_features), dtype=self.weight_dtype)
         return weight.to(dtype)
