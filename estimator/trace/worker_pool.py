@@ -1,20 +1,27 @@
 """Keeps an idle worker between requests: the next one need not start a process and import torch (3 to 5 s).
 
-Off by default: a command-line command ends its worker with the answer. A long-lived session switches it on. An idle
-worker holds some 350 MB of host memory, so only one is kept, for at most a minute. A request that runs the user's code
-has a worker of its own.
+Off by default: a command that makes one estimate ends its worker with the answer. Sessions, and commands that trace
+several settings, switch it on. An idle worker holds some 500 MB of host memory, so only one is kept, for at most five
+minutes, and none that has grown large or has answered many requests. A request that runs the user's code has a worker
+of its own. The worker ends with vramtop, also when that is killed: its input ends.
 """
 
 import contextlib
+import resource
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..common import CannotTellError, ProcessLimitError, current_folder, current_token, start_thread
 from .interpreters import Interpreter
 from .worker_process import Worker, WorkerEndedError
 
-MAX_IDLE_SECONDS = 60
+MAX_IDLE_SECONDS = 300
+MAX_IDLE_BYTES = 3 << 29
+"""Host memory of a worker that is kept: 1.5 GiB."""
+MAX_REQUESTS = 100
+"""Requests after which a worker is ended: what libraries leave behind adds up."""
 
 
 class WorkerPool:
@@ -70,7 +77,8 @@ class WorkerPool:
             answered = worker.running  # it refused the request; a worker that failed has ended
             raise
         finally:
-            if answered and shared and not current_token().cancelled:  # cancelling kills it, even after its answer
+            # cancelling kills it, even after its answer
+            if answered and shared and not current_token().cancelled and not _is_worn(worker):
                 self._keep(interpreter, worker)
             else:
                 worker.end()
@@ -110,6 +118,21 @@ class WorkerPool:
                 return
             self._idle = None
         worker.end()
+
+
+def _is_worn(worker: Worker) -> bool:
+    """Return True if a worker holds too much memory to be kept, or has answered as many requests as one may."""
+    held = resident_bytes(worker.pid)
+    return worker.requests >= MAX_REQUESTS or (held is not None and held > MAX_IDLE_BYTES)
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Return a process's memory in RAM; None: this system does not tell."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * resource.getpagesize()
 
 
 POOL = WorkerPool()

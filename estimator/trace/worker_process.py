@@ -66,7 +66,8 @@ class Worker:
         self, python: Path, program: Path = WORKER_PROGRAM, *, environ: Mapping[str, str] | None = None
     ) -> None:
         self._python = python
-        self._requests = 0
+        self.requests = 0
+        """Requests that it was sent."""
         self._buffer = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process, closed with it
         try:
@@ -102,8 +103,8 @@ class Worker:
             return self._exchange(message, timeout)
 
     def _exchange(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        self._requests += 1
-        line = msgspec.json.encode({**message, "id": self._requests}) + b"\n"
+        self.requests += 1
+        line = msgspec.json.encode({**message, "id": self.requests}) + b"\n"
         try:
             self._write(line)
             answer = msgspec.json.decode(self._read_line(timeout), type=dict[str, Any])

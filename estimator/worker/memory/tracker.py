@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from . import fake_results
 from .allocation_history import AllocationHistory, Phase, StorageRecord, block_bytes
 from .stream_order import StreamOrder
 
@@ -75,7 +76,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             return args[0].fake_device
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0].add_(args[1])
-        result = func(*args, **(kwargs or {}))
+        result = fake_results.run(func, args, kwargs or {})
         if self._paused:
             return result
         component = "temporary" if func is CAST and self._is_weight(args[0]) else None

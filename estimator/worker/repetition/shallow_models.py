@@ -37,8 +37,8 @@ MAX_PERIOD = 8
 """Most layers of a round."""
 MIN_ROUNDS = 2
 """Rounds of the shallowest model: the first and the last often differ."""
-MIN_ROUNDS_SHARDED = 3
-"""The same under FSDP, which gathers a unit while it computes the one before."""
+MIN_ROUNDS_OF = {"fsdp2": 3, "fsdp1": 4}
+"""The same under FSDP, which gathers a unit ahead; FSDP1 has up to two unsharded ones wait for the GPU besides."""
 EXTRA_TRACES = 1
 """Deeper models that are traced where the first ones prove nothing."""
 WORTHWHILE = 0.75
@@ -86,7 +86,7 @@ def plan_shallow_models(request: Request) -> ShallowModels | None:
     stacks = _stacks(whole)
     depth = max(map(len, stacks.values()), default=0)
     kinds = list(zip(*(each for each in stacks.values() if len(each) == depth)))  # noqa: B905 - not in Python 3.9
-    first = MIN_ROUNDS_SHARDED if request.parallel.data_shard > 1 else MIN_ROUNDS
+    first = MIN_ROUNDS_OF.get(request.parallel.strategy, MIN_ROUNDS)
     pattern = _find_pattern(kinds, first)
     if pattern is None:
         return None

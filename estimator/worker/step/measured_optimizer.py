@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..memory.live_bytes import LiveBytes
 from ..request.errors import UnsupportedError
+from .live_bytes import LiveBytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...board import Board, Watchlist
     from ...snapshot import ProcessKey, WatchedJob
     from ..attachment import Attachment
+    from .worker_client import WorkerClient
 
 CHECK_SECONDS = 10.0
 """Time between two looks at whether the machine is idle; there are none when no job waits."""
@@ -65,7 +66,8 @@ class IdleTracing:
         """What waits to be traced, by the processes of its run."""
         self._next_check = 0.0
         self._running = False
-        self._close: Callable[[], None] = lambda: None
+        self._client: WorkerClient | None = None
+        """The worker process; kept while jobs wait, as the next one is traced sooner by it."""
 
     def add(self, run: WatchedJob, attachment: Attachment, gpu_name: str | None, gpu_bytes: int | None) -> None:
         """Trace the job of this run later, unless that would run code that is not safe to run."""
@@ -81,7 +83,10 @@ class IdleTracing:
         self._next_check = now + CHECK_SECONDS
         current = {id(run) for run in self._watchlist.runs()}
         self._waiting = {pids: work for pids, work in self._waiting.items() if id(work.run) in current}
-        if not self._waiting or not self._is_idle():
+        if not self._waiting:
+            self._end_client()
+            return
+        if not self._is_idle():
             return
         work = self._waiting.pop(_most_urgent(self._waiting, board))
         self._running = True
@@ -93,7 +98,12 @@ class IdleTracing:
     def close(self) -> None:
         """End what is being traced."""
         self._waiting = {}
-        self._close()
+        self._end_client()
+
+    def _end_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _trace(self, work: _Work) -> None:
         from vramtop.estimator.job import match_nvml_name
@@ -101,8 +111,8 @@ class IdleTracing:
         from .run_answer import TraceRequest
         from .worker_client import WorkerClient
 
-        client, job, name = WorkerClient(), work.run.job, work.gpu_name
-        self._close = client.close
+        job, name = work.run.job, work.gpu_name
+        client = self._client = self._client or WorkerClient()
         try:
             gpu_type = match_nvml_name(name, work.gpu_bytes) if name and not job.target.gpu else None
             answer = client.read(
@@ -111,7 +121,8 @@ class IdleTracing:
             if answer.budget is not None and self._watchlist.improve_budget(work.run, answer.budget):
                 self.on_change()
         finally:
-            client.close()
+            if not self._waiting:
+                self._end_client()
             self._running = False
 
 

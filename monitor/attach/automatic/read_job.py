@@ -10,6 +10,7 @@ from vramtop.estimator.common import CannotTellError, InputError, VramtopError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import match_nvml_name
 from vramtop.estimator.readers.source import Finding
+from vramtop.estimator.trace import keep_idle_workers
 
 from ...host import UnreadableProcessError, is_running, remember_process_tree
 from ..attachment import Attachment
@@ -94,6 +95,7 @@ def _shows_training(finding: Finding) -> bool:
 
 def _trace(request: TraceRequest) -> RunAnswer:
     """Estimate by the most accurate method, and end the attempt when it takes too much of the machine's RAM."""
+    keep_idle_workers()  # another job may wait to be traced
     done = threading.Event()
     watch = threading.Thread(target=_end_when_large, args=(done,), daemon=True)
     watch.start()
@@ -109,7 +111,8 @@ def _end_when_large(done: threading.Event) -> None:
     while not done.wait(_WATCH_SECONDS):
         for child in own.children(recursive=True):
             try:
-                if child.memory_info().rss > _MAX_TRACING_BYTES:
-                    child.kill()
+                if child.memory_info().rss <= _MAX_TRACING_BYTES:
+                    continue
+                child.kill()
             except psutil.Error:
                 continue

@@ -12,7 +12,7 @@ from waiting import until
 from vramtop.estimator.common.cancellation import CancelToken
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.trace.interpreters import Interpreter
-from vramtop.estimator.trace.worker_pool import WorkerPool
+from vramtop.estimator.trace.worker_pool import WorkerPool, resident_bytes
 from vramtop.estimator.trace.worker_process import Worker
 
 PACKAGES = {"op": "packages", "distributions": ["msgspec"]}
@@ -118,3 +118,27 @@ def test_a_cancelled_worker_is_not_kept(
     monkeypatch.undo()
     pool.request(python.interpreter, PACKAGES, 30)
     assert [has_ended(pid) for pid in python.pids] == [True, False]
+
+
+def test_a_worker_that_has_grown_large_is_not_kept(
+    python: LoggedPython, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramtop.estimator.trace.worker_pool.MAX_IDLE_BYTES", 0)
+    for _ in range(2):
+        pool.request(python.interpreter, PACKAGES, 30)
+    assert len(set(python.pids)) == 2
+    assert all(has_ended(pid) for pid in python.pids)
+
+
+def test_a_worker_is_replaced_after_many_requests(
+    python: LoggedPython, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramtop.estimator.trace.worker_pool.MAX_REQUESTS", 2)
+    for _ in range(3):
+        pool.request(python.interpreter, PACKAGES, 30)
+    assert len(set(python.pids)) == 2
+
+
+def test_the_memory_of_a_process_is_known() -> None:
+    assert (resident_bytes(os.getpid()) or 0) > 1 << 20
+    assert resident_bytes(2**31 - 1) is None

@@ -11,6 +11,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import Gpu, Job
+from vramtop.estimator.trace import keep_idle_workers
 from vramtop.monitor.board.fit import (
     DeviceCapacity,
     FitResult,
@@ -63,6 +64,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"--{unused[0]} needs --wait")
     loaded = load_from_options(options, launch)
     job = loaded.job
+    if estimate_method(options) != "formula":
+        keep_idle_workers()  # suggestions are traced after the job
     gpu, memory_bytes = described_gpu(options, job)
     here = not memory_bytes
     if memory_bytes:

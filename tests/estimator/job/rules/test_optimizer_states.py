@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vramtop.estimator.job.rules.optimizers import OPTIMIZERS, Optimizer, PerShape, optimizer_by_class
-from vramtop.estimator.worker.memory.live_bytes import LiveBytes
+from vramtop.estimator.worker.step.live_bytes import LiveBytes
 
 MEASURED = json.loads((Path(__file__).parents[3] / "accuracy" / "optimizer_states.json").read_text())
 SHAPES = ((256, 512), (512, 256), (1024, 1024), (512,), (8192,))

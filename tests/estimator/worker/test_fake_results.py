@@ -1,0 +1,62 @@
+"""Results that are made again from their shapes compared with those of torch's own fake mode."""
+
+from typing import Any
+
+import pytest
+import torch
+from job_matrix import CELLS
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.trace.traced_step import trace_request
+from vramtop.estimator.worker.memory import fake_results
+from vramtop.estimator.worker.request.request import read_request
+from vramtop.estimator.worker.step.training_steps import trace_steps
+
+
+def run_in_mode(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama, mixed fsdp2",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("deepseek_v3, bf16", "t5, mixed", "gpt2, mixed eager", "llama, bf16 tensor", "bert, mixed")
+        ),
+    ],
+)
+def test_a_trace_is_the_same_without_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = CELLS[name]
+    request = read_request(trace_request(job, resolve_model(job.model)))
+    first, second = trace_steps(request), trace_steps(request)
+    monkeypatch.setattr(fake_results, "run", run_in_mode)
+    without = trace_steps(request)
+    for traced in (first, second):
+        assert traced.history.events == without.history.events
+        assert [vars(record) for record in traced.history.records] == [vars(each) for each in without.history.records]
+
+
+def test_a_result_is_made_once_by_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_results, "_ENTRIES", {})
+    calls = []
+    dispatch = FakeTensorMode.dispatch
+
+    def counted(mode: Any, func: Any, *others: Any, **named: Any) -> Any:
+        if func.namespace == "aten":
+            calls.append(func)
+        return dispatch(mode, func, *others, **named)
+
+    monkeypatch.setattr(FakeTensorMode, "dispatch", counted)
+    with FakeTensorMode():
+        left, right = torch.empty(3, 4), torch.empty(4, 5)
+        calls.clear()
+        results = [fake_results.run(torch.ops.aten.mm.default, (left, right), {}) for _ in range(3)]
+        views = [fake_results.run(torch.ops.aten.t.default, (left,), {}) for _ in range(2)]
+    assert len(calls) == 2
+    assert [each.shape for each in results] == [(3, 5)] * 3
+    assert len({each.untyped_storage()._cdata for each in results}) == 3
+    assert {each.untyped_storage()._cdata for each in views} == {left.untyped_storage()._cdata}
+    assert {each.stride() for each in views} == {(1, 4)}
