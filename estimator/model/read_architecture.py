@@ -34,7 +34,14 @@ _STAND_INS: Mapping[Task, Task | None] = MappingProxyType(
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 _RECURRENT_FIELDS = (
     *("mamba_d_state", "mamba_expand", "ssm_state_size", "state_size", "hybrid_override_pattern"),
-    *("linear_conv_kernel_dim", "linear_num_heads", "conv_L_cache", "lru_width", "attention_hidden_size"),
+    *(
+        "linear_conv_kernel_dim",
+        "linear_num_heads",
+        "linear_num_value_heads",
+        "conv_L_cache",
+        "lru_width",
+        "attention_hidden_size",
+    ),
 )
 """Config fields that only models with other blocks than attention have: Mamba, linear attention, convolutions, RWKV."""
 _TWO_STACKS = {"decoder_layers", "num_decoder_layers", "d_kv"}

@@ -10,6 +10,7 @@ from ...common import InputError, TooLargeError, read_file
 from ..source import Setting, SettingsLayer
 from ..trl import method_of_class
 from .follow import Script
+from .kept_outputs import kept_outputs
 from .models import TRAINING_CONFIG, Doubt
 from .outcome import Outcome
 from .python import MAX_BYTES, parse
@@ -101,7 +102,7 @@ def read_script(
         find_file=find_file,
     )
     try:
-        return _settings(read_worlds(script), script.tree, options)
+        return _settings(read_worlds(script), script.tree, options, path.name)
     except (RecursionError, MemoryError):
         raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
 
@@ -158,13 +159,14 @@ def _remembering(find: Callable[[str], Mapping[str, Any] | None] | None) -> Call
     return found
 
 
-def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting]) -> ScriptSettings:
+def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], name: str) -> ScriptSettings:
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
     names = set() if found.has_optimizer else names
+    kept = kept_outputs(tree, name) if found.has_optimizer else None
     return ScriptSettings(
         assigned=found.assigned,
-        written=found.written,
+        written=found.written if kept is None else {**found.written, "script_keeps_outputs": kept},
         hints=found.hints,
         accelerate=found.accelerate,
         loads_model=found.loads_model,

@@ -20,7 +20,10 @@ def config_of_script(settings: LayeredSettings, findings: FindingCollector) -> M
 
 
 def read_trainable(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record which parameters train, and the sequences of an example."""
+    """Record which parameters train, the sequences of an example, and whether the loop keeps the model's outputs."""
+    kept = settings.find("script_keeps_outputs")
+    if kept is not None:
+        findings.record_from(kept, "training.keep_outputs", True)
     patterns = settings.find("script_trainable")
     if patterns is not None:
         findings.record_from(patterns, "training.trainable", patterns.value)
