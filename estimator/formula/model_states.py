@@ -85,7 +85,7 @@ def state_rules(job: ResolvedJob) -> StateRules:
 def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds."""
     shards = job.shards
-    whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters)
+    whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units)
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
         gradients = 2 * _largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
@@ -114,7 +114,7 @@ def _unsharded(stage: Stage, rules: StateRules, flat_parameters: bool) -> ModelS
     """Return the stage's states before sharding; ``step`` is one copy of all that is stepped."""
     widths = rules.widths
     trained = [held for held in stage.parameters if held.trainable]
-    if flat_parameters and not any(h.adapter for h in trained):  # adapters are units of their own
+    if flat_parameters:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
         blocks = sum(h.elements for h in stage.parameters if h.group.layered) * stage.trained_blocks
         around = sum(h.elements for h in stage.parameters if h.trainable and not h.group.layered)

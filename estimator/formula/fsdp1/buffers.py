@@ -62,7 +62,8 @@ def flat_buffers(
     ]
     gradients = unit_of(((held, 1.0) for held in outside), widths).gradients
     late = 0 if head.whole else gradients  # until the root's are reduced
-    adapters = unit_of(((held, share) for held, share in largest_block(stage) if held.adapter), widths)
+    apart = [part for part in largest_block(stage) if rule.adapters_apart and part[0].adapter]
+    adapters = unit_of(apart, widths)
     computed, sharded = largest.gradients + adapters.gradients, widths.gradient / widths.compute / shards
     running += over + ahead
     return Buffers(

@@ -34,6 +34,8 @@ class UnitRule(Struct, frozen=True, kw_only=True):
     blocks: bool = True
     names: tuple[str, ...] = ()
     """Patterns of the names of other modules that become units."""
+    adapters_apart: bool = False
+    """Each matrix of an adapter is a unit of its own, too small to count."""
     understood: bool = True
     """False: a class is named of which is not known what it is."""
 
@@ -61,26 +63,34 @@ def unit_rule(job: ResolvedJob) -> UnitRule:
     parallel = job.parallel
     if parallel.fsdp_min_unit_parameters is not None and job.lora is None:
         return UnitRule(minimum=parallel.fsdp_min_unit_parameters, blocks=False)
+    apart = job.adapter_units
     if parallel.fsdp_units == "model":
-        return UnitRule(blocks=False)
+        return UnitRule(blocks=False, adapters_apart=apart)
     if not parallel.fsdp_wrap_classes:
-        return UnitRule()
+        return UnitRule(adapters_apart=apart)
     kinds = [next((kind for word, kind in _CLASSES if word.search(name)), None) for name in parallel.fsdp_wrap_classes]
     return UnitRule(
         blocks="block" in kinds or None in kinds,
+        adapters_apart=apart,
         names=tuple(kind for kind in kinds if kind not in (None, "block")),
         understood=None not in kinds,
     )
 
 
 def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:
-    """Return the units of a stage, without adapters: each trained leaf among them is a unit of its own."""
+    """Return the units of a stage, without adapters that are units of their own."""
     wraps = _by_size(rule.minimum) if rule.minimum is not None else _by_name(rule.names)
-    inner, left = _wrap(_inside([(h, s) for h, s in largest_block(stage) if not h.adapter]), wraps)
+    inner, left = _wrap(
+        _inside([(h, s) for h, s in largest_block(stage) if not (rule.adapters_apart and h.adapter)]), wraps
+    )
     own: tuple[Part, ...] = ()
     if rule.blocks or (rule.minimum is not None and _elements(left) >= rule.minimum):
         own, left = left, ()
-    outside = [(held, 1.0) for held in stage.parameters if not held.group.layered and not held.adapter]
+    outside = [
+        (held, 1.0)
+        for held in stage.parameters
+        if not held.group.layered and not (rule.adapters_apart and held.adapter)
+    ]
     embedding = tuple(part for part in outside if part[0] is stage.token_embedding)
     head = tuple(part for part in outside if part[0].group.role == "head")
     rest = [part for part in outside if part not in embedding and part not in head]

@@ -51,7 +51,7 @@ class FlatUnits(Communication):
         self._prefetch = job.parallel.fsdp_backward_prefetch or "pre"
         self._limit = job.parallel.limit_all_gathers is not False
         width = job.widths.compute if self._casts and job.quantization is None else 0
-        adapters = job.lora is not None
+        adapters = job.adapter_units
         in_blocks = job.parallel.fsdp_units != "model"
         by_block: dict[int, list[StoredParameter]] = {}
         around: list[StoredParameter] = []
