@@ -9,7 +9,7 @@ import msgspec
 
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError
-from .formula import host_need
+from .formula import free_for_modules, host_need
 from .formula.beside import HeldModel, with_other_models, with_saving_phase
 from .formula.closed_form import closed_form
 from .formula.reserved import with_varying_lengths
@@ -24,6 +24,7 @@ from .model import (
     resolve_model,
 )
 from .model.count_parameters import count_parameters
+from .model.placement import placing_request
 from .model.read_architecture import read_architecture
 from .trace import allocator_settings, exact_inventory
 from .trace.exact_optimizer import exact_optimizer
@@ -264,8 +265,9 @@ def _closed_form(
             progress(f"counting the parameters of {model.label} on the built model")
         try:
             lora = None if FRAMEWORKS[job.training.framework].own_adapters else job.lora  # the worker's are peft's
+            places, placing = job.training.trainable is not None, placing_request(job, free_for_modules(gpu))
             counted = exact_inventory(
-                model, job.model.task, lora=lora, places=job.training.trainable is not None, python=python
+                model, job.model.task, lora=lora, places=places, device_map=placing, python=python
             )
             shape = _architecture_of_built(job, model, arch, counted)
             return _with_own_optimizer(job, shape, counted, gpu=gpu, conf=conf, python=python, progress=progress)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         workspace_bytes as workspace_bytes,
     )
     from .host_memory import ASSUMPTION as ASSUMPTION, host_need as host_need
+    from .plan import free_for_modules as free_for_modules
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -25,5 +26,6 @@ else:
             "checkpoint_size": "checkpoint_bytes",
             "cuda_overhead": "context_bytes nccl_bytes workspace_bytes",
             "host_memory": "ASSUMPTION host_need",
+            "plan": "free_for_modules",
         },
     )

@@ -60,7 +60,9 @@ def closed_form(
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
     phases = [phase_peaks(rank) for rank in ranks]
     peaks = [
-        peak_with_range(rank, highest_phase(each), inventory, phases=each, replayed=replayed, conf=conf)
+        peak_with_range(
+            rank, highest_phase(each), inventory, phases=each if replayed else (), replayed=replayed, conf=conf
+        )
         for rank, each in zip(ranks, phases, strict=True)
     ]
     about_job = _warnings(plan) if words else ()

@@ -85,6 +85,7 @@ def state_rules(job: ResolvedJob) -> StateRules:
 def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds."""
     shards = job.shards
+    # peft's wrap policy makes each adapter a unit of its own, without what is frozen
     whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units)
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
@@ -110,11 +111,11 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
 
 
 @lru_cache(maxsize=256)  # searches ask for the same stage with other activations
-def _unsharded(stage: Stage, rules: StateRules, flat_parameters: bool) -> ModelStates:
+def _unsharded(stage: Stage, rules: StateRules, flattens_frozen: bool) -> ModelStates:
     """Return the stage's states before sharding; ``step`` is one copy of all that is stepped."""
     widths = rules.widths
     trained = [held for held in stage.parameters if held.trainable]
-    if flat_parameters:
+    if flattens_frozen:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
         blocks = sum(h.elements for h in stage.parameters if h.group.layered) * stage.trained_blocks
         around = sum(h.elements for h in stage.parameters if h.trainable and not h.group.layered)

@@ -249,6 +249,6 @@ def _saving(rank: RankMemory) -> Iterator[_Moment]:
     kept = states.gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
     yield _moment(
         gradients=kept,
-        logits=rank.loss.retained_bytes,
+        logits=rank.loss.retained_in_step_bytes,
         communication=gathered_bytes(job, rank.stage) + rank.buffers.step,
     )

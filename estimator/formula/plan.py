@@ -62,7 +62,11 @@ def _placement(job: ResolvedJob, inventory: Inventory, gpu: Gpu | None) -> Place
     """Return where a device map places modules: it may fill all of a GPU but the CUDA context that asking takes."""
     if job.job.parallel.device_map is None:
         return None
-    free = None if gpu is None else gpu.total_bytes - generation_of(gpu).context_bytes
     quantized, width = QuantizedLayers.of(job, inventory), job.widths.weight
     sizes = (quantized.stored_bytes(group, group.elements) or width * group.elements for group in inventory.groups)
-    return place(job, inventory, tuple(sizes), gpu_bytes=free)
+    return place(job, inventory, tuple(sizes), gpu_bytes=free_for_modules(gpu))
+
+
+def free_for_modules(gpu: Gpu | None) -> int | None:
+    """Return the memory of a GPU that a device map may fill; None: not known."""
+    return None if gpu is None else gpu.total_bytes - generation_of(gpu).context_bytes

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         QuantizedLayers as QuantizedLayers,
         adapter_elements as adapter_elements,
         adapter_groups as adapter_groups,
+        separates_experts as separates_experts,
         unmatched_targets as unmatched_targets,
     )
     from .parameter_roles import (
@@ -61,7 +62,7 @@ else:
             "find_config": (
                 "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel search_models"
             ),
-            "lora": "adapter_elements adapter_groups QuantizedLayers unmatched_targets",
+            "lora": "adapter_elements adapter_groups QuantizedLayers separates_experts unmatched_targets",
             "parameter_roles": "assign_roles NamedShape ParameterKind with_role",
             "parameters": "Buffer Inventory ParameterGroup Role",
             "rank_share": "LocalParameters model_trained_parameters Stage stages unpacked_bytes",

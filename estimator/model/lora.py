@@ -97,6 +97,12 @@ def module_name(group: ParameterGroup) -> str:
     return _path(group).rpartition(".")[2]
 
 
+def separates_experts(job: ResolvedJob, family: str | None) -> bool:
+    """Return True if the job's transformers holds the experts of a family as linear layers."""
+    own = "transformers" in job.framework.libraries and job.versions.separates_experts
+    return own and family_of(family).separate_expert_names is not None
+
+
 @dataclass(frozen=True, slots=True)
 class QuantizedLayers:
     """The layers of a model that a job quantizes."""
@@ -114,9 +120,7 @@ class QuantizedLayers:
 
         Lightning's plugin replaces the head too (``BitsandbytesPrecision``; LitGPT passes no exceptions).
         """
-        own = "transformers" in job.framework.libraries and job.versions.separates_experts
-        experts = own and family_of(inventory.family).separate_expert_names is not None
-        return cls(job.quantization, job.framework.quantizes_head, experts)
+        return cls(job.quantization, job.framework.quantizes_head, separates_experts(job, inventory.family))
 
     def __contains__(self, group: ParameterGroup) -> bool:
         """Return True if bitsandbytes quantizes a group: linear layers without the head, not fused experts."""

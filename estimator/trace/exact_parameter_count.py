@@ -22,7 +22,7 @@ from ..model import (
 from .interpreters import choose_interpreter
 from .worker_cache import cache_file, cached_request
 
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
 
 
 def exact_inventory(
@@ -31,6 +31,7 @@ def exact_inventory(
     *,
     lora: Lora | None = None,
     places: bool = False,
+    device_map: Mapping[str, Any] | None = None,
     python: str | None = None,
     timeout: float = 120,
     environ: Mapping[str, str] | None = None,
@@ -43,6 +44,7 @@ def exact_inventory(
         task: the head on top.
         lora: adapters that peft adds.
         places: with the numbers of the blocks in which each parameter is.
+        device_map: the rule and the limits by which accelerate places modules; None: they are not placed.
         python: the interpreter (``--python``); None: the first that has torch and transformers.
         timeout: seconds for starting the worker, importing torch, and building the model.
         environ: environment with VIRTUAL_ENV and CONDA_PREFIX; None: this process's.
@@ -60,6 +62,8 @@ def exact_inventory(
         request["lora"] = {"rank": lora.rank, "targets": lora.targets}
     if places:
         request["places"] = True
+    if device_map is not None:
+        request["device_map"] = dict(device_map)
     if resolved.code is not None:
         request["code"] = dict(resolved.code)
     key = [_CACHE_VERSION, request, interpreter.transformers, interpreter.peft]
@@ -127,6 +131,7 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
     no_split: tuple[str, ...]
     config: dict[str, Any] | None
     versions: dict[str, str]
+    device_map: dict[str, int | str] | None = None
 
 
 def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
@@ -157,6 +162,7 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
         tensor_plan=tuple(answer.tp_plan.items()),
         no_split=answer.no_split,
         config=answer.config,
+        device_map=answer.device_map,
     )
 
 

@@ -75,6 +75,8 @@ def _projection_input_per_token(context: LayerContext) -> float:
     """Bytes that the output projection's input adds, if the kernel has not saved it in the same dtype."""
     needing = context.readers.get("attention_out", (1, 1))[1]
     own = context.trains_input("attention_out")
+    if context.drops_adapter_input and needing and not own and not context.framework.fused_qkv:
+        return context.dropped_input_per_token(context.arch.attention_output_size)
     if context.eager_attention and (needing or own):
         return context.widths.compute * context.arch.attention_output_size
     width = context.adapter_width
@@ -83,6 +85,7 @@ def _projection_input_per_token(context: LayerContext) -> float:
         or context.trains_input("attention_out")
         or (width == context.widths.compute and not context.own_casts)
         or context.framework.fused_qkv
+        or (context.quantization and context.widths.autocast)  # peft's layers for bitsandbytes leave the cast to it
     ):
         return 0.0
     # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved

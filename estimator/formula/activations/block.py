@@ -72,36 +72,45 @@ def norm_per_token(context: LayerContext, size: float, *, trained: float | None 
     return 4 * size + 4 + own + scaled * size * (context.parts.norms if trained is None else trained)
 
 
-def quantized_inputs_per_token(context: LayerContext) -> dict[LinearInput, float]:
-    """Inputs that 4-bit layers of older bitsandbytes versions keep, unless another operation has saved them."""
-    arch, c = context.arch, context.widths.compute
-    if not context.versions.keeps_quantized_inputs:
+def quantized_inputs_per_token(context: LayerContext, *, every: bool = False) -> dict[LinearInput, float]:
+    """Inputs that quantized layers keep, 8-bit ones and older 4-bit ones, unless another operation has saved them.
+
+    Args:
+        context: the layer.
+        every: also those that another operation has saved.
+    """
+    arch, c, widths = context.arch, context.widths.compute, context.widths
+    if not context.keeps_quantized_inputs:
         return {}
-    sizes: dict[LinearInput, int] = {"attention_in": arch.hidden, "mlp_in": arch.hidden, "mlp_out": arch.mlp_size}
+    eight = context.quantization == "int8"  # which keep the tensor that they read; the others their cast of it
+    read, product = (max(c, widths.residual), widths.projected) if eight else (c, c)
+    sizes: dict[LinearInput, int] = {"attention_in": read * arch.hidden, "mlp_in": read * arch.hidden}
+    sizes["mlp_out"] = product * arch.mlp_size
     if arch.parallel_residual and arch.norms_per_layer == 1:
         del sizes["mlp_in"]  # the same tensor
-    if context.framework.fused_qkv or context.eager_attention or arch.rules.copies_attention_output:
-        sizes["attention_out"] = arch.attention_output_size  # otherwise the tensor that attention has saved
+    if every or context.framework.fused_qkv or context.eager_attention or arch.rules.copies_attention_output:
+        sizes["attention_out"] = c * arch.attention_output_size  # otherwise the tensor that attention has saved
     # an adapter of the same dtype without dropout before it keeps the tensor itself
-    adapted = context.adapter_width == c and not context.framework.adapter_dropout
+    dropped = context.framework.adapter_dropout or context.drops_adapter_input
+    adapted = context.adapter_width == c and not dropped and not every
     kept = {name for name, (_, needing) in context.readers.items() if needing and adapted}
-    return {name: c * size / context.tensor_parallel for name, size in sizes.items() if name not in kept}
+    return {name: size / context.tensor_parallel for name, size in sizes.items() if name not in kept}
 
 
 def mlp_per_token(context: LayerContext, size: int) -> float:
     """Bytes that a dense MLP of that size saves, without the tensor that it reads."""
-    arch, c = context.arch, context.widths.compute
+    arch, c, projected = context.arch, context.widths.compute, context.widths.projected
     saved = activation_tensors(context) + (2 if arch.gated else 0)  # gated: both factors of the product
     if arch.gated and "mlp" in context.fused:
         saved = 2
-    elif arch.gated and context.widths.mixed and arch.activation in AUTOCAST_ACTIVATION_TENSORS:
+    elif arch.gated and _runs_powers_in_fp32(context):
         saved += 1  # the activation's output is a factor as wide as autocast left it
     product = product_per_token(context, size)
     if arch.rules.gathers_mlp and context.follows_plan:
-        return saved * c * size + product / context.tensor_parallel
+        return saved * projected * size + product / context.tensor_parallel
     if arch.relative_buckets and arch.hidden_dropout:  # T5 drops out the input of its second projection
         product += (c + 1) * size
-    return (saved * c * size + product) / context.tensor_parallel
+    return (saved * projected * size + product) / context.tensor_parallel
 
 
 def activation_tensors(context: LayerContext) -> int:
@@ -109,9 +118,15 @@ def activation_tensors(context: LayerContext) -> int:
     activation = context.arch.activation
     if context.framework.fused_activations:
         return 1
-    if context.widths.mixed and activation in AUTOCAST_ACTIVATION_TENSORS:
+    if _runs_powers_in_fp32(context):
         return AUTOCAST_ACTIVATION_TENSORS[activation]
     return _ACTIVATION_TENSORS.get(activation, 1)
+
+
+def _runs_powers_in_fp32(context: LayerContext) -> bool:
+    """Return True if autocast widens what an activation function makes of 16-bit projections."""
+    widths = context.widths
+    return widths.mixed and widths.projected != 4 and context.arch.activation in AUTOCAST_ACTIVATION_TENSORS
 
 
 def selective_per_token(context: LayerContext) -> float:
@@ -159,6 +174,8 @@ def _linear_input_per_token(
         return litgpt.linear_input_per_token(context, name, needing)
     if not needing or already_saved:
         return 0.0
+    if not own and context.drops_adapter_input:
+        return context.dropped_input_per_token(size) * needing
     if not own:
         # an adapter casts its input to its own dtype: a copy each, unless the dtypes already agree
         if widths.autocast:
@@ -176,16 +193,18 @@ def product_per_token(context: LayerContext, size: int) -> float:
     needing = context.readers.get("mlp_out", (1, 1 if own else 0))[1]
     if not needing:
         return 0.0
-    if own or context.widths.autocast:
-        return context.widths.compute * size
-    if context.framework.adapter_dropout:
+    if not own and context.framework.adapter_dropout:
         return litgpt.dropout_per_token(context.widths, size)
-    return context.adapter_width * size
+    if not own and context.drops_adapter_input:
+        return context.dropped_input_per_token(size)
+    return (context.widths.compute if own else context.read_adapter_width) * size
 
 
 def _experts_per_token(context: LayerContext) -> float:
     arch, c, parts, wide = context.arch, context.widths.compute, context.parts, context.expert_width
     factors = 3 if arch.gated else 1  # two projections in one tensor and the activation's output
+    if context.separate_experts:
+        return _separate_experts_per_token(context, factors)
     # for the experts' gradient; the replacement of the grouped product outside of bf16 keeps it anyway
     needed = parts.experts or context.adapted_expert_elements > 0 or wide == 4
     tensors = (2 if needed else 1) * arch.hidden + (factors + needed) * arch.expert_mlp_size
@@ -193,9 +212,31 @@ def _experts_per_token(context: LayerContext) -> float:
         tensors += arch.hidden + arch.expert_mlp_size
     routed = arch.experts_per_token * wide * tensors
     router = 12 * arch.experts + (c * arch.hidden if parts.router else 0)
-    shared = 0.0
-    if arch.shared_mlp_size:
-        reads = context.lora_rank is not None or context.trains_input("mlp_in")
-        shared = mlp_per_token(context, arch.shared_mlp_size) + (c * arch.hidden if reads else 0)
+    shared = _shared_experts_per_token(context)
     sums = wide * context.adapted_expert_elements / context.tokens
     return routed / context.tensor_parallel + router + shared + sums
+
+
+def _separate_experts_per_token(context: LayerContext, factors: int) -> float:
+    """Bytes that experts save as linear layers of their own: each keeps its result, plain and weighted.
+
+    Source: transformers 4.48, ``MixtralSparseMoeBlock``; ``index_add_`` saves the tensor that it adds.
+    """
+    arch, c, parts = context.arch, context.widths.compute, context.parts
+    width = context.widths.projected if context.quantization else c
+    tensors = width * (2 * arch.hidden + factors * arch.expert_mlp_size)
+    indices = 2 * 8
+    if parts.experts:  # its tokens, as each layer casts them, and the product
+        tensors += c * ((2 if context.widths.autocast else 1) * arch.hidden + arch.expert_mlp_size)
+    router = 12 * arch.experts + (c * arch.hidden if parts.router else 0)
+    routed = arch.experts_per_token * (tensors + indices)
+    return routed / context.tensor_parallel + router + _shared_experts_per_token(context)
+
+
+def _shared_experts_per_token(context: LayerContext) -> float:
+    arch = context.arch
+    if not arch.shared_mlp_size:
+        return 0.0
+    reads = context.lora_rank is not None or context.trains_input("mlp_in")
+    read = context.widths.compute * arch.hidden if reads else 0
+    return mlp_per_token(context, arch.shared_mlp_size) + read

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...job import ResolvedJob
 from ...job.rules import Framework, VersionRules, Widths
-from ...model import Architecture, BlockRun, Stage
+from ...model import Architecture, BlockRun, Stage, separates_experts
 from ...model.families import LIGER_PATCHES
 from .block_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
 
@@ -74,6 +74,12 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """
     repeats_keys: bool = False
     """Keys and values are copied to all query heads."""
+    drops_adapter_input: bool = False
+    """Adapters drop their input out: each saves what it reads, and a mask of one byte (``native_dropout``)."""
+    separate_experts: bool = False
+    """Each expert is a list of linear layers that is called with its own tokens (transformers 4)."""
+    quantization: str | None = None
+    """Storage format of frozen linear weights; None: not quantized."""
     adapted_expert_elements: int
     """Elements of one layer's experts, if they have adapters: peft adds A B to them before they multiply."""
 
@@ -90,12 +96,29 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     def widest_mlp(self) -> int:
         """MLP elements per token in the widest layer: the dense MLP, or all experts that process a token."""
         arch = self.arch
-        return max(arch.mlp_size, arch.experts_per_token * arch.expert_mlp_size + arch.shared_mlp_size)
+        experts = arch.experts_per_token * arch.expert_mlp_size
+        if self.separate_experts:  # one after the other, each with its share of the tokens
+            return max(arch.mlp_size if arch.dense_layers else 0, arch.shared_mlp_size, -(-experts // arch.experts))
+        return max(arch.mlp_size, experts + arch.shared_mlp_size)
 
     @property
     def adapter_width(self) -> int:
         """Bytes per element in which adapters multiply; FSDP all-gathers them in the compute type too."""
         return self.widths.compute if self.widths.mixed and not self.widths.autocast else self.widths.adapter
+
+    @property
+    def read_adapter_width(self) -> int:
+        """Bytes per element of the tensor that an adapter's product saves: autocast casts what it reads."""
+        return self.widths.compute if self.widths.autocast else self.adapter_width
+
+    def dropped_input_per_token(self, size: float) -> float:
+        """Bytes that one adapter keeps of an input of that size that it drops out: its result, and the mask."""
+        return (self.read_adapter_width + 1) * size
+
+    @property
+    def keeps_quantized_inputs(self) -> bool:
+        """True if quantized layers keep their input: 8-bit ones do (``MatMul8bitLt``), and older 4-bit ones."""
+        return self.quantization == "int8" or self.versions.keeps_quantized_inputs
 
     @property
     def expert_width(self) -> int:
@@ -139,6 +162,9 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
         or (compiled and job.framework.trainer),  # a traced mask keeps sdpa from sharing keys itself
         lora_rank=lora.rank if lora else None,
+        drops_adapter_input=job.adapters.dropout > 0 and job.trains,
+        quantization=job.quantization,
+        separate_experts=arch.moe_layers > 0 and separates_experts(job, arch.family),
         lora_targets=lora.targets if lora else (),
         own_casts=job.adapter_units and job.shards.weights > 1 and job.widths.mixed,
         readers=_readers(stage, trains_weights=lora is None),

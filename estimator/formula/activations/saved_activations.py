@@ -117,6 +117,9 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
 def _checkpoint_per_token(job: ResolvedJob, context: LayerContext) -> float:
     """Bytes per token that a checkpointed block keeps: its input, or those of both norms and what reads them."""
     boundary = job.widths.residual * context.arch.hidden / context.residual_ranks
+    if context.quantization == "int8" and job.versions.checkpoints_with_gradient and not job.recomputes_selectively:
+        # what MatMul8bitLt's context holds is no saved tensor, which non-reentrant checkpointing would drop
+        boundary += sum(quantized_inputs_per_token(context, every=True).values())
     if not job.checkpoints_parts:
         return boundary
     return 2 * (boundary + job.widths.compute * context.arch.hidden / context.residual_ranks)
@@ -197,6 +200,8 @@ def _not_saved_before_adapters(context: LayerContext, stage: Stage) -> float:
     if gradient or stage.trains_embeddings or context.recomputes or not stage.first or not arch.causal:
         return 0.0
     norm = norm_per_token(context, arch.hidden)
+    if context.drops_adapter_input:  # dropout of a tensor without gradient keeps no mask
+        norm += context.readers.get("attention_in", (1, 0))[1] * arch.hidden
     if arch.parallel_residual and not context.readers.get("mlp_in", (1, 0))[1]:
         return norm + mlp_per_token(context, arch.mlp_size)
     return norm

@@ -7,14 +7,16 @@ from .layer_context import LayerContext
 
 def mlp_backward_per_token(context: LayerContext) -> float:
     """Gradients that are alive while one block's MLP runs backward, or an adapter's recomputed outputs."""
-    arch, c = context.arch, context.widths.compute
+    arch, c, widths = context.arch, context.widths.compute, context.widths
     tensors = 2 if arch.gated else 1
     if arch.gated and "mlp" in context.fused:
         tensors = 2 if context.compiled else 1  # Liger-Kernel writes the factors' gradients over them
     elif arch.activation in AUTOCAST_ACTIVATION_TENSORS:  # a chain of powers and products, in fp32 under autocast
         tensors = 3 * (4 // c if context.widths.mixed else 1)
-    gradients = tensors * c * context.widest_mlp
-    if arch.moe_layers:
+    gradients = tensors * widths.projected * context.widest_mlp
+    if context.separate_experts:  # of one expert, and of the tokens of all: the sum so far, and the addend
+        gradients += 3 * widths.projected * arch.hidden
+    elif arch.moe_layers:
         rows, width = arch.experts_per_token, context.expert_width
         # the experts' outputs are weighted and summed: DeepSeek's weights are fp32
         weighted = (3 * (4 if arch.kv_lora_rank and not context.widths.mixed else width) + c) * arch.hidden
@@ -59,7 +61,7 @@ def forward_per_token(context: LayerContext) -> float:
     if context.recomputes:  # tensors that are saved otherwise
         tensors = (2 if arch.gated else 1) + (activation_tensors(context) + 1) // 2
     outputs = _adapter_outputs(context, activations_saved=not context.recomputes)
-    mlp = max(tensors * c * context.widest_mlp, outputs) / context.tensor_parallel
+    mlp = max(tensors * context.widths.projected * context.widest_mlp, outputs) / context.tensor_parallel
     if context.residual_ranks > 1:  # the gathered input, and then the output before it is scattered
         mlp = c * arch.hidden + max(mlp, c * (context.widest_mlp / context.tensor_parallel + arch.hidden))
     return max(2 * c * scores_per_token(context), mlp)

@@ -62,7 +62,7 @@ def flat_buffers(
     ]
     gradients = unit_of(((held, 1.0) for held in outside), widths).gradients
     late = 0 if head.whole else gradients  # until the root's are reduced
-    apart = [part for part in largest_block(stage) if rule.adapters_apart and part[0].adapter]
+    apart = [(held, share) for held, share in largest_block(stage) if held.adapter and rule.adapters_apart]
     adapters = unit_of(apart, widths)
     computed, sharded = largest.gradients + adapters.gradients, widths.gradient / widths.compute / shards
     running += over + ahead

@@ -34,8 +34,8 @@ class UnitRule(Struct, frozen=True, kw_only=True):
     blocks: bool = True
     names: tuple[str, ...] = ()
     """Patterns of the names of other modules that become units."""
-    adapters_apart: bool = False
-    """Each matrix of an adapter is a unit of its own, too small to count."""
+    adapters_apart: bool = True
+    """Adapters are units of their own (peft's ``fsdp_auto_wrap_policy``); False: they are part of their block's."""
     understood: bool = True
     """False: a class is named of which is not known what it is."""
 
@@ -61,36 +61,31 @@ class FlatUnits(Struct, frozen=True, kw_only=True):
 def unit_rule(job: ResolvedJob) -> UnitRule:
     """Return what a job's wrap policy makes a unit."""
     parallel = job.parallel
+    if job.framework.own_adapters:  # LitGPT wraps its Block class only (finetune/lora.py)
+        return UnitRule(adapters_apart=False)
     if parallel.fsdp_min_unit_parameters is not None and job.lora is None:
         return UnitRule(minimum=parallel.fsdp_min_unit_parameters, blocks=False)
-    apart = job.adapter_units
     if parallel.fsdp_units == "model":
-        return UnitRule(blocks=False, adapters_apart=apart)
+        return UnitRule(blocks=False)
     if not parallel.fsdp_wrap_classes:
-        return UnitRule(adapters_apart=apart)
+        return UnitRule()
     kinds = [next((kind for word, kind in _CLASSES if word.search(name)), None) for name in parallel.fsdp_wrap_classes]
     return UnitRule(
         blocks="block" in kinds or None in kinds,
-        adapters_apart=apart,
         names=tuple(kind for kind in kinds if kind not in (None, "block")),
         understood=None not in kinds,
     )
 
 
 def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:
-    """Return the units of a stage, without adapters that are units of their own."""
+    """Return the units of a stage, without adapters where each trained leaf among them is a unit of its own."""
     wraps = _by_size(rule.minimum) if rule.minimum is not None else _by_name(rule.names)
-    inner, left = _wrap(
-        _inside([(h, s) for h, s in largest_block(stage) if not (rule.adapters_apart and h.adapter)]), wraps
-    )
+    apart = rule.adapters_apart
+    inner, left = _wrap(_inside([(h, s) for h, s in largest_block(stage) if not (apart and h.adapter)]), wraps)
     own: tuple[Part, ...] = ()
     if rule.blocks or (rule.minimum is not None and _elements(left) >= rule.minimum):
         own, left = left, ()
-    outside = [
-        (held, 1.0)
-        for held in stage.parameters
-        if not held.group.layered and not (rule.adapters_apart and held.adapter)
-    ]
+    outside = [(h, 1.0) for h in stage.parameters if not h.group.layered and not (apart and h.adapter)]
     embedding = tuple(part for part in outside if part[0] is stage.token_embedding)
     head = tuple(part for part in outside if part[0].group.role == "head")
     rest = [part for part in outside if part not in embedding and part not in head]

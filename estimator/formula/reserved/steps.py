@@ -10,8 +10,7 @@ from ..activations.layer_context import layer_context
 from ..rank_memory import RankMemory
 from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block, selective_programs
 from .communication import Buckets, Communication, ConstantBuffers
-from .fsdp1 import FlatUnits
-from .fsdp2 import Units
+from .fsdp import FlatUnits, Units
 from .machine import SLOTS, Machine
 from .parameters import stored_parameters
 from .recorder import SMALLEST_BYTES

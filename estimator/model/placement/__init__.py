@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .device_map import Placement as Placement, place as place, share_of as share_of
+    from .device_map import (
+        Placement as Placement,
+        place as place,
+        placing_request as placing_request,
+        share_of as share_of,
+    )
     from .plan_in_file import read_plan_file as read_plan_file
     from .plan_styles import STYLES as STYLES, style_of_class as style_of_class
     from .tensor_plan import (
@@ -23,7 +28,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "device_map": "place Placement share_of",
+            "device_map": "place Placement placing_request share_of",
             "plan_in_file": "read_plan_file",
             "plan_styles": "style_of_class STYLES",
             "tensor_plan": "has_unread_plan Plan plan_of_job splits",

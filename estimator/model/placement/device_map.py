@@ -7,14 +7,17 @@ CPU leave room for the largest module that is still to be placed; balancing give
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ...job import ResolvedJob
+from ...job import Job, Parallel, ResolvedJob
+from ...job.rules import PRECISIONS
 from ..parameters import Inventory
 from .module_sizes import PlacedModule, placed_modules
 
 UNKNOWN_GPU_BYTES = 80 << 30
+_NO_LIMIT = 1 << 60
 _UNIT = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 _ONE_GPU_SHARE = 0.9
@@ -58,7 +61,9 @@ def place(
     count = job.job.parallel.pipeline
     if isinstance(rule, dict):
         return _for_training(_by_table(modules, rule, count), job)
-    limits, host = _limits(job, count, gpu_bytes or UNKNOWN_GPU_BYTES)
+    if inventory.device_map is not None:
+        return _for_training(_by_table(modules, inventory.device_map, count), job)
+    limits, host = _limits(job.job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
     if rule != "sequential":
         limits = _balanced(modules, limits, low_zero=rule == "balanced_low_0")
     if job.quantization is not None:
@@ -72,6 +77,23 @@ def _for_training(placement: Placement, job: ResolvedJob) -> Placement:
         return placement
     *others, last = placement.gpus
     return Placement(gpus=(*others, (*last, *placement.offloaded)), host=(), disk=(), refused=placement.offloaded)
+
+
+def placing_request(job: Job, gpu_bytes: int | None) -> dict[str, Any] | None:
+    """Return what accelerate needs to place a job's modules; None: the job leaves no choice to it."""
+    rule = job.parallel.device_map
+    if not isinstance(rule, str):
+        return None
+    gpus, host = _limits(job.parallel, gpu_bytes or UNKNOWN_GPU_BYTES)
+    limits = {str(number): round(limit) for number, limit in enumerate(gpus) if limit > 0}
+    kind = None if job.lora is None or job.lora.quantization == "none" else job.lora.quantization
+    dtype = PRECISIONS[job.training.precision]
+    return {
+        "rule": rule,
+        "limits": {**limits, "cpu": _NO_LIMIT if host == float("inf") else round(host)},
+        "dtype": "fp32" if dtype.mixed else job.training.precision,
+        "quantization": kind,
+    }
 
 
 def share_of(modules: Sequence[PlacedModule]) -> tuple[tuple[int, bool, bool], int]:
@@ -89,11 +111,11 @@ def parse_size(size: int | str) -> int | None:
     return round(float(match[1]) * _UNIT[match[2].upper()]) if match else None
 
 
-def _limits(job: ResolvedJob, count: int, gpu_bytes: int) -> tuple[list[float], float]:
+def _limits(parallel: Parallel, gpu_bytes: int) -> tuple[list[float], float]:
     """Return the limits of the GPUs and of the CPU: those that the job sets, else what is free."""
-    written = job.job.parallel.max_memory
+    written, count = parallel.max_memory, parallel.pipeline
     if written is None:
-        alone = count == 1 and job.job.parallel.device_map != "sequential"
+        alone = count == 1 and parallel.device_map != "sequential"
         return [gpu_bytes * (_ONE_GPU_SHARE if alone else 1.0)] * count, float("inf")
     sizes = {name: parse_size(size) for name, size in written.items()}
     gpus = [float(sizes.get(str(number), 0) or 0) for number in range(count)]  # a GPU that is left out gets nothing
@@ -134,7 +156,7 @@ def _one_after_another(modules: tuple[PlacedModule, ...], limits: list[float], h
     return Placement(gpus=gpus, host=tuple(devices[cpu]), disk=tuple(devices[cpu + 1]))
 
 
-def _by_table(modules: tuple[PlacedModule, ...], table: dict[str, int | str], count: int) -> Placement:
+def _by_table(modules: tuple[PlacedModule, ...], table: Mapping[str, int | str], count: int) -> Placement:
     """Place each module on the device of the longest name in the table that it begins with."""
     gpus: list[list[PlacedModule]] = [[] for _ in range(count)]
     host: list[PlacedModule] = []

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path, PurePath
 
 from ..program import Program, ToolCommand, read_world_size
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_int, as_word, parse_flags
+from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, as_word, parse_flags
 from ..trainer import WEIGHT_DTYPES, warn_of_unread
 from .shared import (
     CHECKPOINTING_SWITCH,
@@ -63,6 +63,9 @@ def read(program: Program) -> JobReading:
     findings.record("training.framework", "torchtune", "the program is torchtune")
     _read_model(program, settings)
     apply_rules(_RULES, settings, findings, tool="torchtune")
+    packed = settings.find("dataset.packed", "packed")
+    if packed is not None:
+        findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
     if settings.find("ac_mode") is not None:
         findings.record("training.activation_checkpointing", "selective", "ac_mode")
     _read_optimizer(settings, findings)

@@ -38,6 +38,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
         read_length(inputs.trl, inputs.settings, inputs.versions, findings, whole=length)
     else:
         _read_length(inputs, findings)
+    _read_varying_lengths(inputs, findings)
     _read_accumulation(inputs, findings)
     read_optimizer(inputs, findings)
     _read_checkpointing(inputs, findings)
@@ -79,6 +80,22 @@ def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> 
 
 def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
     findings.record_count("training.sequence_length", inputs.settings.find(*_LENGTH_NAMES))
+
+
+def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record whether batches differ in length: they are padded to their longest sequence unless they are packed.
+
+    TRL's trainers do so, and so do axolotl and LLaMA-Factory; axolotl's ``pad_to_sequence_len`` pads to the limit. What
+    a script passes to the Trainer as its collator is not known.
+    """
+    key, packing = "training.varying_lengths", inputs.settings.find("packing")
+    fixed = inputs.settings.find_true("packing") or inputs.settings.find_true("pad_to_sequence_len")
+    if fixed is not None:
+        findings.record_from(fixed, key, False)
+    elif packing is not None:
+        findings.record_from(packing, key, True)
+    elif inputs.trl is not None:
+        findings.record(key, True, "TRL pads a batch to its longest sequence unless it packs them", written=False)
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:

@@ -34,7 +34,10 @@ QLORA = {"lora.rank": 16, "lora.quantization": "nf4"}
         (SHARDED, WHOLE),
         (QLORA | {"training.micro_batch": 1}, {"lora.quantization": "none"}),
         ({}, {"training.precision": "bf16-mixed"}),
-        ({"training.optimizer": "adamw-fused", "training.micro_batch": 8}, {"training.sequence_length": 2048}),
+        (
+            {"training.optimizer": "sgd", "training.activation_checkpointing": "none"},
+            {"training.sequence_length": 2048},
+        ),
         ({**WHOLE, "training.precision": "bf16-mixed"}, {"parallel.strategy": "fsdp2", "parallel.data_shard": 8}),
         (
             {**SHARDED, "parallel.data_shard": 32, "model.id": "meta-llama/Llama-3.1-70B"},

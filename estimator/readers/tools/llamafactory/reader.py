@@ -79,6 +79,7 @@ def read(program: Program) -> JobReading:
         "dtype": _weights(settings, lora=lora),
     }
     stage = as_word(settings.find("stage"))
+    defaults["packing"] = default_setting(stage == "pt", "LLaMA-Factory's default packing")
     return read_trainer(
         program,
         [*translated, _quantization(settings, findings), defaults],

@@ -54,6 +54,13 @@ def test_axolotl(read: Read, tmp_path: Path, line: str | None, environ: dict[str
     assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (12, "all-linear", "nf4-double")
     assert reading.missing == ()
     assert reading.evidence()["training.sequence_length"] == "cfg.yml: sequence_len"
+    assert training.varying_lengths is True
+
+
+@pytest.mark.parametrize("key", ["sample_packing", "pad_to_sequence_len"])
+def test_axolotls_batches_are_all_of_one_length_if_it_packs_or_pads(read: Read, tmp_path: Path, key: str) -> None:
+    (tmp_path / "cfg.yml").write_text(f"{AXOLOTL}{key}: true\n")
+    assert read("axolotl train cfg.yml").job().training.varying_lengths is False
 
 
 def test_the_command_line_of_axolotl_takes_precedence_over_its_file(read: Read, tmp_path: Path) -> None:
@@ -104,6 +111,7 @@ def test_llamafactory(read: Read, tmp_path: Path, line: str | None) -> None:
     assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (8, "all-linear", "nf4-double")
     rank = next(finding for finding in reading.findings if finding.key == "lora.rank")
     assert (rank.origin, rank.written) == ("LLaMA-Factory's default", False)
+    assert job.training.varying_lengths is True
 
 
 def test_llamafactory_overrides_and_full_training_in_fp32(read: Read, tmp_path: Path) -> None:

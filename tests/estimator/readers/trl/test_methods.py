@@ -435,3 +435,10 @@ args = {method}Config(output_dir="out", per_device_train_batch_size=3)
 def test_reward_models_have_one_output(read: Read) -> None:
     assert read(line("reward")).value("model.num_labels") == 1
     assert read(line("sft")).value("model.num_labels") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "varies"), [((), True), (("--packing", "True"), False), (("--packing", "False"), True)]
+)
+def test_batches_differ_in_length_unless_they_are_packed(read: Read, flags: tuple[str, ...], varies: bool) -> None:
+    assert read(line("sft", *flags)).job().training.varying_lengths is varies

@@ -8,10 +8,10 @@ flat buffer stays until the next unit's parameters exist; in the backward pass t
 
 from collections.abc import Sequence
 
-from ..rank_memory import RankMemory
-from .communication import Communication
-from .machine import Machine
-from .parameters import StoredParameter
+from ...rank_memory import RankMemory
+from ..communication import Communication
+from ..machine import Machine
+from ..parameters import StoredParameter
 
 _GATHERING, _REDUCING = 1, 2
 _EMBEDDING, _AFTER = -1, -2

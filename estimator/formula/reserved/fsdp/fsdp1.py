@@ -12,11 +12,11 @@ reductions before it are.
 from collections import deque
 from collections.abc import Sequence
 
-from ...worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
-from ..rank_memory import RankMemory
-from .communication import Communication
-from .machine import Machine
-from .parameters import StoredParameter
+from ....worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
+from ...rank_memory import RankMemory
+from ..communication import Communication
+from ..machine import Machine
+from ..parameters import StoredParameter
 
 _GATHERING, _REDUCING, _CASTING = 1, 2, 3
 _IN_FLIGHT = 2
