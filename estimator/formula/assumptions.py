@@ -30,15 +30,26 @@ def assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) ->
     return tuple(_assumptions(job, arch, gpu))
 
 
-def warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory | None) -> tuple[str, ...]:
+def warnings(
+    job: ResolvedJob, arch: Architecture | None, inventory: Inventory | None, *, fused_recurrence: bool = False
+) -> tuple[str, ...]:
     """Return what may make the figure wrong, or the run fail for another reason, one sentence each.
 
     Args:
         job: the job.
         arch: the model's shape; None: unknown.
         inventory: the parameters that the figure rests on; None: the step itself was run.
+        fused_recurrence: it was run with the fused kernels of recurrent blocks.
     """
-    return tuple(_warnings(job, arch, inventory))
+    return tuple(_warnings(job, arch, inventory, fused_recurrence))
+
+
+def slack_assumptions(job: ResolvedJob) -> Iterator[str]:
+    """Yield where the closed form has a share instead of a replay for what the allocator keeps."""
+    if not job.trains:
+        yield "The allocator is taken to keep 3 % more than is allocated."
+    elif job.strategy.slack is not None and not job.strategy.flat_parameters:
+        yield f"The allocator is taken to keep at least {job.strategy.slack:.0%} more than is allocated."
 
 
 def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> Iterator[str]:
@@ -233,10 +244,12 @@ def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:
         yield "Batches hold text only: images and sounds, and what their encoders save, are not counted."
 
 
-def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory | None) -> Iterator[str]:
+def _warnings(
+    job: ResolvedJob, arch: Architecture | None, inventory: Inventory | None, fused_recurrence: bool
+) -> Iterator[str]:
     training, parallel = job.training, job.parallel
     if arch:
-        yield from _shape_warnings(job, arch, inventory)
+        yield from _shape_warnings(job, arch, inventory, fused_recurrence)
     if inventory is not None and (unmatched := unmatched_targets(inventory, job)):
         names = ", ".join(unmatched)
         yield f"lora.targets: no layer of this model is called {names}; peft passes over it and adapts the others."
@@ -258,7 +271,9 @@ def _warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory 
         yield "Several data-parallel ranks without a strategy: each rank is estimated as a copy that reduces nothing."
 
 
-def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory | None) -> Iterator[str]:
+def _shape_warnings(
+    job: ResolvedJob, arch: Architecture, inventory: Inventory | None, fused_recurrence: bool
+) -> Iterator[str]:
     length, tensor = job.training.sequence_length, job.parallel.tensor
     if inventory and job.model.task != arch.task:
         yield f"The formula has no rule for the {job.model.task} head and uses that of {arch.task}."
@@ -269,7 +284,7 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
             "Blocks are recurrent (state spaces, linear attention, convolutions), all or some: no rule describes them, "
             "and without their fused kernels they take several times what is counted. Trace the job."
         )
-    elif arch.recurrent:
+    elif arch.recurrent and not fused_recurrence:
         yield (
             "Recurrent blocks were traced as transformers runs them without fused kernels (mamba-ssm, causal-conv1d, "
             "flash-linear-attention): with these a step takes less."

@@ -13,7 +13,7 @@ from ..common import are_estimates_rough, format_gib
 from ..job import Gpu, Job
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
-from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
+from .assumptions import assumptions, slack_assumptions, trained_assumptions, trained_warnings, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
@@ -90,7 +90,7 @@ def closed_form(
 
 
 def _assumptions(plan: Plan) -> tuple[str, ...]:
-    about_trained = trained_assumptions(plan.job, plan.trained)
+    about_trained = (*slack_assumptions(plan.job), *trained_assumptions(plan.job, plan.trained))
     return (*assumptions(plan.job, plan.arch, plan.gpu), *about_trained, *placement_assumptions(plan))
 
 

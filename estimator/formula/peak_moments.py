@@ -186,6 +186,14 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
         temporary=casts + (rank.head_casts if rank.stage.trains_head else 0),
         communication=buffers.head_backward,
     )
+    if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
+        yield _moment(
+            gradients=gradients,
+            activations=activations,
+            logits=rank.loss.retained_bytes,
+            temporary=casts + rank.states.step,
+            communication=buffers.after_head,
+        )
     if not rank.blocks_backward and not rank.stage.trains_embeddings:
         return  # nothing before the head needs a gradient
     yield _moment(  # the last norm

@@ -106,8 +106,7 @@ def _spans_of_others(
 def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool, conf: str | None) -> int:
     """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
 
-    FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes): a unit that is freed serves again
-    only when the GPU is done with it (``record_stream``).
+    A strategy whose buffers no stream has (ZeRO 3, Megatron-FSDP) keeps at least its usual share.
     """
     if not rank.job.trains:
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
@@ -115,7 +114,7 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool, conf: str | 
     if not replayed:
         return guessed
     slack = replayed_slack(rank, conf)
-    return slack if rank.job.strategy.slack is None else max(slack, guessed)
+    return slack if rank.job.strategy.slack is None or rank.job.strategy.flat_parameters else max(slack, guessed)
 
 
 def _guessed_slack(rank: RankMemory, phase: Phase) -> int:

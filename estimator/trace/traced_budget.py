@@ -102,7 +102,7 @@ def traced_budget(
             *allocator_assumptions(set_by, reserved),
         ),
         warnings=(
-            *warnings(resolved, arch, None),
+            *warnings(resolved, arch, None, fused_recurrence="mamba_ssm" in trace.versions),
             *allocator_warnings(on_gpu, trace.reserved.peak + overhead.workspace, capacity),
         ),
         largest=trace.peak_tensors,

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import growth
 import key_to_paint
@@ -31,8 +32,40 @@ from vramtop.estimator.job.job import ModelSpec
 from vramtop.estimator.model.find_config import resolve_model
 
 SMALL_MODEL, LARGE_MODEL = "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B"
+LARGEST_LLAMA = {
+    "hidden_size": 16384,
+    "intermediate_size": 53248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 8,
+}
+"""What Llama 3.1 405B has otherwise than the 70B."""
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "first_k_dense_replace": 3,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+}
+"""Its config.json on the Hugging Face Hub."""
 ACCELERATE_PROGRAM = Path(__file__).with_name("accelerate_offline.py")
 CLOSED_FORM_PROGRAM = Path(__file__).with_name("closed_form.py")
+SECOND_TRACE_PROGRAM = Path(__file__).with_name("second_trace.py")
 MIN_JOBS_PER_SECOND = 10_000
 FSDP2_OPTIONS = ("--precision", "bf16-mixed", "--strategy", "fsdp2", "--data-shard", "8")
 
@@ -90,28 +123,70 @@ def benchmark_estimates(folder: Path, runs: int) -> Iterator[BenchmarkRow]:
         folder: where the model configs and the cache are written.
         runs: number of runs of each fast command; slow ones run half as often.
     """
-    small, large = (write_config(folder / name.rpartition("/")[2], name) for name in (SMALL_MODEL, LARGE_MODEL))
+    small, large, largest, experts = write_configs(folder)
     few = max(1, runs // 2)
     median_seconds(estimate_command(small, "formula"), folder, 1)  # compiles the modules once
-    log_progress("accelerate estimate-memory, 8B")
-    accelerate = [sys.executable, str(ACCELERATE_PROGRAM), str(small), "--library_name", "transformers"]
-    peer = median_seconds(accelerate, folder, few)
+    traced = {
+        "accelerate estimate-memory, 8B": [
+            sys.executable,
+            str(ACCELERATE_PROGRAM),
+            str(small),
+            "--library_name",
+            "transformers",
+        ],
+        "estimate --method traced, 8B on one GPU": estimate_command(small, "traced"),
+        "estimate --method traced, 70B, FSDP2 over 8 GPUs": [*estimate_command(large, "traced"), *FSDP2_OPTIONS],
+        "estimate --method traced, 405B, FSDP2 over 8 GPUs": [*estimate_command(largest, "traced"), *FSDP2_OPTIONS],
+        "estimate --method traced, DeepSeek-V3 on one GPU": estimate_command(experts, "traced"),
+    }
+    seconds = alternating_medians(traced, folder, few)
+    peer, own = list(seconds.values())[:2]
     log_progress("estimate --method formula, 8B")
     formula = median_seconds(estimate_command(small, "formula"), folder, runs)
     yield compared_row("estimate --method formula, 8B", formula, peer, peer / formula, 10, faster=True)
-    log_progress("estimate --method traced, 8B on one GPU")
-    traced = median_seconds(estimate_command(small, "traced"), folder, few, fresh=True)
-    yield compared_row("estimate --method traced, 8B on one GPU", traced, peer, traced / peer, 2, faster=False)
-    log_progress("estimate --method traced, 70B with FSDP2 over 8 GPUs")
-    sharded_command = [*estimate_command(large, "traced"), *FSDP2_OPTIONS]
-    sharded = median_seconds(sharded_command, folder, 1, fresh=True)
-    yield limited_row("estimate --method traced, 70B, FSDP2 over 8 GPUs", sharded, 30)
+    for number, (name, limit) in enumerate(zip(list(traced)[1:], (1.2, 1.3, 1.3, 2.0), strict=True)):
+        other, beside = ("accelerate", peer) if number == 0 else ("8B traced", own)
+        time_, ratio = seconds[name], seconds[name] / beside
+        yield compared_row(name, time_, beside, ratio, limit, faster=False, other=other)
+    log_progress("traces of further settings by a warm worker")
+    yield from second_trace_rows(folder, {"8B on one GPU": small, "70B, FSDP2 over 8 GPUs": large})
+    sharded_command = traced["estimate --method traced, 70B, FSDP2 over 8 GPUs"]
+    median_seconds(sharded_command, folder, 1)
     log_progress("the same estimate from the cache")
     cached = median_seconds(sharded_command, folder, runs)
     yield limited_row("the same estimate from the cache", cached, 0.3)
     if CLOSED_FORM_PROGRAM.is_file():
         log_progress("closed form, jobs per second")
         yield from closed_form_rows()
+
+
+def write_configs(folder: Path) -> tuple[Path, Path, Path, Path]:
+    """Write the configs of the models to trace; return their folders."""
+    small, large = (
+        write_config(folder / name.rpartition("/")[2], built_in_config(name)) for name in (SMALL_MODEL, LARGE_MODEL)
+    )
+    largest = write_config(folder / "Llama-3.1-405B", built_in_config(LARGE_MODEL) | LARGEST_LLAMA)
+    return small, large, largest, write_config(folder / "DeepSeek-V3", DEEPSEEK_V3)
+
+
+def alternating_medians(commands: dict[str, list[str]], folder: Path, runs: int) -> dict[str, float]:
+    """Return the median time of each command; they take turns, so that the load of the machine is the same for all."""
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(runs):
+        for name, command in commands.items():
+            log_progress(name)
+            times[name].append(median_seconds(command, folder, 1, fresh=True))
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def second_trace_rows(folder: Path, models: dict[str, Path]) -> Iterator[BenchmarkRow]:
+    """Yield the time of a trace of another setting of the same model, by the worker that traced the first."""
+    environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    for name, model in models.items():
+        clear_cache(folder / "cache")
+        command = [sys.executable, str(SECOND_TRACE_PROGRAM), str(model), *(["fsdp2"] if "FSDP2" in name else [])]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        yield limited_row(f"another setting, warm worker, {name}", float(done.stdout), 1)
 
 
 def estimate_command(model: Path, method: str) -> list[str]:
@@ -161,12 +236,14 @@ def closed_form_rows() -> Iterator[BenchmarkRow]:
         )
 
 
-def compared_row(name: str, seconds: float, peer: float, ratio: float, target: float, *, faster: bool) -> BenchmarkRow:
-    """Return a row whose target is a ratio to accelerate's time for the same config."""
+def compared_row(
+    name: str, seconds: float, peer: float, ratio: float, target: float, *, faster: bool, other: str = "accelerate"
+) -> BenchmarkRow:
+    """Return a row whose target is a ratio to the time of another command."""
     return BenchmarkRow(
         name=name,
         result=f"{seconds:.2f} s",
-        peer=f"accelerate {peer:.2f} s",
+        peer=f"{other} {peer:.2f} s",
         ratio=f"{ratio:.1f} x faster" if faster else f"{ratio:.2f} x as long",
         target=f"{target:g} x faster" if faster else f"at most {target:g} x",
         met=ratio >= target if faster else ratio <= target,
@@ -180,10 +257,15 @@ def limited_row(name: str, seconds: float, limit: float) -> BenchmarkRow:
     )
 
 
-def write_config(folder: Path, name: str) -> Path:
-    """Write a built-in model's config to a new folder that both estimators can read; return the folder."""
+def built_in_config(name: str) -> dict[str, Any]:
+    """Return a built-in model's config."""
+    return dict(resolve_model(ModelSpec(id=name)).config)
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> Path:
+    """Write a config to a new folder that both estimators can read; return the folder."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(dict(resolve_model(ModelSpec(id=name)).config)))
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 

@@ -67,7 +67,8 @@ def adapter_rules(
     if not precision.half_weights:
         prepared = "none"  # they are fp32 as it is
     dtype: str | None = lora.adapter_dtype
-    if dtype is None and quantization(lora) and framework.trainer and software.trl and not older(software.trl, 0, 26):
+    by_trl = software.trl is not None and not older(software.trl, 0, 26) and not lora.kbit_preparation
+    if dtype is None and quantization(lora) and framework.trainer and by_trl:
         dtype = "bf16"
     if dtype is None and is_four_bit(lora) and framework.trainer and strategy.fsdp and precision.half_weights:
         dtype = precision.name  # the storage type of 4-bit weights: FSDP shards them together
@@ -94,7 +95,7 @@ def _prepared(
         return "none", False
     by_trl: Prepared = "norms" if is_four_bit(lora) else "all"
     if wanted:
-        return (by_trl if software.trl else "all"), False
+        return (by_trl if older(software.trl, 0, 26) else "all"), False  # a newer TRL leaves that to the script
     if sharded:
         return "none", False
     if software.trl is not None:

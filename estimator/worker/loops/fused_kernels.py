@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model.build import transformer_blocks
+from .state_spaces import fused_state_spaces, kernel_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +42,8 @@ def attention_of_loop(model: Any, loop: Loop) -> Iterator[None]:
                 stack.enter_context(_replaced(name, _ROTATION, _rotate_in_place))
         if loop.repeats_keys:
             stack.enter_context(_replaced("transformers.integrations.sdpa_attention", "use_gqa_in_sdpa", _never))
+        if kernel_versions(_block_modules(model)):
+            stack.enter_context(fused_state_spaces(_block_modules(model)))
         yield
 
 

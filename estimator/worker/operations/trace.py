@@ -47,6 +47,8 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         traced = trace_layers(request)
     except UnsupportedError as reason:
         return {"unsupported": str(reason)}
+    from ..loops.state_spaces import kernel_versions
+
     summary = summarize(traced.history)
     allocations = list(allocator_events(traced.history))
     timeline_events = [event for event, _ in summary["timeline"]]
@@ -56,15 +58,16 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         **summary,
         "reserved": replay_reserved(allocations, timeline_events, request.allocator),
         "allocations": pack_allocations(allocations),
-        "versions": library_versions(),
+        "versions": {**library_versions(), **kernel_versions()},
         "seconds": round(time.monotonic() - start, 3),
     }
 
 
 def _import_libraries(request: Request) -> Callable[[Request], TracedSteps]:
-    """Import what the trace needs, and return its function; every trace starts with the same state of the collector."""
-    if gc.get_freeze_count():
-        gc.collect()  # frees what an earlier request left
+    """Import what the trace needs, and return its function.
+
+    Every trace starts with the same state of the collector: what an earlier one left was freed after its answer.
+    """
     gc.disable()  # nothing that is imported becomes garbage
     from ..model.build import import_model_code
     from ..repetition.repeated_trace import trace_layers

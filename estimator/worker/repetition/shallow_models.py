@@ -76,12 +76,27 @@ class _Pattern:
         return [*range(self.head + rounds * self.period), *range(layers - self.tail, layers)]
 
 
+_latest: tuple[str, ShallowModels | None] | None = None
+"""The latest plan and what it depends on: a warm worker traces one setting of a model after another."""
+
+
 def plan_shallow_models(request: Request) -> ShallowModels | None:
     """Return the models to trace instead of the request's; None: its layers do not repeat, or are few."""
+    global _latest  # noqa: PLW0603 - a cache of one entry
+    parts = request.config, request.task, request.lora, request.trainable, request.parallel, request.code
+    key = repr((*parts, request.older, weights_dtype(request)))
+    if _latest is None or _latest[0] != key:
+        _latest = key, _plan(request)
+    return _latest[1]
+
+
+def _plan(request: Request) -> ShallowModels | None:
     if request.code is not None or request.parallel.strategy not in STRATEGIES or not _alike_for_adapters(request):
         return None
     if request.parallel.fsdp_units == "model" or request.parallel.fsdp_min_unit_parameters is not None:
         return None  # units hold as many layers as there are, or as make up a size
+    if request.parallel.strategy == "fsdp1" and request.lora is None:
+        return None  # the units that wait for the GPU are not the same ones for each layer
     whole = _build(request, request.config)
     stacks = _stacks(whole)
     depth = max(map(len, stacks.values()), default=0)

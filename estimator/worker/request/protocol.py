@@ -44,6 +44,8 @@ def serve_requests(operations: dict[str, Operation]) -> None:
             answers.write(json.dumps(answer_request(operations, line)) + "\n")
             answers.flush()
             gc.enable()
+            if gc.get_freeze_count():  # what libraries made is frozen, what the request left is freed before the next
+                gc.collect()
 
 
 def answer_request(operations: dict[str, Operation], line: str) -> dict[str, Any]:

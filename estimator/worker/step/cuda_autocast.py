@@ -9,6 +9,7 @@ registered too). Operations that a torch version does not have are skipped.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def cuda_autocast() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for name in operations_with_kernel(CPU_KEY) - operations_with_kernel(CUDA_KEY):
+            for name in _cast_on_cpu_only():
                 library.impl(name, torch.library.fallthrough_kernel)
             for names, make in (
                 ([name for name in TO_LOW_PRECISION if not _has_kernel(name, CPU_KEY)], _to_low_precision),
@@ -76,6 +77,12 @@ def cuda_autocast() -> Iterator[None]:
         yield
     finally:
         library._destroy()
+
+
+@functools.cache
+def _cast_on_cpu_only() -> frozenset[str]:
+    """Return the operations that autocast knows on a CPU only; first called while torch's own kernels are in place."""
+    return frozenset(operations_with_kernel(CPU_KEY) - operations_with_kernel(CUDA_KEY))
 
 
 def operations_with_kernel(key: str) -> set[str]:

@@ -11,7 +11,7 @@ _ATTENTION_LIBRARIES = {
     "flash_attention_3": ("flash-attn-3", "kernels"),
 }
 """Distributions by ``model.attention``, of which one is enough."""
-_SETTING_LIBRARIES = ("peft", "bitsandbytes", "liger-kernel", "vllm", "sglang")
+_SETTING_LIBRARIES = ("peft", "bitsandbytes", "liger-kernel", "unsloth", "vllm", "sglang")
 """Distributions that single settings need."""
 DISTRIBUTIONS = tuple(
     dict.fromkeys(
@@ -79,5 +79,8 @@ def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
         yield RequiredLibrary(alternatives=alternatives, reason=f"attention = {job.model.attention}")
     if strategy.libraries and framework.name != "megatron":  # Megatron-LM brings its own
         yield RequiredLibrary(alternatives=strategy.libraries, reason=f"strategy = {strategy.name}")
-    if training.loss in ("fused-linear", "fused-log-probs") and uses_trainer:
+    if trains and training.fused_kernels:
+        kernels = ", ".join(training.fused_kernels)
+        yield RequiredLibrary(alternatives=("liger-kernel", "unsloth"), reason=f"fused_kernels = {kernels}")
+    elif training.loss in ("fused-linear", "fused-log-probs") and uses_trainer:
         yield RequiredLibrary(alternatives=("liger-kernel",), reason=f"loss = {training.loss}")

@@ -39,6 +39,7 @@ def job(**tables: Any) -> Job:
         (job(model=ModelSpec(attention="flash_attention_2")), {"torch", "transformers", "accelerate", "flash-attn"}),
         (job(training=Training(framework="torchtune", optimizer="adamw-8bit")), {"torch", "torchtune", "bitsandbytes"}),
         (job(training=Training(framework="torchtitan", loss="fused-linear")), {"torch", "torchtitan"}),
+        (job(training=Training(fused_kernels=["norm"])), {"torch", "transformers", "accelerate", "liger-kernel"}),
     ],
 )
 def test_required_libraries_follow_from_the_job(asked: Job, names: set[str]) -> None:

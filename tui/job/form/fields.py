@@ -164,7 +164,7 @@ def shown_fields(values: Mapping[str, Any], fields: Sequence[JobField]) -> set[s
     """
     hidden: set[str] = set()
     if values[TUNING] == FULL:
-        hidden |= {"lora.rank", "lora.targets", "lora.quantization"}
+        hidden |= {field.key for field in fields if field.key.startswith(f"{TUNING}.")}
     elif values[TUNING] == LORA:
         hidden.add("lora.quantization")
     if values[_MODE] != "inference":

@@ -1,6 +1,6 @@
 """FSDP2's gathers and reductions: the units' flat buffers and parameters, on the streams that allocate them.
 
-From torch 2.13 (``distributed/fsdp/_fully_shard/_fsdp_param_group.py``, ``_fsdp_collectives.py``): the gathering stream
+From torch 2.13 (``distributed/fsdp/_fully_shard/_fsdp_collectives.py``): the gathering stream
 allocates the shards' casts and the flat buffer, the main stream the parameters that are copied out of it and the input
 of a reduce-scatter, the reducing stream its output, of which the sharded gradients are views. In the forward pass a
 flat buffer stays until the next unit's parameters exist; in the backward pass the next unit is gathered ahead.
