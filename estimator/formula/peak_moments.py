@@ -244,7 +244,7 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Ite
 def _step(rank: RankMemory) -> Iterator[_Moment]:
     unsplit = rank.unsplit_gradient
     yield _moment(
-        gradients=rank.states.gradients + unsplit,
+        gradients=rank.step_gradients + unsplit,
         logits=rank.loss.retained_in_step_bytes,
         temporary=rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
         communication=rank.buffers.step,

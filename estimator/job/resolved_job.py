@@ -4,6 +4,7 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
@@ -29,10 +30,13 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
-from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
+from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training, Zero
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+_NO_ZERO = Zero()
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
@@ -46,6 +50,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     rollout: Rollout | None
     parallel: Parallel
     """Without its tables, which ``job`` has."""
+    zero: Zero
+    """DeepSpeed's settings; those that are None have its defaults."""
     software: Software
     framework: Framework
     strategy: Strategy
@@ -160,7 +166,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
     optimizer = optimizer or row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
-    shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
+    shards = _shards(stage, strategy, parallel)
     length = -(-training.sequence_length // parallel.context)
     sequences = training.micro_batch * training.sequences_per_example
     on_tokens = training.loss in ("log-probs", "fused-log-probs", "divergence") or (
@@ -176,6 +182,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         inference=job.inference,
         rollout=job.rollout if training.mode == "train" else None,
         parallel=parallel,
+        zero=job.zero or _NO_ZERO,
         software=job.software,
         framework=framework,
         strategy=strategy,
@@ -188,6 +195,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
             strategy,
             fp32_reduction=_reduces_in_fp32(parallel, framework, strategy),
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+            main_weights=parallel.main_weights,
+            gradients=_DTYPE_BYTES[parallel.gradient_dtype] if parallel.gradient_dtype else None,
             adapters=adapters,
             gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
@@ -316,6 +325,17 @@ def _keeps_gathered(framework: Framework, parallel: Parallel) -> bool:
     return not parallel.reshard_after_forward or parallel.sharding in ("grad_op", "hybrid_grad_op") or pipelined
 
 
+def _shards(stage: ZeroStage, strategy: Strategy, parallel: Parallel) -> Shards:
+    """Return the ranks that share each kind of state; Megatron-FSDP may share optimizer states with its replicas too.
+
+    That needs full sharding among the inner ranks (``outer_dp_sharding_strategy`` in megatron_fsdp/fully_shard.py).
+    """
+    shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
+    if strategy.megatron_fsdp and parallel.outer_sharding == "optim" and stage == 3:
+        return replace(shards, optimizer=shards.optimizer * parallel.data_replicate)
+    return shards
+
+
 def _accumulates_unsharded(job: Job, framework: Framework, strategy: Strategy, shards: Shards) -> bool:
     """Return True if gradients are accumulated before they are reduced.
 
@@ -323,5 +343,7 @@ def _accumulates_unsharded(job: Job, framework: Framework, strategy: Strategy, s
     pass only (torch.distributed.pipelining.stage, ``backward_maybe_with_nosync``).
     """
     pipelined = framework.pipeline_keeps_gathered and job.parallel.pipeline > 1
-    accumulates = job.training.gradient_accumulation > 1 and (framework.accumulates_unsharded or pipelined)
+    stated = job.parallel.sync_every_micro_batch
+    unsynced = framework.accumulates_unsharded if stated is None else not stated
+    accumulates = job.training.gradient_accumulation > 1 and (unsynced or pipelined)
     return accumulates and strategy.fsdp and shards.weights > 1

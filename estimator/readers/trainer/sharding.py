@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...common import InputError
-from ..program import WorldSize, deepspeed_layer, visible_gpus
+from ..program import WorldSize, deepspeed_layer, record_megatron_fsdp, visible_gpus
 from ..source import (
     MODEL_STATES,
     FindingCollector,
@@ -107,8 +107,12 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
         _read_zero(inputs.deepspeed, inputs.world, data, findings)
     elif inputs.fsdp is not None:
         _read_fsdp(inputs.fsdp, inputs, data, findings)
+    elif inputs.accelerate.is_true("megatron_fsdp"):
+        record_megatron_fsdp(inputs.accelerate, findings)
+        _record_shards_and_replicas(inputs, data, findings)
     else:
         _read_ddp(inputs.accelerate, inputs.world, data, findings)
+    _read_synchronisation(inputs, findings)
 
 
 def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings: FindingCollector) -> None:
@@ -334,6 +338,25 @@ def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, f
     elif data is not None and data > 1:
         findings.record("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
         _record_ranks("parallel.data_replicate", data, world, findings)
+    views = accelerate.find("gradient_as_bucket_view")
+    if views is not None and as_bool(views) is not None:
+        findings.record_from(views, "parallel.gradient_as_bucket_view", as_bool(views))
+
+
+def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record whether gradients are reduced after every micro-batch (accelerate's ``sync_each_batch``)."""
+    setting, config = inputs.accelerate.find("sync_each_batch"), inputs.settings.find("accelerator_config")
+    if config is not None:
+        try:
+            table, _ = table_of_setting(config.value, inputs.filesystem)
+        except InputError as error:
+            findings.warn(f"accelerator_config is not counted: {error.message}")
+            return
+        given = table.get("gradient_accumulation_kwargs")
+        if isinstance(given, dict) and "sync_each_batch" in given:
+            setting = config.with_value(given["sync_each_batch"])
+    if setting is not None and as_bool(setting) is not None:
+        findings.record_from(setting, "parallel.sync_every_micro_batch", as_bool(setting))
 
 
 def _is_zero(setting: Setting) -> bool:

@@ -165,6 +165,8 @@ ACCELERATE_FUNCTIONS: Mapping[str, Any] = {
     "DeepSpeedPlugin": _plugin("use_deepspeed", _DEEPSPEED_ARGUMENTS),
     "ParallelismConfig": _plugin(None, {name: f"parallelism_config_{name}" for name in _SIZES}),
     "@find_executable_batch_size": search_batch,
-    "GradientAccumulationPlugin": _plugin(None, {"num_steps": "gradient_accumulation_steps"}),
+    "GradientAccumulationPlugin": _plugin(
+        None, {"num_steps": "gradient_accumulation_steps", "sync_each_batch": "sync_each_batch"}
+    ),
 }
 """Functions and classes by the last part of their names."""

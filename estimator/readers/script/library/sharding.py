@@ -7,6 +7,7 @@ from typing import Any
 from ...source import MODEL_STATES, Component, Setting
 from ..models import Model, Notes, Part, models_in
 from ..python import UNKNOWN, Call, External, Instance, Method, ScriptClass, Thing, plain, short_text
+from .megatron_fsdp import MainDtypes, is_megatron_fsdp, shard_with_megatron
 
 FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 MIXED_PRECISION = {
@@ -52,6 +53,11 @@ class Mesh(Thing):
         return Mesh([self.sizes[self._names.index(each)] for each in wanted], wanted)
 
 
+def _dtype_policy(call: Call) -> Thing:
+    """Return torch's policy, or Megatron-FSDP's of the same name."""
+    return MainDtypes(call) if any(name.startswith("main_") for name in call.kwargs) else DtypePolicy(call)
+
+
 def make_mesh(call: Call) -> Any:
     """Follow ``init_device_mesh``."""
     sizes, names = call.run.iterate(call.value(1, "mesh_shape")), call.run.iterate(call.value(2, "mesh_dim_names"))
@@ -60,6 +66,8 @@ def make_mesh(call: Call) -> Any:
 
 def shard(call: Call, notes: Notes) -> Any:
     """Follow ``FSDP(model)`` and ``fully_shard(model)``."""
+    if is_megatron_fsdp(call):
+        return shard_with_megatron(call, notes)
     first, version = not notes.sharded, FSDP_VERSION[call.name]
     value = call.value(0, "module", default=UNKNOWN)
     notes.sharded.append(value if isinstance(value, Thing | list | tuple) else UNKNOWN)
@@ -289,6 +297,9 @@ def replicate(call: Call, notes: Notes) -> Any:
         if isinstance(each, Model):
             each.on_gpu = True if each.on_gpu is None else each.on_gpu
             each.sharded = each.sharded or call.name in FSDP_VERSION
+    views = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
+    if views is not None and isinstance(views.value, bool):
+        notes.own_loop.setdefault("gradient_as_bucket_view", views)
     return model
 
 
@@ -318,8 +329,9 @@ def autocast(call: Call, notes: Notes) -> Any:
 
 SHARDING_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(FSDP_VERSION, shard),
+    "fully_shard_model": shard_with_megatron,
     **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
-    **dict.fromkeys(("MixedPrecisionPolicy", "MixedPrecision"), lambda call, _: DtypePolicy(call)),
+    **dict.fromkeys(("MixedPrecisionPolicy", "MixedPrecision"), lambda call, _: _dtype_policy(call)),
     "CPUOffload": lambda call, _: call.value(0, "offload_params", default=False),
     "CPUOffloadPolicy": lambda call, _: True,
     "OffloadPolicy": lambda call, _: False,
