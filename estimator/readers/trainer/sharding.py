@@ -20,6 +20,7 @@ from ..source import (
     parse_digits,
     table_of_setting,
 )
+from .fsdp import read_units
 from .trainer_inputs import TrainerInputs
 
 _UNKNOWN_STAGE = "unknown"
@@ -31,10 +32,6 @@ _FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op"} | {
     f"hybrid_shard{end}": sharding for end, sharding in (("", "hybrid"), ("_zero2", "hybrid_grad_op"))
 }
 _PREFETCH = {"backward_pre": "pre", "backward_post": "post", "no_prefetch": "none"}
-_BLOCK_CLASS = re.compile(r".*(?:DecoderLayer|EncoderLayer|Block|Layer)")
-"""Names of the classes of a model's blocks."""
-_UNITS = {"no_wrap": "model", "blocks": "blocks"}
-"""The units that a policy of FSDP makes, as the job has them."""
 _DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}
 """Dimensions in ParallelismConfig by their short names, and in the job."""
 _MAX_ZERO_STAGE = 3
@@ -250,7 +247,7 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
     load = fsdp.find("fsdp_cpu_ram_efficient_loading")
     if load is not None and as_bool(load) is not None:
         findings.record("parallel.load_on_rank_zero", as_bool(load), load.origin)
-    _read_units(fsdp, findings, first_version=as_int(version) == 1)
+    read_units(fsdp, findings, first_version=as_int(version) == 1)
     own, steps = fsdp.find_true("script_own_sharding"), findings.get("training.gradient_accumulation")
     if own is not None and steps is not None and steps.value > 1:
         sentence = f"{own.origin}: gradients are counted as accumulated before they are reduced, as under no_sync."
@@ -258,30 +255,6 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
         findings.add_uncertainty("less", "gradients", unless="training.gradient_accumulation")
     if (offload := fsdp.find_true("fsdp_offload_params")) is not None:
         findings.record("parallel.cpu_offload", "all", offload.origin)
-
-
-def _read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_version: bool) -> None:
-    """Record what FSDP wraps: blocks, modules of other classes, modules of some size, or the model alone."""
-    wrap, smallest = fsdp.find("fsdp_auto_wrap_policy"), fsdp.find("fsdp_min_num_params")
-    if wrap is None:
-        return
-    word, count = as_word(wrap) or "", as_int(smallest) or 0
-    if first_version and word == "size_based_wrap":
-        if count > 0 and smallest is not None:
-            findings.record("parallel.fsdp_min_unit_parameters", count, smallest.origin)
-        else:  # accelerate's default is 0, with which it wraps nothing
-            findings.record_from(wrap, "parallel.fsdp_units", "model")
-    elif word in _UNITS:
-        findings.record_from(wrap, "parallel.fsdp_units", _UNITS[word])
-    elif word in ("size_based_wrap", "other_wrap"):
-        sentence = f"{wrap.origin}: the whole model is counted as gathered at once; FSDP's units may be smaller."
-        findings.mark_uncertain("parallel.fsdp_units", sentence, direction="less")
-        findings.record_from(wrap, "parallel.fsdp_units", "model")
-    classes = fsdp.find("fsdp_transformer_layer_cls_to_wrap") or fsdp.find("fsdp_transformer_cls_to_wrap")
-    if classes is not None and word == "transformer_based_wrap":
-        names = classes.value if isinstance(classes.value, list) else str(classes.value).replace(",", " ").split()
-        if any(not _BLOCK_CLASS.fullmatch(name) for name in names):
-            findings.record("parallel.fsdp_wrap_classes", names, classes.origin)
 
 
 def _read_fsdp1(

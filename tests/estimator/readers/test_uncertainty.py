@@ -129,7 +129,7 @@ MEGATRON = (
 )
 def test_uncertain_flags_of_megatron(read: Read, flags: str, unsure: Uncertainties, reduce: str | None) -> None:
     job = read(f"{MEGATRON} {flags}").job()
-    assert (job.unsure, job.parallel.reduce_dtype or "fp32") == (unsure, reduce)
+    assert (job.unsure, job.parallel.reduce_dtype) == (unsure, reduce)
 
 
 def test_units_that_are_not_the_blocks(read: Read, tmp_path: Path) -> None:

@@ -90,18 +90,7 @@ def shard(call: Call, notes: Notes) -> Any:
         _read_offloading(call, notes, setting)
     policy = call.value(4 if version == 1 else None, "auto_wrap_policy")
     if policy is not None and _UNITS not in loop:
-        units = loop[_UNITS] = setting.with_value(_units_of_policy(policy, call, value))
-        if units.value == _SIZE_BASED:
-            smallest = (
-                policy.kwargs.get("min_num_params", _DEFAULT_SIZE) if isinstance(policy, Method) else _DEFAULT_SIZE
-            )
-            known = type(smallest) in (int, float)
-            loop["fsdp_min_num_params"] = setting.with_value(int(smallest) if known else _DEFAULT_SIZE)
-            if not known:
-                _doubt(notes, call, "auto_wrap_policy", ("communication",), "either", key="parallel.fsdp_units")
-        elif units.value == _BY_CLASS:
-            classes = call.run.iterate(_classes_of(policy)) or []
-            loop["fsdp_transformer_layer_cls_to_wrap"] = setting.with_value([each.name for each in classes])
+        _read_units(policy, call, notes, setting)
     if call.value(None, "limit_all_gathers", default=True) is not True:
         _doubt(notes, call, "limit_all_gathers", ("communication",), "more")
     for name in ("ignored_modules", "ignored_states", "ignored_parameters", "ignored_params"):
@@ -109,6 +98,21 @@ def shard(call: Call, notes: Notes) -> Any:
         if ignored is not None and ignored != [] and not _is_small(ignored):
             _unsharded(notes, call, f"{name}=... leaves parameters unsharded")
     return replicate(call, notes)
+
+
+def _read_units(policy: Any, call: Call, notes: Notes, setting: Setting) -> None:
+    """Read what FSDP1's policy wraps."""
+    loop, value = notes.own_loop, call.value(0, "module", default=UNKNOWN)
+    units = loop[_UNITS] = setting.with_value(_units_of_policy(policy, call, value))
+    if units.value == _SIZE_BASED:
+        smallest = policy.kwargs.get("min_num_params", _DEFAULT_SIZE) if isinstance(policy, Method) else _DEFAULT_SIZE
+        known = type(smallest) in (int, float)
+        loop["fsdp_min_num_params"] = setting.with_value(int(smallest) if known else _DEFAULT_SIZE)
+        if not known:
+            _doubt(notes, call, "auto_wrap_policy", ("communication",), "either", key="parallel.fsdp_units")
+    elif units.value == _BY_CLASS:
+        classes = call.run.iterate(_classes_of(policy)) or []
+        loop["fsdp_transformer_layer_cls_to_wrap"] = setting.with_value([each.name for each in classes])
 
 
 def _read_strategy(call: Call, notes: Notes, setting: Setting) -> None:
