@@ -87,8 +87,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds."""
     shards = job.shards
     # peft's wrap policy makes each adapter a unit of its own, without what is frozen
-    flattens_frozen = job.strategy.flat_parameters and (job.lora is None or job.framework.own_adapters)
-    whole = _unsharded(stage, state_rules(job), flattens_frozen)
+    whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units)
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
         gradients = 2 * largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed

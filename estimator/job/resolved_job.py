@@ -93,6 +93,11 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes_selectively: bool
     checkpoints_units: bool
     """Full checkpointing calls FSDP1's units; by default it is inside of them."""
+    adapter_units: bool
+    """FSDP1 makes a unit of each adapter's matrix, as peft's policy does under the Trainer (``fsdp_auto_wrap_policy``).
+
+    LitGPT's blocks are units with their adapters (``FSDPStrategy(auto_wrap_policy={Block})``).
+    """
     keeps_block_inputs: bool
     """Each block's input and the gradient of it stay until the backward pass is over.
 
@@ -212,6 +217,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
         checkpoints_units=(units := _checkpoints_units(training, framework, strategy, versions)),
+        adapter_units=job.lora is not None and strategy.flat_parameters and not framework.own_adapters,
         keeps_block_inputs=units and job.lora is not None and shards.weights > 1,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
         and "transformers" in framework.libraries

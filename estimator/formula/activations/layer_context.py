@@ -179,7 +179,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         quantization=job.quantization,
         separate_experts=arch.moe_layers > 0 and separates_experts(job, arch.family),
         lora_targets=lora.targets if lora else (),
-        own_casts=lora is not None and job.strategy.flat_parameters and job.shards.weights > 1 and job.widths.mixed,
+        own_casts=job.adapter_units and job.shards.weights > 1 and job.widths.mixed,
         readers=_readers(stage, trains_weights=lora is None),
         parts=ALL_PARTS if lora is None else NO_PARTS,
         adapted_expert_elements=_adapted_expert_elements(stage),

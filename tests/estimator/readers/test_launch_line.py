@@ -141,6 +141,7 @@ def test_the_sharding_strategy_of_fsdp1_is_ignored_for_fsdp2(read: Read) -> None
         ("SHARD_GRAD_OP", ("fsdp1", "grad_op", 8, None)),
         ("2", ("fsdp1", "grad_op", 8, None)),
         ("HYBRID_SHARD", ("fsdp1", "hybrid", 4, 2)),
+        ("HYBRID_SHARD_ZERO2", ("fsdp1", "hybrid_grad_op", 4, 2)),
         ("NO_SHARD", ("ddp", None, None, 8)),
     ],
 )
@@ -155,6 +156,24 @@ def test_sharding_strategies_of_fsdp1(read: Read, strategy: str, expected: tuple
     }
     keys = [f"parallel.{key}" for key in ("strategy", "sharding", "data_shard", "data_replicate")]
     assert found(read("python train.py --model_name_or_path gpt2", environ=environ), *keys) == expected
+
+
+def test_units_of_fsdp1(read: Read) -> None:
+    environ = {
+        "RANK": "0",
+        "WORLD_SIZE": "8",
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "1",
+        "FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP",
+        "FSDP_BACKWARD_PREFETCH": "NO_PREFETCH",
+    }
+    line = "python train.py --model_name_or_path gpt2"
+    keys = [f"parallel.fsdp_{key}" for key in ("units", "min_unit_parameters", "wrap_classes", "backward_prefetch")]
+    assert found(read(line, environ=environ), *keys) == ("model", None, None, "none")
+    environ["FSDP_MIN_NUM_PARAMS"] = "5000000"
+    assert found(read(line, environ=environ), *keys) == (None, 5_000_000, None, "none")
+    environ |= {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "GPT2MLP"}
+    assert found(read(line, environ=environ), *keys) == (None, None, ["GPT2MLP"], "none")
 
 
 def test_training_arguments_take_precedence_over_the_precision_of_accelerate(read: Read) -> None:

@@ -64,11 +64,19 @@ def test_what_is_gathered_at_once(tmp_path: Path, lines: str, units: str | None)
     assert (reading.warnings, reading.uncertainties) == ((), ())
 
 
+def test_units_by_size_and_by_class(tmp_path: Path) -> None:
+    by_size = "model = FSDP(model, auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=1e6))"
+    reading = read(tmp_path, by_size)
+    assert values(reading, "fsdp_units", "fsdp_min_unit_parameters") == (None, 1_000_000)
+    assert reading.warnings == ()
+    reading = read(tmp_path, "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))")
+    assert values(reading, "fsdp_units", "fsdp_wrap_classes") == (None, ["Linear"])
+    assert reading.warnings == ()
+
+
 @pytest.mark.parametrize(
     "lines",
     [
-        "model = FSDP(model, auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=1e6))",
-        "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))",
         "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({LlamaDecoderLayer}))",
         "for layer in model.model.layers[choose():]:\n    fully_shard(layer)\nfully_shard(model)",
         "for layer in model.model.layers[:4]:\n    fully_shard(layer)\nfully_shard(model)",
