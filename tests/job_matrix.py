@@ -127,6 +127,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mixed fsdp1 accumulated": {"training": _MIXED | {"gradient_accumulation": 4}, "parallel": _FSDP1},
     "mixed fsdp1 adapters": {"training": _MIXED, "parallel": _FSDP1, "lora": _ADAPTERS},
     "bf16 fsdp1 adapters checkpointed": {"training": _BF16 | _CHECKPOINTED, "parallel": _FSDP1, "lora": _ADAPTERS},
+    "bf16 fsdp1 adapters of transformers 4.48": {
+        "training": _BF16 | _CHECKPOINTED,
+        "parallel": _FSDP1,
+        "lora": _ADAPTERS,
+        "software": {"transformers": "4.48.1"},
+    },
     "mixed fsdp1 one unit": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_units": "model"}},
     "mixed fsdp1 by size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 20_000_000}},
     "mixed fsdp1 by large size": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 60_000_000}},

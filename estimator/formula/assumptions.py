@@ -220,7 +220,7 @@ def _rollout_assumptions(job: ResolvedJob, gpu: Gpu | None) -> Iterator[str]:
 def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:
     """Yield assumptions about frameworks, and about libraries that spread the job over ranks."""
     parallel = job.parallel
-    if job.deepspeed:
+    if job.deepspeed and job.zero.reduce_bucket is None:
         yield "DeepSpeed's buckets have their default size of 5e8 elements; 'auto' in the Trainer makes them smaller."
     if parallel.world_size > 1:
         yield "NCCL takes 0.5 GiB for each communicator of two ranks and 0.7 for one of more, as measured on A100s."

@@ -10,11 +10,9 @@ from ..job.rules import VersionRules
 from ..model import Stage
 from .fsdp1 import flat_buffers, unit_rule
 from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers, whole_model_buffers
+from .model_states import largest_gradient
+from .zero import zero_buffers
 
-_ZERO_BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed's reduce and all-gather buckets, by default."""
-_ZERO_MAX_LIVE_ELEMENTS = 1_050_000_000
-"""ZeRO-3 keeps at most that many elements gathered: stage3_max_live_parameters and the prefetch bucket, by default."""
 _NCCL_PAIR_BYTES = 544 * MIB
 _NCCL_BYTES = 688 * MIB
 """A communicator of two ranks, and of more, after its first all-reduce (4 x A100, NVIDIA/nccl#964)."""
@@ -44,11 +42,16 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
     ranks = parallel.data_ranks * parallel.context
     if job.strategy.buckets and parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
+        waits = job.training.gradient_accumulation > 1 and not parallel.sync_every_micro_batch
+        if parallel.gradient_as_bucket_view and waits:  # no_sync: gradients are tensors of their own until the last one
+            return _constant_buffers(forward=bucket, backward=bucket, step=0)
+        if parallel.gradient_as_bucket_view:  # the buckets are the gradients, beside the one that is being computed
+            return _constant_buffers(forward=0, backward=largest_gradient(stage, widths), step=0)
         return _constant_buffers(forward=bucket, backward=bucket, step=bucket)
     if job.deepspeed and ranks > 1:
-        return _zero_buffers(job, stage)
+        return Buffers(**zero_buffers(job, stage))
     if job.strategy.megatron_fsdp and ranks > 1:
-        return megatron_buffers(stage, widths, zero_stage=job.zero_stage, double_buffer=parallel.double_buffer)
+        return megatron_buffers(stage, widths, parallel, zero_stage=job.zero_stage)
     if parallel.world_size == 1 or shards.weights == 1:
         return Buffers()
     tied, keeps = tied and stage.last, job.keeps_gathered
@@ -79,19 +82,6 @@ def _constant_buffers(*, forward: int, backward: int, step: int) -> Buffers:
         embedding=backward,
         step=step,
     )
-
-
-def _zero_buffers(job: ResolvedJob, stage: Stage) -> Buffers:
-    """Return DeepSpeed's buckets.
-
-    They have their full size however small the model (runtime/zero/stage_1_and_2.py, stage3.py). Stages 1 and 2
-    allocate them for the backward pass; stage 3 keeps them, and gathered parameters with them.
-    """
-    bucket = 2 * _ZERO_BUCKET_ELEMENTS
-    if not job.partitions_weights:
-        return _constant_buffers(forward=0, backward=bucket, step=0)
-    live = 2 * min(_ZERO_MAX_LIVE_ELEMENTS, stage.elements()) + bucket
-    return _constant_buffers(forward=live, backward=live, step=bucket)
 
 
 def _trainable_bytes(stage: Stage, width: int, adapter_width: int) -> int:

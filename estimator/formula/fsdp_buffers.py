@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from ..job import Parallel
 from ..job.rules import Widths, ZeroStage
 from ..model import LocalParameters, ParameterGroup, Stage
 from .model_states import weight_width
@@ -196,17 +197,19 @@ def whole_model_buffers(stage: Stage, widths: Widths) -> Buffers:
     )
 
 
-def megatron_buffers(stage: Stage, widths: Widths, *, zero_stage: ZeroStage, double_buffer: bool) -> Buffers:
+def megatron_buffers(stage: Stage, widths: Widths, parallel: Parallel, *, zero_stage: ZeroStage) -> Buffers:
     """Return the buffers of Megatron-FSDP, whose units are the blocks (megatron_fsdp.py, param_and_grad_buffer.py).
 
     Weights are gathered ahead until 5e8 elements, or a unit, are; gradients, in the dtype they are reduced in, wait for
     their reduction until there are more than 1e9 elements, or two units, of them. Doubled, there are two units of each,
-    which are kept. What is around the blocks stays gathered.
+    which are kept. What is around the blocks stays gathered, and so does the whole model where no unit is named
+    (``fsdp_unit_modules``); then nothing is doubled either.
     """
+    whole = parallel.fsdp_units == "model"
     block = unit_of(largest_block(stage), widths)
     elements = max(1, round(_elements(largest_block(stage))))
-    limit = max(_MEGATRON_MIN_UNIT_ELEMENTS, 2 * elements)
-    pending = min(stage.layers, limit // elements)
+    limit = parallel.communication_unit or max(_MEGATRON_MIN_UNIT_ELEMENTS, 2 * elements)
+    pending = min(stage.layers, max(1, limit // elements))
     if zero_stage < 2:
         return Buffers()  # the gradients of all parameters exist anyhow
     if zero_stage == 2:
@@ -216,7 +219,10 @@ def megatron_buffers(stage: Stage, widths: Widths, *, zero_stage: ZeroStage, dou
     ahead = min(stage.layers - 1, -(-limit // 2 // elements))
     root = whole_unit((held for held in stage.parameters if not held.group.layered), widths)
     base, step = root.whole, 0
-    if double_buffer:
+    if whole:
+        base, ahead = whole_unit(stage.parameters, widths).whole, 0
+        block = Unit(whole=0, gradients=block.gradients, reduced=block.reduced)
+    elif parallel.double_buffer:
         step = 2 * (block.whole + block.reduced)
         base, ahead, pending, block = base + step, 0, 0, _NO_UNIT
     after_head = base + root.reduced + ahead * block.whole

@@ -9,10 +9,7 @@ from msgspec import Struct
 from ..job import ResolvedJob
 from ..job.rules import Optimizer, Widths
 from ..model import LocalParameters, Stage
-
-_ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000
-"""DeepSpeed's stage 3 steps that many elements at a time, by default (``sub_group_size``)."""
-
+from .zero import zero_step_bytes
 
 Bound = Literal["low", "expected", "high"]
 _BOUNDS: tuple[Bound, ...] = ("low", "expected", "high")
@@ -47,10 +44,12 @@ class StateRules(Struct, frozen=True, kw_only=True):
     """8-bit optimizers keep the states of embeddings in fp32."""
     flat: bool
     """Parameters are stepped as parts of flat buffers, which hide their shapes."""
+    partitioned: bool
+    """All that trains is stepped as an fp32 copy, adapters too (DeepSpeed)."""
 
     def states(self, held: LocalParameters, bound: Bound = "expected") -> float:
         """Return the states of a group before sharding, wherever they are."""
-        width = self.widths.adapter if held.adapter else self.widths.state
+        width = self.widths.adapter if held.adapter and not self.partitioned else self.widths.state
         whole = prod(held.group.shape)
         return (held.elements / whole) * self.optimizer.state_bytes(
             held.group,
@@ -62,7 +61,8 @@ class StateRules(Struct, frozen=True, kw_only=True):
 
     def master(self, held: LocalParameters) -> int:
         """Return the fp32 copy of a group that the optimizer keeps, before sharding."""
-        return 0 if held.adapter or not self.optimizer.steps else held.elements * self.widths.master
+        own = held.adapter and not self.partitioned
+        return 0 if own or not self.optimizer.steps else held.elements * self.widths.master
 
     def saved(self, held: LocalParameters, stage: Stage) -> float:
         """Return what a checkpoint holds of a group; a tied head's states are those of the embedding."""
@@ -79,6 +79,7 @@ def state_rules(job: ResolvedJob) -> StateRules:
         widths=job.widths,
         whole_embeddings=job.framework.fp32_embedding_states,
         flat=job.steps_flat_buffers,
+        partitioned=job.deepspeed,
     )
 
 
@@ -86,11 +87,10 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds."""
     shards = job.shards
     # peft's wrap policy makes each adapter a unit of its own, without what is frozen
-    flattens_frozen = job.strategy.flat_parameters and (job.lora is None or job.framework.own_adapters)
-    whole = _unsharded(stage, state_rules(job), flattens_frozen)
+    whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units)
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
-        gradients = 2 * _largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
+        gradients = 2 * largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
     elif job.deepspeed and job.offloads_optimizer and shards.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
     else:
@@ -162,7 +162,8 @@ def _gradient_width(held: LocalParameters, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def _largest_gradient(stage: Stage, widths: Widths) -> int:
+def largest_gradient(stage: Stage, widths: Widths) -> int:
+    """Return the bytes of the largest gradient."""
     trained = (held for held in stage.parameters if held.trainable)
     return max((held.largest_tensor * _gradient_width(held, widths) for held in trained), default=0)
 
@@ -170,13 +171,11 @@ def _largest_gradient(stage: Stage, widths: Widths) -> int:
 def _step_bytes(job: ResolvedJob, stage: Stage, stepped_bytes: int) -> int:
     """Return the temporary memory of the optimizer step.
 
-    DeepSpeed flattens the partition's gradients and casts them to fp32 (stage_1_and_2.py, ``step``); its stage 3 takes
-    parts of them in turn. torch's foreach AdamW copies all that it steps; fused and bitsandbytes' kernels copy nothing.
+    torch's foreach AdamW copies all that it steps; fused and bitsandbytes' kernels copy nothing.
     """
     optimizer, shards, in_backward = job.optimizer, job.shards.optimizer, job.steps_in_backward
     if job.deepspeed:
-        elements = stage.elements(trainable=True) // shards
-        return 4 * min(elements, _ZERO_SUB_GROUP_ELEMENTS) if job.partitions_weights else 6 * elements
+        return zero_step_bytes(job, stage)
     copies = 0.0 if optimizer.fused else optimizer.copies
     if copies is not None and not in_backward:
         return round(copies * stepped_bytes / shards)

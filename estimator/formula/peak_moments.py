@@ -186,6 +186,14 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
         temporary=casts + (rank.head_casts if rank.stage.trains_head else 0),
         communication=buffers.head_backward,
     )
+    if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
+        yield _moment(
+            gradients=gradients,
+            activations=activations,
+            logits=rank.loss.retained_bytes,
+            temporary=casts + rank.states.step,
+            communication=buffers.after_head,
+        )
     if not rank.blocks_backward and not rank.stage.trains_embeddings:
         return  # nothing before the head needs a gradient
     yield _moment(  # the last norm
@@ -236,7 +244,7 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Ite
 def _step(rank: RankMemory) -> Iterator[_Moment]:
     unsplit = rank.unsplit_gradient
     yield _moment(
-        gradients=rank.states.gradients + unsplit,
+        gradients=rank.step_gradients + unsplit,
         logits=rank.loss.retained_in_step_bytes,
         temporary=rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
         communication=rank.buffers.step,

@@ -27,6 +27,7 @@ from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
 from .plan import Plan
 from .ranges import preparation_doubt
+from .zero import own_gradient_bytes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: it has cached properties
@@ -177,13 +178,25 @@ class RankMemory:
     def accumulated_gradients(self) -> int:
         """Gradients that are kept from one micro-batch to the next."""
         job, states = self.job, self.states
-        if job.framework.gradient_buffer:
+        views = job.parallel.gradient_as_bucket_view and job.strategy.buckets and job.parallel.data_ranks > 1
+        if job.framework.gradient_buffer or views:
             return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
         if job.steps_in_backward:
             return 0
+        if job.deepspeed and job.partitions_weights and job.parallel.data_ranks > 1:
+            return states.gradients  # a flat buffer of this rank's gradients (stage3.py)
         if job.training.gradient_accumulation == 1:
             return states.gradients if job.versions.zeroes_gradients else 0
-        return states.unsharded_gradients if job.accumulates_unsharded else states.gradients
+        if job.accumulates_unsharded:
+            return states.unsharded_gradients
+        return states.gradients if not job.deepspeed or job.zero_stage == 1 else self.step_gradients
+
+    @property
+    def step_gradients(self) -> int:
+        """Gradients that exist while the optimizer steps: ZeRO 1 has freed those of other ranks' parts."""
+        if self.job.deepspeed and not self.job.partitions_weights and self.job.parallel.data_ranks > 1:
+            return own_gradient_bytes(self.job, self.stage)
+        return self.states.gradients
 
     @cached_property
     def gradient_shares(self) -> tuple[float, float]:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Training as Training,
         Uncertainties as Uncertainties,
         UncertaintyDirection as UncertaintyDirection,
+        Zero as Zero,
     )
     from .task import Task as Task
     from .trainable import (
@@ -82,7 +83,7 @@ else:
             "resolved_job": "resolve_job ResolvedJob",
             "settings": (
                 "Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
-                "Software StrategyName Target Training Uncertainties UncertaintyDirection"
+                "Software StrategyName Target Training Uncertainties UncertaintyDirection Zero"
             ),
             "task": "Task",
             "trainable": "describe_trained trainable_rules TrainableRules",

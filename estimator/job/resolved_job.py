@@ -4,6 +4,7 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
@@ -29,10 +30,13 @@ from .rules import (
 )
 from .rules.dtype_widths import dtype_widths
 from .rules.version_rules import version_rules
-from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training
+from .settings import Inference, Lora, ModelSpec, Parallel, Rollout, Software, Training, Zero
 from .trainable import TrainableRules, trainable_rules, trained_heads
 
 _DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+_NO_ZERO = Zero()
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
@@ -46,6 +50,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     rollout: Rollout | None
     parallel: Parallel
     """Without its tables, which ``job`` has."""
+    zero: Zero
+    """DeepSpeed's settings; those that are None have its defaults."""
     software: Software
     framework: Framework
     strategy: Strategy
@@ -87,6 +93,11 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     recomputes_selectively: bool
     checkpoints_units: bool
     """Full checkpointing calls FSDP1's units; by default it is inside of them."""
+    adapter_units: bool
+    """FSDP1 makes a unit of each adapter's matrix, as peft's policy does under the Trainer (``fsdp_auto_wrap_policy``).
+
+    LitGPT's blocks are units with their adapters (``FSDPStrategy(auto_wrap_policy={Block})``).
+    """
     keeps_block_inputs: bool
     """Each block's input and the gradient of it stay until the backward pass is over.
 
@@ -140,13 +151,12 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """
 
 
-def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool = False) -> ResolvedJob:
+def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
 
     Args:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
-        experts: the model has experts, where that is known.
     """
     training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
@@ -155,14 +165,14 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
     optimizer = optimizer or row.with_options(training.optimizer_options)
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
-    shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
+    shards = _shards(stage, strategy, parallel)
     length = -(-training.sequence_length // parallel.context)
     sequences = training.micro_batch * training.sequences_per_example
     on_tokens = training.loss in ("log-probs", "fused-log-probs", "divergence") or (
         training.loss == "chunked" and framework.chunked_loss == "without-logits"
     )
     kind = quantization(job.lora)
-    adapters = adapter_rules(job.lora, job.software, framework, strategy, precision, experts=experts)
+    adapters = adapter_rules(job.lora, job.software, framework, strategy, precision)
     return ResolvedJob(
         job=job,
         model=job.model,
@@ -171,6 +181,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         inference=job.inference,
         rollout=job.rollout if training.mode == "train" else None,
         parallel=parallel,
+        zero=job.zero or _NO_ZERO,
         software=job.software,
         framework=framework,
         strategy=strategy,
@@ -183,6 +194,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
             strategy,
             fp32_reduction=_reduces_in_fp32(parallel, framework, strategy),
             quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+            main_weights=parallel.main_weights,
+            gradients=_DTYPE_BYTES[parallel.gradient_dtype] if parallel.gradient_dtype else None,
             adapters=adapters,
             gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
         ),
@@ -204,6 +217,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         recomputes_selectively=training.activation_checkpointing == "selective",
         sequences=sequences,
         checkpoints_units=(units := _checkpoints_units(training, framework, strategy, versions)),
+        adapter_units=job.lora is not None and strategy.flat_parameters and not framework.own_adapters,
         keeps_block_inputs=units and job.lora is not None and shards.weights > 1,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
         and "transformers" in framework.libraries
@@ -310,6 +324,17 @@ def _keeps_gathered(framework: Framework, parallel: Parallel) -> bool:
     return not parallel.reshard_after_forward or parallel.sharding in ("grad_op", "hybrid_grad_op") or pipelined
 
 
+def _shards(stage: ZeroStage, strategy: Strategy, parallel: Parallel) -> Shards:
+    """Return the ranks that share each kind of state; Megatron-FSDP may share optimizer states with its replicas too.
+
+    That needs full sharding among the inner ranks (``outer_dp_sharding_strategy`` in megatron_fsdp/fully_shard.py).
+    """
+    shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
+    if strategy.megatron_fsdp and parallel.outer_sharding == "optim" and stage == 3:
+        return replace(shards, optimizer=shards.optimizer * parallel.data_replicate)
+    return shards
+
+
 def _accumulates_unsharded(job: Job, framework: Framework, strategy: Strategy, shards: Shards) -> bool:
     """Return True if gradients are accumulated before they are reduced.
 
@@ -317,5 +342,7 @@ def _accumulates_unsharded(job: Job, framework: Framework, strategy: Strategy, s
     pass only (torch.distributed.pipelining.stage, ``backward_maybe_with_nosync``).
     """
     pipelined = framework.pipeline_keeps_gathered and job.parallel.pipeline > 1
-    accumulates = job.training.gradient_accumulation > 1 and (framework.accumulates_unsharded or pipelined)
+    stated = job.parallel.sync_every_micro_batch
+    unsynced = framework.accumulates_unsharded if stated is None else not stated
+    accumulates = job.training.gradient_accumulation > 1 and (unsynced or pipelined)
     return accumulates and strategy.fsdp and shards.weights > 1

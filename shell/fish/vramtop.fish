@@ -87,7 +87,6 @@ function __vramtop_settings
     printf '%s\n' 'zero.max_reuse_distance='
     printf '%s\n' 'zero.persistence_threshold='
     printf '%s\n' 'zero.sub_group='
-    printf '%s\n' 'zero.gather_when_saving=true' 'zero.gather_when_saving=false'
     printf '%s\n' 'saving.weights=full' 'saving.weights=sharded' 'saving.weights=adapters' 'saving.weights=none'
     printf '%s\n' 'saving.to_cpu=true' 'saving.to_cpu=false'
     printf '%s\n' 'saving.optimizer=true' 'saving.optimizer=false'

@@ -8,6 +8,12 @@ import pytest
 from accuracy_cases import read_cases
 from calibrate import derive, leave_one_out, quantile, span_with
 from predictions import Result, predict, predict_all
+from report import coverage
+
+from vramtop.estimator.formula.ranges.calibration import FORMULA, TRACED, Calibration
+
+COVERAGE = [("allocated", 0.88, 0.2), ("reserved", 0.88, 0.6), ("device", 0.75, 0.4)]
+"""Smallest share of left-out rows in range, and largest median width of their ranges, by figure."""
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +64,35 @@ def test_a_row_has_no_part_in_its_range_when_its_repository_is_left_out(results:
         if result.case.file == "megatron":
             assert after[result.case.id] == before[result.case.id], result.case.id
     assert any(after[result.case.id] != before[result.case.id] for result in results)
+
+
+def close(one: Calibration, other: Calibration) -> bool:
+    """Return True if calibrations agree within rounding, and within what a single row may move them."""
+    pairs = [
+        (share, getattr(other, part)[doubt])
+        for part in ("step", "allocator")
+        for doubt, share in getattr(one, part).items()
+    ]
+    return all(left == pytest.approx(right, rel=0.1, abs=0.03) for left, right in pairs)
+
+
+def test_the_closed_forms_calibration_is_what_the_table_yields(results: Sequence[Result]) -> None:
+    """If it fails: ``python tests/accuracy/calibrate.py`` prints what belongs into ``calibration.py``."""
+    assert close(FORMULA, derive(results))
+
+
+@pytest.mark.slow
+def test_the_calibration_of_traces_is_what_the_table_yields() -> None:
+    traced = [result for result in predict_all("auto")[0] if result.budget.method == "traced"]
+    assert close(TRACED, derive(traced))
+
+
+@pytest.mark.parametrize(("figure", "share", "width"), COVERAGE)
+def test_ranges_hold_rows_that_had_no_part_in_them(
+    figure: str, share: float, width: float, results: Sequence[Result]
+) -> None:
+    rows = [result for result in results if result.case.figure == figure]
+    found = coverage(rows, leave_one_out(results))
+    assert found is not None
+    assert found.share >= share
+    assert found.width <= width

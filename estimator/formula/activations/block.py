@@ -73,14 +73,14 @@ def norm_per_token(context: LayerContext, size: float, *, trained: float | None 
 
 
 def quantized_inputs_per_token(context: LayerContext, *, every: bool = False) -> dict[LinearInput, float]:
-    """Inputs that quantized layers keep, 8-bit ones and older 4-bit ones, unless another operation has saved them.
+    """Inputs that frozen layers keep, unless another operation has saved them: 8-bit, older 4-bit and ZeRO 3's layers.
 
     Args:
         context: the layer.
         every: also those that another operation has saved.
     """
     arch, c, widths = context.arch, context.widths.compute, context.widths
-    if not context.keeps_quantized_inputs:
+    if not (context.keeps_quantized_inputs or context.keeps_inputs):
         return {}
     eight = context.quantization == "int8"  # which keep the tensor that they read; the others their cast of it
     read, product = (max(c, widths.residual), widths.projected) if eight else (c, c)
@@ -184,7 +184,7 @@ def _linear_input_per_token(
         return context.adapter_width * size * (needing if apart else 1)
     if context.casts_per_linear and name in ("attention_in", "mlp_in"):
         return widths.compute * size * needing
-    return widths.compute * size
+    return widths.compute * size / context.input_ranks
 
 
 def product_per_token(context: LayerContext, size: int) -> float:

@@ -52,6 +52,9 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     context_parallel: int
     """Ranks over which each sequence is split."""
 
+    keeps_inputs: bool
+    """Frozen linear layers save their input too (ZeRO 3's, DeepSpeed's runtime/zero/linear.py)."""
+
     # --- adapters
     lora_rank: int | None
     """Rank of the adapters; None: the model's own weights are trained."""
@@ -91,6 +94,15 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """Tokens of one micro-batch on the rank."""
         return self.micro_batch * self.length
+
+    @property
+    def input_ranks(self) -> int:
+        """Ranks over which the saved input of a block's first linear layers is split.
+
+        Megatron's save it before they gather it, and gather it again (``save_for_backward`` in core/tensor_parallel/
+        layers.py, TransformerEngine's LayerNormLinear); elsewhere the gathered input is what they read.
+        """
+        return self.residual_ranks if self.framework.saves_split_inputs else 1
 
     @property
     def widest_mlp(self) -> int:
@@ -156,6 +168,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         tensor_parallel=parallel.tensor,
         residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
         context_parallel=parallel.context,
+        keeps_inputs=job.partitions_weights and job.deepspeed and parallel.data_ranks > 1 and lora is not None,
         fused=COMPILED_PARTS if compiled else job.fused_kernels & LIGER_PATCHES.get(arch.family, frozenset()),
         compiled=compiled,
         repeats_keys=job.framework.repeats_keys
@@ -166,7 +179,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         quantization=job.quantization,
         separate_experts=arch.moe_layers > 0 and separates_experts(job, arch.family),
         lora_targets=lora.targets if lora else (),
-        own_casts=lora is not None and job.strategy.flat_parameters and job.shards.weights > 1 and job.widths.mixed,
+        own_casts=job.adapter_units and job.shards.weights > 1 and job.widths.mixed,
         readers=_readers(stage, trains_weights=lora is None),
         parts=ALL_PARTS if lora is None else NO_PARTS,
         adapted_expert_elements=_adapted_expert_elements(stage),

@@ -274,6 +274,8 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     if not context.arch.has_vocab_head:  # a head over all tokens, or over one of each sequence
         trained = any(local.trainable and local.group.linear for local in stage.head)
         return c * size if stage.partly_trained and context.arch.causal and trained else 0.0
+    if stage.trains_head and context.input_ranks > 1:  # its part, and the buffer that it is gathered in, which stays
+        return c * size * (1 + 1 / context.input_ranks)
     if stage.trains_head:
         return c * size
     adapted = any(local.adapter for local in stage.head)

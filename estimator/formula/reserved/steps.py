@@ -91,11 +91,11 @@ class TrainingRun:
     def _backward(self, *, first: bool) -> None:
         machine, communication, job = self.machine, self._communication, self._rank.job
         each: Callable[[int], None] | None = None
-        if job.framework.gradient_buffer or (not first and not job.strategy.fsdp2):
+        if job.framework.gradient_buffer or (not first and not job.strategy.fsdp):
             each = machine.allocator.free  # added to what exists
         elif job.steps_in_backward:
             each = self._step_one
-        base = self._base + self._layers * SLOTS
+        base, kept = self._base + self._layers * SLOTS, list[int]()
         if self._tail is not None:
             machine.run(self._tail.backward[: self._tail.begins], base)
         communication.begin_backward()
@@ -116,11 +116,13 @@ class TrainingRun:
                 machine.run(program.forward, base)
                 machine.allocator.free(base + OUTPUT)
             found = machine.run_backward(program, base, each)
-            if self._recomputes:
+            if job.keeps_block_inputs:
+                kept += [machine.keep(base - SLOTS + OUTPUT), machine.take(self._rank.residual_bytes)]
+            elif self._recomputes:
                 machine.allocator.free(base - SLOTS + OUTPUT)
             self._gradients += communication.after_block_backward(block, found)
         found = self._embedding_backward(each is not None)
-        machine.release([gradient, *self._outside])
+        machine.release([gradient, *self._outside, *kept])
         self._gradients += communication.after_backward(found)
 
     def _embedding_backward(self, passing: bool) -> list[int]:
@@ -129,7 +131,7 @@ class TrainingRun:
         if tokens is None or not tokens.trainable or not rank.stage.first:
             return []
         widths = rank.job.widths
-        width = widths.compute if rank.job.strategy.fsdp2 and widths.mixed else widths.gradient
+        width = widths.compute if rank.job.strategy.fsdp and widths.mixed else widths.gradient
         found = [machine.take(tokens.largest_tensor * width)]
         if rank.tied and rank.stage.last:
             if rank.second_gradient:
@@ -150,7 +152,7 @@ class TrainingRun:
         machine, rank = self.machine, self._rank
         trained = [p for p in self._parameters if p.trained]
         if not self._states and rank.states.optimizer:
-            if rank.job.steps_flat_buffers:
+            if rank.job.steps_flat_buffers and not rank.job.strategy.flat_parameters:
                 third = rank.states.optimizer / 3
                 self._states = machine.take_all([third] * 3)
             else:
@@ -176,10 +178,8 @@ class TrainingRun:
 def _communication(rank: RankMemory) -> type[Communication]:
     """Return the strategy's part in a step."""
     job = rank.job
-    if job.strategy.fsdp2 and job.shards.weights > 1 and not rank.buffers.step:
-        return Units
-    if job.strategy.flat_parameters and job.shards.weights > 1:
-        return FlatUnits
+    if job.strategy.fsdp and job.shards.weights > 1 and not rank.buffers.step:
+        return FlatUnits if job.strategy.flat_parameters else Units
     if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         return Buckets
     return ConstantBuffers if rank.buffers.forward or rank.buffers.block else Communication
@@ -191,7 +191,7 @@ def _programs(rank: RankMemory) -> tuple[list[BlockProgram], list[BlockProgram |
     context = layer_context(job, arch, stage)
     kinds = _kinds(rank)
     recomputes = job.recomputes or job.training.activation_offload
-    width = job.widths.compute if job.strategy.fsdp2 and job.shards.weights > 1 else job.widths.gradient
+    width = job.widths.compute if job.strategy.fsdp and job.shards.weights > 1 else job.widths.gradient
     saved = rank.saved.layer_bytes
     if not recomputes and rank.saved.order is None:
         saved = rank.saved.all_layers_bytes // max(1, stage.layers)
@@ -222,5 +222,5 @@ def _kinds(rank: RankMemory) -> Sequence[Kind]:
 
 def _tail(rank: RankMemory) -> BlockProgram:
     job = rank.job
-    width = job.widths.compute if job.strategy.fsdp2 and job.shards.weights > 1 else job.widths.gradient
+    width = job.widths.compute if job.strategy.fsdp and job.shards.weights > 1 else job.widths.gradient
     return record_tail(rank, layer_context(job, rank.arch, rank.stage), gradient_width=width)

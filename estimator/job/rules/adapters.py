@@ -47,8 +47,6 @@ def adapter_rules(
     framework: Framework,
     strategy: Strategy,
     precision: Precision,
-    *,
-    experts: bool,
 ) -> AdapterRules:
     """Return the dtypes that a job's adapters and the weights beside them have.
 
@@ -58,16 +56,16 @@ def adapter_rules(
         framework: the job's.
         strategy: the job's.
         precision: the job's.
-        experts: the model has experts.
     """
     if lora is None:
         return NO_ADAPTERS
     sharded = strategy.fsdp or strategy.zero_stage == 3
-    prepared, assumed = _prepared(lora, software, framework, sharded=sharded, experts=experts)
+    prepared, assumed = _prepared(lora, software, framework, sharded=sharded)
     if not precision.half_weights:
         prepared = "none"  # they are fp32 as it is
     dtype: str | None = lora.adapter_dtype
-    if dtype is None and quantization(lora) and framework.trainer and software.trl and not older(software.trl, 0, 26):
+    by_trl = software.trl is not None and not older(software.trl, 0, 26) and not lora.kbit_preparation
+    if dtype is None and quantization(lora) and framework.trainer and by_trl:
         dtype = "bf16"
     if dtype is None and is_four_bit(lora) and framework.trainer and strategy.fsdp and precision.half_weights:
         dtype = precision.name  # the storage type of 4-bit weights: FSDP shards them together
@@ -81,24 +79,22 @@ def adapter_rules(
     )
 
 
-def _prepared(
-    lora: Lora, software: Software, framework: Framework, *, sharded: bool, experts: bool
-) -> tuple[Prepared, bool]:
+def _prepared(lora: Lora, software: Software, framework: Framework, *, sharded: bool) -> tuple[Prepared, bool]:
     """Return what is cast to fp32, and whether that is assumed.
 
     A job that states transformers 4 and no TRL was run with the TRL of its time, or with a script that calls peft's
-    function. Runs of Mixtral with these versions kept a 16-bit residual stream, for a reason that is not known.
+    function; a plugin may replace it by one that casts nothing (fms-acceleration's ``accelerated-peft-bnb``).
     """
     wanted = lora.kbit_preparation
     if quantization(lora) is None or wanted is False or not framework.trainer:
         return "none", False
     by_trl: Prepared = "norms" if is_four_bit(lora) else "all"
     if wanted:
-        return (by_trl if software.trl else "all"), False
+        return (by_trl if older(software.trl, 0, 26) else "all"), False  # a newer TRL leaves that to the script
     if sharded:
         return "none", False
     if software.trl is not None:
         return (by_trl if older(software.trl, 0, 26) else "none"), False
     if older(software.transformers, 5):
-        return ("none" if experts else by_trl), True
+        return by_trl, True
     return "none", software.transformers is None

@@ -48,6 +48,8 @@ def dtype_widths(
     quantized: float | None,
     adapters: AdapterRules = NO_ADAPTERS,
     gathered: int | None = None,
+    gradients: int | None = None,
+    main_weights: bool | None = None,
 ) -> Widths:
     """Return the bytes per element that a job's precision, framework and strategy imply.
 
@@ -59,10 +61,13 @@ def dtype_widths(
         quantized: bytes per element of quantized weights; None: nothing is quantized.
         adapters: dtypes around adapters.
         gathered: bytes per element in which FSDP2 gathers weights and computes; None: as the precision says.
+        gradients: bytes per element in which DeepSpeed or Megatron-FSDP accumulates gradients; None: their default.
+        main_weights: Megatron-FSDP keeps an fp32 copy of 16-bit weights; None: under mixed precision.
     """
     low, mixed = precision.width, precision.mixed
     deepspeed, megatron = uses_deepspeed(framework, strategy), uses_megatron_precision(framework, strategy)
-    own_master = low == 2 and (deepspeed or (megatron and mixed))
+    kept = mixed if main_weights is None or not strategy.megatron_fsdp else main_weights
+    own_master = deepspeed or (low == 2 and megatron and kept)  # DeepSpeed clones fp32 weights too
     weight = 4 if mixed and not (deepspeed or megatron) else low
     reduce = 4 if fp32_reduction else 2
     casts = mixed and weight == 4
@@ -75,7 +80,7 @@ def dtype_widths(
         weight=weight,
         quantized=quantized,
         adapter=adapters.width or plain,
-        gradient=reduce if megatron and low == 2 else weight,
+        gradient=_gradient_width(strategy, gradients) or (reduce if megatron and low == 2 else weight),
         compute=compute,
         residual=4 if autocast else compute,
         reduce=reduce,
@@ -85,6 +90,16 @@ def dtype_widths(
         mixed=casts or adapters.autocasts,
         projected=4 if autocast and quantized is not None and not framework.own_adapters else compute,
     )
+
+
+def _gradient_width(strategy: Strategy, gradients: int | None) -> int | None:
+    """Return the width of accumulated gradients where a setting decides it.
+
+    ZeRO 2 adds them up in the dtype of the weights whatever the setting (``use_grad_accum_attribute`` of DeepSpeed's
+    runtime/zero/stage_1_and_2.py).
+    """
+    decides = strategy.megatron_fsdp or (strategy.deepspeed and strategy.zero_stage != 2)
+    return gradients if decides else None
 
 
 def uses_deepspeed(framework: Framework, strategy: Strategy) -> bool:

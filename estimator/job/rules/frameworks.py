@@ -68,6 +68,8 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """LoRA adapters drop out their input by default, which saves the output and a mask."""
     own_adapters: bool = False
     """It makes LoRA adapters itself; otherwise peft does."""
+    saves_split_inputs: bool = False
+    """With sequence parallelism, linear layers save their input before it is gathered, and gather it again."""
     gathers_context: bool = False
     """Context parallelism gathers keys and values of all ranks at once, not of one rank at a time."""
     tensor_parallel_plan: bool = False
@@ -271,6 +273,7 @@ _ROWS = (
         rms_norm="fused",
         fused_eager_softmax=True,
         fused_activations=True,
+        saves_split_inputs=True,
         splits_logits=True,
         loss_in_place=True,
         gradient_buffer=True,

@@ -29,5 +29,3 @@ class Zero(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Smaller parameters are never sharded, stage 3 (``stage3_param_persistence_threshold``); absent: 1e5."""
     sub_group: _Elements | None = None
     """Elements stepped at a time, stage 3 (``sub_group_size``); absent: 1e9."""
-    gather_when_saving: bool = False
-    """Stage 3 gathers the 16-bit weights to save them (``stage3_gather_16bit_weights_on_model_save``)."""

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+from msgspec import structs
+
 from ...common import InputError
-from ...job import ResolvedJob
+from ...job import Parallel, ResolvedJob
 from ..lora import QuantizedLayers, adapter_elements, adapter_groups
 from ..parameters import Inventory, ParameterGroup
 from ..placement import Placement, plan_of_job, share_of
@@ -32,7 +34,7 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
     partitioning = Partitioning(
-        parallel=job.parallel,
+        parallel=_hashable(job.parallel),
         adapters=adapter_groups(inventory, job) if job.lora else None,
         quantized=QuantizedLayers.of(job, inventory),
         trains=job.trains,
@@ -42,6 +44,12 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
         accumulation=job.training.gradient_accumulation if count > 1 else 1,
     )
     return _stages(inventory, partitioning) if placement is None else _placed(inventory, partitioning, placement)
+
+
+def _hashable(parallel: Parallel) -> Parallel:
+    """Return the parallelism without its lists and tables, which do not decide what a rank holds."""
+    plain = parallel.fsdp_wrap_classes is None and not isinstance(parallel.device_map, dict)
+    return parallel if plain else structs.replace(parallel, fsdp_wrap_classes=None, device_map=None)
 
 
 def model_trained_parameters(job: ResolvedJob, inventory: Inventory) -> TrainedParameters | None:

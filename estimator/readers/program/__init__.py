@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .accelerate_env import accelerate_layers as accelerate_layers, yaml_layer as yaml_layer
     from .deepspeed import deepspeed_layer as deepspeed_layer
     from .launchers import Launch as Launch, LaunchParser as LaunchParser, ToolCommand as ToolCommand
+    from .megatron_fsdp import record_megatron_fsdp as record_megatron_fsdp
     from .program import Program as Program
     from .ranks import (
         WorldSize as WorldSize,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         table_in_file as table_in_file,
         table_in_log as table_in_log,
     )
+    from .zero_sizes import record_zero_sizes as record_zero_sizes
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -33,8 +35,10 @@ else:
             "accelerate_env": "accelerate_layers yaml_layer",
             "deepspeed": "deepspeed_layer",
             "launchers": "Launch LaunchParser ToolCommand",
+            "megatron_fsdp": "record_megatron_fsdp",
             "program": "Program",
             "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
+            "zero_sizes": "record_zero_sizes",
             "run_logs": "latest_file logged_trainer_settings table_in_file table_in_log",
         },
     )

@@ -5,9 +5,10 @@ from typing import Any
 
 from ...job.rules import NOT_KNOWN, OptimizerChoice, optimizer_by_class
 from ..source import Setting
+from .zero_sizes import AUTO_SIZES, ZERO_PATHS
 
-_WITHOUT_AUTO = ("zero_stage",)
-"""Settings that nothing fills in."""
+_WITH_AUTO = ("zero_stage", *AUTO_SIZES)
+"""Settings whose ``auto`` is no gap: nothing fills it in, or it is computed from the model's hidden size."""
 _COPIED = {
     "zero_hpz_partition_size": "zero_optimization.zero_hpz_partition_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -17,6 +18,8 @@ _COPIED = {
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
     "offload_param_device": "zero_optimization.offload_param.device",
+    "gradient_dtype": "data_types.grad_accum_dtype",
+    **ZERO_PATHS,
 }
 """Settings by our names, and where DeepSpeed's configuration has them."""
 
@@ -52,7 +55,7 @@ def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setti
     return {
         name: Setting(value=value, origin=f"{source}: {path}")
         for name, (value, path) in values.items()
-        if value is not None and (value != "auto" or name in _WITHOUT_AUTO)
+        if value is not None and (value != "auto" or name in _WITH_AUTO)
     }
 
 

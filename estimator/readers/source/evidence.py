@@ -16,7 +16,7 @@ Component = Literal["weights", "gradients", "optimizer", "activations", "logits"
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
 _ACCUMULATION = "training.gradient_accumulation"
 _TABLES = (
-    *("name", "model", "training", "lora", "inference", "rollout", "parallel", "saving", "target"),
+    *("name", "model", "training", "lora", "inference", "rollout", "parallel", "zero", "saving", "target"),
     *("software", "run", "other_models"),
 )
 """The tables of a job file, in its order."""

@@ -31,6 +31,12 @@ _SHARDING = {
     "optim_grads": "optim_grads",
     "optim_grads_params": "optim_grads_params",
 }
+_OUTER_SHARDING = {"no_shard": "none", "optim": "optim"}
+_DTYPES = ("fp32", "bf16", "fp16")
+_FSDP_DTYPES = {
+    "parallel.gradient_dtype": "megatron_fsdp_main_grads_dtype",
+    "parallel.reduce_dtype": "megatron_fsdp_grad_comm_dtype",
+}
 _ATTENTION = {"flash": "flash_attention_2", "fused": "flash_attention_2", "unfused": "eager", "local": "eager"}
 _OPTIMIZERS = {
     "adam": "megatron.core.optimizer.Adam",
@@ -47,8 +53,12 @@ _RULES = (
 )
 _FSDP_RULES = (
     word_rule("parallel.sharding", _SHARDING, "data_parallel_sharding_strategy"),
-    bool_rule("parallel.double_buffer", "fsdp_double_buffer"),
+    switch_rule("parallel.double_buffer", True, "nccl_ub"),
+    bool_rule("parallel.double_buffer", "fsdp_double_buffer", "megatron_fsdp_max_pool_double_buffer"),
+    word_rule("parallel.outer_sharding", _OUTER_SHARDING, "outer_dp_sharding_strategy"),
+    int_rule("parallel.communication_unit", "suggested_communication_unit_size"),
 )
+"""Whether gathering and reducing overlap changes nothing: Megatron-FSDP overlaps them wherever it shards gradients."""
 _GPT2_BPE_VOCABULARY = 50257
 _SWIGLU_FFN_MULTIPLE = 64
 """Megatron rounds the feed-forward width of a gated MLP down to a multiple of it."""
@@ -258,11 +268,30 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> boo
     if fsdp is not None:
         findings.record_from(fsdp, "parallel.strategy", "megatron-fsdp")
         apply_rules(_FSDP_RULES, settings, findings, tool="Megatron")
+        _read_fsdp_dtypes(settings, findings)
     elif torch_fsdp is not None:
         findings.record_from(torch_fsdp, "parallel.strategy", "fsdp2")
     elif distributed is not None:
         findings.record("parallel.strategy", "zero1", f"{distributed.origin}: optimizer states are sharded")
     return not (fsdp is None and torch_fsdp is None and distributed is None)
+
+
+def _read_fsdp_dtypes(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record Megatron-FSDP's dtypes; ``auto`` is the model's own. A 16-bit main copy and FP8's caches are doubts."""
+    for key, name in _FSDP_DTYPES.items():
+        found = settings.find(name)
+        if found is not None and as_word(found) in _DTYPES:
+            findings.record_from(found, key, as_word(found))
+    dtype = settings.find("megatron_fsdp_main_params_dtype")
+    if dtype is not None and as_word(dtype) == "auto":
+        findings.record_from(dtype, "parallel.main_weights", False)
+    elif dtype is not None and as_word(dtype) in ("bf16", "fp16"):
+        sentence = f"{dtype.origin}: main weights are counted in fp32; they have 16 bits."
+        findings.mark_uncertain("parallel.main_weights", sentence, direction="less")
+    cache = settings.find_true("keep_fp8_transpose_cache")
+    if cache is not None and settings.find("fp8", "fp8_format") is not None:
+        findings.warn(f"{cache.origin}: transposed copies of FP8 weights are kept, which are not counted.")
+        findings.add_uncertainty("more", "weights")
 
 
 def _record_replicas(findings: FindingCollector, world: WorldSize, sizes: dict[str, Setting | None]) -> None:

@@ -8,6 +8,7 @@ from .trainer_inputs import TrainerInputs
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
 _DOUBLE_QUANTIZATION_NAMES = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
 _COPIED_NAMES = ("lora_modules_to_save", "modules_to_save")
+_DROPOUT_NAMES = ("lora_dropout", "lora_dropout_p")
 _EMBEDDINGS = ("embed_tokens", "embed_in", "wte")
 _HEADS = ("lm_head", "embed_out")
 _PATTERN_CHARACTERS = frozenset("*|()[]\\$^")
@@ -38,9 +39,23 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     findings.record_count("lora.rank", rank)
     _read_targets(find(*_TARGET_NAMES), default_targets, findings)
     _read_copied_modules(inputs.settings, findings)
+    _read_dropout(find(*_DROPOUT_NAMES), findings)
+    prepared = find("kbit_preparation")
     if quantization is not None:
         findings.record_from(quantization, "lora.quantization", quantization.value)
+        if prepared is not None:
+            findings.record_from(prepared, "lora.kbit_preparation", as_bool(prepared))
     return True
+
+
+def _read_dropout(setting: Setting | None, findings: FindingCollector) -> None:
+    """Record the adapters' dropout, where there is some."""
+    try:
+        rate = float(setting.value) if setting is not None else 0.0
+    except (TypeError, ValueError):
+        return
+    if setting is not None and 0 < rate < 1:
+        findings.record_from(setting, "lora.dropout", rate)
 
 
 def _quantization(settings: LayeredSettings) -> Setting | None:

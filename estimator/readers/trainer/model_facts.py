@@ -52,6 +52,16 @@ def given_config(findings: FindingCollector, environ: Mapping[str, str]) -> Mapp
     return known_config(findings.get("model.id"), environ)
 
 
+def hidden_size(config: Mapping[str, Any] | None) -> int | None:
+    """Return the hidden size as DeepSpeed's integration finds it; None if the config is unknown or has none."""
+    for table in (config or {}, (config or {}).get("text_config") or {}):
+        names = ("hidden_size", "n_embd", "d_model", "dim")  # transformers' attribute maps know them as hidden_size
+        for value in (*(table.get(name) for name in names), max(table.get("hidden_sizes") or [0])):
+            if isinstance(value, int) and value > 0:
+                return value
+    return None
+
+
 def config_dtype(config: Mapping[str, Any]) -> Any:
     """Return the dtype that a model's config names, under its present or its former key; None if it names none."""
     return config.get("dtype") or config.get("torch_dtype")

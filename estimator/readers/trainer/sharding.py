@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...common import InputError
-from ..program import WorldSize, deepspeed_layer, visible_gpus
+from ..program import WorldSize, deepspeed_layer, record_megatron_fsdp, visible_gpus
 from ..source import (
     MODEL_STATES,
     FindingCollector,
@@ -20,6 +20,7 @@ from ..source import (
     parse_digits,
     table_of_setting,
 )
+from .fsdp import read_units
 from .trainer_inputs import TrainerInputs
 
 _UNKNOWN_STAGE = "unknown"
@@ -27,15 +28,10 @@ _UNKNOWN_STAGE = "unknown"
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
 _FSDP1_NAMES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """FSDP's sharding strategies; accelerate also takes their positions, from 1."""
-_FSDP1 = {
-    "full_shard": "full",
-    "shard_grad_op": "grad_op",
-    "hybrid_shard": "hybrid",
-    "hybrid_shard_zero2": "hybrid_grad_op",
-    "_hybrid_shard_zero2": "hybrid_grad_op",
+_FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op"} | {
+    f"hybrid_shard{end}": sharding for end, sharding in (("", "hybrid"), ("_zero2", "hybrid_grad_op"))
 }
-_UNITS = {"no_wrap": "model", "blocks": "blocks"}
-"""The units that a policy of FSDP makes, as the job has them."""
+_PREFETCH = {"backward_pre": "pre", "backward_post": "post", "no_prefetch": "none"}
 _DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}
 """Dimensions in ParallelismConfig by their short names, and in the job."""
 _MAX_ZERO_STAGE = 3
@@ -108,8 +104,12 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
         _read_zero(inputs.deepspeed, inputs.world, data, findings)
     elif inputs.fsdp is not None:
         _read_fsdp(inputs.fsdp, inputs, data, findings)
+    elif inputs.accelerate.is_true("megatron_fsdp"):
+        record_megatron_fsdp(inputs.accelerate, findings)
+        _record_shards_and_replicas(inputs, data, findings)
     else:
         _read_ddp(inputs.accelerate, inputs.world, data, findings)
+    _read_synchronisation(inputs, findings)
 
 
 def read_device_map(inputs: TrainerInputs, environ: Mapping[str, str], findings: FindingCollector) -> None:
@@ -167,6 +167,10 @@ def _fsdp_words(fsdp: Setting, given: dict[str, Setting]) -> dict[str, Setting]:
             layer["fsdp_sharding_strategy"] = Setting(value=word, origin=fsdp.origin)
             if "fsdp_reshard_after_forward" not in given:
                 layer["fsdp_reshard_after_forward"] = Setting(value=word == "full_shard", origin=fsdp.origin)
+        elif word == "auto_wrap":
+            by_size = (as_int(given.get("fsdp_min_num_params")) or 0) > 0
+            policy = "SIZE_BASED_WRAP" if by_size else "TRANSFORMER_BASED_WRAP"
+            layer["fsdp_auto_wrap_policy"] = Setting(value=policy, origin=fsdp.origin)
     return layer
 
 
@@ -243,14 +247,7 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
     load = fsdp.find("fsdp_cpu_ram_efficient_loading")
     if load is not None and as_bool(load) is not None:
         findings.record("parallel.load_on_rank_zero", as_bool(load), load.origin)
-    wrap = fsdp.find("fsdp_auto_wrap_policy")
-    units = _UNITS.get(as_word(wrap) or "") if wrap is not None else None
-    if wrap is not None and units is not None:
-        findings.record_from(wrap, "parallel.fsdp_units", units)
-    elif wrap is not None and as_word(wrap) in ("size_based_wrap", "other_wrap"):
-        sentence = f"{wrap.origin}: the whole model is counted as gathered at once; FSDP's units may be smaller."
-        findings.mark_uncertain("parallel.fsdp_units", sentence, direction="less")
-        findings.record_from(wrap, "parallel.fsdp_units", "model")
+    read_units(fsdp, findings, first_version=as_int(version) == 1)
     own, steps = fsdp.find_true("script_own_sharding"), findings.get("training.gradient_accumulation")
     if own is not None and steps is not None and steps.value > 1:
         sentence = f"{own.origin}: gradients are counted as accumulated before they are reduced, as under no_sync."
@@ -267,7 +264,7 @@ def _read_fsdp1(
     if strategy is None and reshard is not None and as_bool(reshard) is None:
         strategy = reshard
     strategy = strategy or default_setting("full_shard", "FSDP's default sharding strategy")
-    word = as_word(strategy) or ""
+    word = (as_word(strategy) or "").removeprefix("_")
     if 1 <= (parse_digits(word) or 0) <= len(_FSDP1_NAMES):
         word = _FSDP1_NAMES[int(word) - 1].lower()
     if word == "no_shard":
@@ -279,6 +276,9 @@ def _read_fsdp1(
         sentence = f"FSDP sharding strategy {strategy.value!r} ({strategy.origin}) is not known; full is assumed."
         findings.mark_uncertain("parallel.sharding", sentence, direction="more")
     findings.record_from(strategy, "parallel.sharding", _FSDP1.get(word, "full"))
+    prefetch = fsdp.find("fsdp_backward_prefetch") or fsdp.find("fsdp_backward_prefetch_policy")
+    if prefetch is not None and as_word(prefetch) in _PREFETCH:
+        findings.record_from(prefetch, "parallel.fsdp_backward_prefetch", _PREFETCH[as_word(prefetch) or ""])
     per_node = inputs.world.per_node
     if word.startswith("hybrid") and data and per_node and data % per_node == 0:
         _record_ranks("parallel.data_shard", per_node, inputs.world, findings)
@@ -311,6 +311,25 @@ def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, f
     elif data is not None and data > 1:
         findings.record("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
         _record_ranks("parallel.data_replicate", data, world, findings)
+    views = accelerate.find("gradient_as_bucket_view")
+    if views is not None and as_bool(views) is not None:
+        findings.record_from(views, "parallel.gradient_as_bucket_view", as_bool(views))
+
+
+def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Record whether gradients are reduced after every micro-batch (accelerate's ``sync_each_batch``)."""
+    setting, config = inputs.accelerate.find("sync_each_batch"), inputs.settings.find("accelerator_config")
+    if config is not None:
+        try:
+            table, _ = table_of_setting(config.value, inputs.filesystem)
+        except InputError as error:
+            findings.warn(f"accelerator_config is not counted: {error.message}")
+            return
+        given = table.get("gradient_accumulation_kwargs")
+        if isinstance(given, dict) and "sync_each_batch" in given:
+            setting = config.with_value(given["sync_each_batch"])
+    if setting is not None and as_bool(setting) is not None:
+        findings.record_from(setting, "parallel.sync_every_micro_batch", as_bool(setting))
 
 
 def _is_zero(setting: Setting) -> bool:

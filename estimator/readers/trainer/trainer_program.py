@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..program import Program, logged_trainer_settings, read_world_size
+from ..program import Program, logged_trainer_settings, read_world_size, record_zero_sizes
 from ..source import FindingCollector, JobReading, LayeredSettings, SettingsLayer, as_int
 from ..trl import Method, Setup, read_other_models, read_rollout
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
-from .model_facts import default_targets, given_config, known_config, stored_dtype
+from .model_facts import default_targets, given_config, hidden_size, known_config, stored_dtype
 from .precision import read_precision
 from .run_arguments import read_run, read_saving
 from .script_facts import config_of_script, models_of_script, read_trainable
@@ -49,6 +49,8 @@ def read_trainer(
     lora = read_lora(inputs, default_targets(config), findings)
     read_precision(inputs, lora=lora, stored=stored_dtype(config), findings=findings)
     read_parallel(inputs, findings)
+    if inputs.deepspeed is not None:
+        record_zero_sizes(inputs.deepspeed, findings, lambda: hidden_size(given_config(findings, program.environ)))
     read_device_map(inputs, program.environ, findings)
     read_saving(inputs, findings, lora=lora)
     read_trainable(inputs.settings, findings)

@@ -97,13 +97,15 @@ def _note_casts(
     """Note weights that the trainer casts to fp32, which are counted as they are loaded."""
     quantized = settings.is_true("load_in_4bit") or settings.is_true("load_in_8bit")
     until = method.upcasts_quantized_until
-    if setup.adapters and quantized and until is not None and not is_at_least("trl", until, versions):
+    if setup.adapters and quantized and setup.sharding is None and until is not None:
         trl = framework_with_version("trl", versions)
-        findings.warn(
-            f"{trl} casts what is not quantized to fp32 for {method.name} (prepare_model_for_kbit_training); it is "
-            "counted in 16 bits."
-        )
-        findings.add_uncertainty("more", "weights", "activations")
+        if is_at_least("trl", until, versions):
+            origin = f"{trl} gives adapters over quantized weights 16 bits, and casts nothing to fp32"
+            findings.record("lora.kbit_preparation", False, origin, written=False)
+            findings.record("lora.adapter_dtype", "bf16", origin, written=False)
+        else:
+            origin = f"{trl} prepares a quantized model for {method.name} (prepare_model_for_kbit_training)"
+            findings.record("lora.kbit_preparation", True, origin, written=False)
     cast = settings.find_true("cast_lm_head_to_fp32")
     if cast is not None:
         findings.warn(f"{cast.origin}: the head is counted in the type of the other weights.")

@@ -185,6 +185,10 @@ class CachingAllocator(DeviceMemory):
         block.idle_since = self._searches
         block.pool.add_merged(block)
 
+    def rename(self, key: Hashable, other: Hashable) -> None:
+        """Give the allocation with this key another one."""
+        self._live[other] = self._live.pop(key)
+
     def size_of(self, key: Hashable) -> int:
         """Return the bytes of the block that is in use under this key."""
         block = self._live[key]

@@ -29,6 +29,8 @@ PRECEDENCE = {
     )
 }
 """Order in which components claim a storage; the lowest rank wins."""
+_FSDP1_PART = "_fsdp_wrapped_module"
+"""In a path, the module inside of one that FSDP1 has wrapped."""
 CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
 DEVICE = torch.ops.prim.device.default
 
@@ -164,7 +166,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
     @contextlib.contextmanager
     def naming_modules(self, model: Any) -> Iterator[None]:
         """Record the module whose forward or backward pass allocates a storage."""
-        names = {module: name for name, module in model.named_modules()}
+        names = {
+            module: ".".join(part for part in name.split(".") if part != _FSDP1_PART)
+            for name, module in model.named_modules()
+        }
         leaves = {module for module in names if not any(True for _ in module.children())}
 
         def enter(module: Any, _args: Any) -> None:

@@ -73,20 +73,47 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any, l
     fully_shard(model, **options)
 
 
-def allocate_ddp_buckets(model: Any, tracker: StorageTracker) -> list[Any]:
-    """Allocate the buckets into which DistributedDataParallel copies gradients: one element per trained one."""
-    buckets: list[Any] = []
-    limit, filled = FIRST_BUCKET_BYTES, 0
-    sizes: dict[Any, int] = {}
-    with tracker.labelling("communication"):
-        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
-            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
-            filled += parameter.numel() * parameter.element_size()
-            if filled >= limit:
-                buckets += [torch.empty(size, dtype=dtype) for dtype, size in sizes.items()]
-                limit, filled, sizes = BUCKET_BYTES, 0, {}
-        buckets += [torch.empty(size, dtype=dtype) for dtype, size in sizes.items()]
-    return buckets
+class ReplicaBuckets:
+    """The buckets into which DistributedDataParallel copies gradients: one element per trained one.
+
+    Args:
+        model: whose gradients are reduced.
+        tracker: learns what the buckets are.
+        views: gradients are views of the buckets (``gradient_as_bucket_view``): one that autograd has just made is
+            copied there and freed, and later ones are added in place. Under ``no_sync`` they are tensors of their own
+            until the micro-batch that is reduced (``autograd_hook`` in torch/csrc/distributed/c10d/reducer.cpp).
+    """
+
+    def __init__(self, model: Any, tracker: StorageTracker, *, views: bool = False) -> None:
+        self.syncs = True
+        """This micro-batch's gradients are reduced."""
+        self._views = views
+        self._buckets: list[Any] = []
+        limit, filled = FIRST_BUCKET_BYTES, 0
+        waiting: dict[Any, list[Any]] = {}
+        with tracker.labelling("communication"):
+            for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+                waiting.setdefault(parameter.dtype, []).append(parameter)
+                filled += parameter.numel() * parameter.element_size()
+                if filled >= limit:
+                    self._buckets += [self._make_bucket(each) for each in waiting.values()]
+                    limit, filled, waiting = BUCKET_BYTES, 0, {}
+            self._buckets += [self._make_bucket(each) for each in waiting.values()]
+
+    def _make_bucket(self, parameters: list[Any]) -> Any:
+        """Return the bucket of parameters of one dtype, into which their gradients go."""
+        bucket = torch.empty(sum(parameter.numel() for parameter in parameters), dtype=parameters[0].dtype)
+        offset = 0
+        for parameter in parameters if self._views else ():
+            view = bucket[offset : offset + parameter.numel()].view(parameter.shape)
+            parameter.register_post_accumulate_grad_hook(lambda p, view=view: self._move_gradient(p, view))
+            offset += parameter.numel()
+        return bucket
+
+    def _move_gradient(self, parameter: Any, view: Any) -> None:
+        if self.syncs and parameter.grad is not view:
+            view.copy_(parameter.grad)
+            parameter.grad = view
 
 
 def _blocks(model: Any) -> list[Any]:

@@ -197,10 +197,11 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
         )
     tracker.begin_phase(1, "wrapping")
     replicated = parallel.data_replicate > 1 and not parallel.sharded and zero is None
-    buckets = data_parallel.allocate_ddp_buckets(whole, tracker) if replicated else []
+    views = parallel.gradient_as_bucket_view
+    buckets = data_parallel.ReplicaBuckets(whole, tracker, views=views) if replicated else None
     optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]
     for step in (1, 2):
-        _accumulate_gradients(model, request, tracker, optimizer, step, variables=variables)
+        _accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=buckets)
         tracker.begin_phase(step, "optimizer step")
         tracker.label((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         optimizer.step()
@@ -221,7 +222,14 @@ def _make_optimizer(
 
 
 def _accumulate_gradients(
-    model: Any, request: Request, tracker: StorageTracker, optimizer: Any, step: int, *, variables: list[Any]
+    model: Any,
+    request: Request,
+    tracker: StorageTracker,
+    optimizer: Any,
+    step: int,
+    *,
+    variables: list[Any],
+    buckets: data_parallel.ReplicaBuckets | None,
 ) -> None:
     """Run the forward and backward passes of one step.
 
@@ -232,14 +240,19 @@ def _accumulate_gradients(
         optimizer: scales the loss and steps.
         step: its number.
         variables: what the loop's variables hold until the next outputs replace it.
+        buckets: DistributedDataParallel's; None: the model is not replicated.
     """
     loop, micro_batches = request.loop, min(request.training.gradient_accumulation, MAX_MICRO_BATCHES)
     for micro_batch in range(micro_batches):
         last = micro_batch == micro_batches - 1
-        if request.parallel.sharded and loop.accumulates_unsharded:  # no_sync: gradients stay whole until the last one
-            model.set_requires_gradient_sync(last)
+        syncs = request.parallel.sync_every_micro_batch
+        if request.parallel.sharded and (loop.accumulates_unsharded if syncs is None else not syncs):
+            model.set_requires_gradient_sync(last)  # no_sync: gradients stay whole until the last one
         optimizer.begin_micro_batch(last=last)
-        with model.no_sync() if request.parallel.flat_sharded and not last else contextlib.nullcontext():
+        if buckets is not None:
+            buckets.syncs = last or bool(syncs)
+        waits = request.parallel.flat_sharded and not last and not syncs
+        with model.no_sync() if waits else contextlib.nullcontext():
             tracker.begin_phase(step, "forward")
             loss = optimizer.scale(training_loss(model, request, variables))
             tracker.begin_phase(step, "backward")

@@ -26,6 +26,7 @@ PART = {
         "mixed fsdp1",
         "bf16 fsdp1 adapters checkpointed",
         "mixed fsdp1 adapters",
+        "bf16 fsdp1 adapters of transformers 4.48",
         "mixed fsdp1 kept",
         "mixed fsdp1 one unit",
         "mixed fsdp1 by size",

@@ -128,10 +128,10 @@ def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
 
 
 def test_deepspeeds_buckets_are_whole_in_a_small_model(budget_of: Estimate, wide: dict[str, Any]) -> None:
-    sharded = {"parallel__strategy": "zero2", "parallel__data_shard": 8}
+    sharded = {"parallel__strategy": "zero3", "parallel__data_shard": 8}
     budget = budget_of(wide, steps("transformers", training__activation_checkpointing="full", **sharded))
-    alone = nccl_bytes(job(strategy="zero2", data_shard=8).parallel)
-    assert backward(budget).communication - alone == 1_000_000_000
+    alone = nccl_bytes(job(strategy="zero3", data_shard=8).parallel)
+    assert backward(budget).communication - alone > 1_000_000_000
 
 
 def test_transformer_engine_has_its_own_workspace() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job import Zero
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
@@ -140,6 +141,7 @@ def test_the_sharding_strategy_of_fsdp1_is_ignored_for_fsdp2(read: Read) -> None
         ("SHARD_GRAD_OP", ("fsdp1", "grad_op", 8, None)),
         ("2", ("fsdp1", "grad_op", 8, None)),
         ("HYBRID_SHARD", ("fsdp1", "hybrid", 4, 2)),
+        ("HYBRID_SHARD_ZERO2", ("fsdp1", "hybrid_grad_op", 4, 2)),
         ("NO_SHARD", ("ddp", None, None, 8)),
     ],
 )
@@ -154,6 +156,24 @@ def test_sharding_strategies_of_fsdp1(read: Read, strategy: str, expected: tuple
     }
     keys = [f"parallel.{key}" for key in ("strategy", "sharding", "data_shard", "data_replicate")]
     assert found(read("python train.py --model_name_or_path gpt2", environ=environ), *keys) == expected
+
+
+def test_units_of_fsdp1(read: Read) -> None:
+    environ = {
+        "RANK": "0",
+        "WORLD_SIZE": "8",
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "1",
+        "FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP",
+        "FSDP_BACKWARD_PREFETCH": "NO_PREFETCH",
+    }
+    line = "python train.py --model_name_or_path gpt2"
+    keys = [f"parallel.fsdp_{key}" for key in ("units", "min_unit_parameters", "wrap_classes", "backward_prefetch")]
+    assert found(read(line, environ=environ), *keys) == ("model", None, None, "none")
+    environ["FSDP_MIN_NUM_PARAMS"] = "5000000"
+    assert found(read(line, environ=environ), *keys) == (None, 5_000_000, None, "none")
+    environ |= {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "GPT2MLP"}
+    assert found(read(line, environ=environ), *keys) == (None, None, ["GPT2MLP"], "none")
 
 
 def test_training_arguments_take_precedence_over_the_precision_of_accelerate(read: Read) -> None:
@@ -190,6 +210,37 @@ def test_deepspeed_file_with_auto_takes_the_arguments(read: Read, tmp_path: Path
     ).job()
     assert (job.parallel.strategy, job.parallel.data_shard, job.parallel.cpu_offload) == ("zero3", 8, "optimizer")
     assert (job.training.precision, job.training.micro_batch) == ("bf16-mixed", 3)
+
+
+def test_deepspeeds_bucket_sizes_are_read_and_auto_follows_the_hidden_size(read: Read, tmp_path: Path) -> None:
+    zero = {
+        "stage": 3,
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+        "stage3_max_live_parameters": 2e8,
+        "sub_group_size": 1e12,
+        "overlap_comm": True,
+    }
+    (tmp_path / "z3.json").write_text(
+        json.dumps({"zero_optimization": zero, "data_types": {"grad_accum_dtype": "fp32"}})
+    )
+    job = read("deepspeed --num_gpus=8 train.py --deepspeed z3.json --model_name_or_path gpt2 --bf16").job()
+    assert job.zero == Zero(
+        reduce_bucket=768**2,
+        prefetch_bucket=int(0.9 * 768**2),
+        persistence_threshold=7680,
+        max_live_parameters=200_000_000,
+        sub_group=10**12,
+        overlap_comm=True,
+    )
+    assert job.parallel.gradient_dtype == "fp32"
+
+
+def test_auto_bucket_sizes_of_an_unknown_model_are_a_doubt(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "z2.json").write_text(json.dumps({"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}))
+    reading = read("deepspeed --num_gpus=8 train.py --deepspeed z2.json --model_name_or_path org/unknown")
+    assert any("auto depends on the model's hidden size" in text for text in reading.warnings)
 
 
 def test_a_missing_deepspeed_file_leaves_settings_open(read: Read) -> None:
@@ -334,3 +385,12 @@ def test_a_script_without_a_name(read: Read) -> None:
     reading = read("accelerate launch / --model_name_or_path gpt2 --per_device_train_batch_size 3")
     assert found(reading, "model.id", "training.micro_batch") == ("gpt2", 3)
     assert any("The script is not counted" in warning for warning in reading.warnings)
+
+
+def test_accelerates_reduction_of_every_micro_batch_is_read(read: Read) -> None:
+    config = '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'
+    job = read(
+        f"torchrun --nproc_per_node 2 train.py --model_name_or_path gpt2 --accelerator_config '{config}'"
+        " --per_device_train_batch_size 1"
+    ).job()
+    assert job.parallel.sync_every_micro_batch is True

@@ -114,7 +114,7 @@ MEGATRON = (
         (
             "--bf16 --ckpt-fully-parallel-save --ckpt-format torch_dist --no-load-optim --tp-comm-overlap",
             Uncertainties(),
-            "fp32",
+            None,
         ),
         (
             "--bf16 --grad-reduce-in-bf16 --recompute-granularity full --recompute-method uniform",
@@ -122,12 +122,12 @@ MEGATRON = (
             "bf16",
         ),
         ("--fp16", Uncertainties(), "fp16"),
-        ("--fp16 --accumulate-allreduce-grads-in-fp32", Uncertainties(), "fp32"),
-        ("--bf16 --fp8-format hybrid", Uncertainties(weights="less", activations="less"), "fp32"),
-        ("--bf16 --cross-entropy-loss-fusion", Uncertainties(activations="less", logits="less"), "fp32"),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", Uncertainties(), None),
+        ("--bf16 --fp8-format hybrid", Uncertainties(weights="less", activations="less"), None),
+        ("--bf16 --cross-entropy-loss-fusion", Uncertainties(activations="less", logits="less"), None),
     ],
 )
-def test_uncertain_flags_of_megatron(read: Read, flags: str, unsure: Uncertainties, reduce: str) -> None:
+def test_uncertain_flags_of_megatron(read: Read, flags: str, unsure: Uncertainties, reduce: str | None) -> None:
     job = read(f"{MEGATRON} {flags}").job()
     assert (job.unsure, job.parallel.reduce_dtype) == (unsure, reduce)
 

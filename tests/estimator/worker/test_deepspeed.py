@@ -37,6 +37,12 @@ QUICK: list[Case] = [
     (3, {}, {}, (48_385_449, 48_895_393, 60_625_329)),
 ]
 SLOW: list[Case] = [
+    (1, {}, {"precision": "fp32"}, (55_253_284, 67_215_384, 75_379_476)),
+    (1, {"overlap_comm": True}, {"gradient_accumulation": 2}, (54_702_628, 55_212_572, 62_813_972)),
+    (2, {}, {"precision": "fp32"}, (55_253_284, 59_251_228, 75_379_476)),
+    (3, {"sub_group": 500_000}, {}, (48_385_461, 48_895_405, 42_488_277)),
+    (3, {"max_reuse_distance": 0}, {}, (48_385_449, 48_895_393, 60_625_329)),
+    (3, {"prefetch_bucket": 0}, {}, (45_354_409, 45_864_353, 60_625_329)),
     (1, {}, {}, (42_325_796, 46_173_592, 62_813_972)),
     (1, {}, {"gradient_accumulation": 2}, (52_702_628, 53_212_572, 62_813_972)),
     (2, {}, {}, (42_325_796, 42_835_740, 62_813_972)),
@@ -49,7 +55,17 @@ SLOW: list[Case] = [
 ]
 
 
-def trace(ask_worker: AskWorker, stage: int, zero: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
+LORA: list[tuple[int, str, tuple[int, int, int]]] = [
+    (2, "none", (15_785_776, 16_230_184, 8_836_896)),
+    (3, "none", (18_648_245, 19_158_189, 6_648_501)),
+    (3, "full", (13_713_589, 14_223_533, 6_648_501)),
+]
+"""Stage, checkpointing, and DeepSpeed's own peaks with adapters of rank 8 on q_proj and v_proj."""
+
+
+def trace(
+    ask_worker: AskWorker, stage: int, zero: dict[str, Any], training: dict[str, Any], **others: Any
+) -> dict[str, Any]:
     return ask_worker(
         {
             "op": "trace",
@@ -59,6 +75,7 @@ def trace(ask_worker: AskWorker, stage: int, zero: dict[str, Any], training: dic
             "zero": {"reduce_bucket": 1_000_000, **(STAGE_3 if stage == 3 else {}), **zero},
             "optimizer": {"path": "torch.optim:AdamW", "options": {}},
             "cpu_kernels": True,
+            **others,
         }
     )
 
@@ -71,6 +88,16 @@ def test_a_traced_step_holds_what_deepspeeds_engine_holds(
 ) -> None:
     phases = trace(ask_worker, stage, zero, training)["phases"]
     assert [phases[name]["allocated"] for name in PHASES] == pytest.approx(real, rel=5e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "checkpointing", "real"), LORA)
+def test_a_traced_step_with_adapters_does_too(
+    ask_worker: AskWorker, stage: int, checkpointing: str, real: tuple[int, int, int]
+) -> None:
+    lora = {"rank": 8, "targets": ["q_proj", "v_proj"]}
+    phases = trace(ask_worker, stage, {}, {"activation_checkpointing": checkpointing}, lora=lora)["phases"]
+    assert [phases[name]["allocated"] for name in PHASES] == pytest.approx(real, rel=1e-3)
 
 
 def test_stage_3_counts_gathered_weights_and_buckets_as_communication(ask_worker: AskWorker) -> None:

@@ -205,3 +205,27 @@ def _with_bitsandbytes(library: Any, kind: str, prepared: str) -> Any:
             if "norm" in name:
                 module.to(torch.float32)
     return built
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize("kind", ["nf4", "nf4-double"])
+def test_quantized_weights_are_traced_in_shards(ask_worker: Any, strategy: str, kind: str) -> None:
+    """Packed weights are sharded, their scales are not."""
+
+    def weights(parallel: dict[str, Any]) -> int:
+        message = {
+            "op": "trace",
+            "config": {"model_type": "llama", **SIZES},
+            "training": {"precision": "bf16", "micro_batch": 1, "sequence_length": 32},
+            "lora": {"rank": 8, "targets": TARGETS, "quantization": kind, "adapter_dtype": "bf16"},
+            "optimizer": {"path": "torch.optim:SGD", "options": {}},
+            "parallel": parallel,
+        }
+        answer = ask_worker(message)
+        assert "unsupported" not in answer
+        return int(answer["phases"]["loading"]["components"]["weights"])
+
+    whole, shard = weights({}), weights({"strategy": strategy, "data_shard": 2})
+    linear = SIZES["num_hidden_layers"] * (128 * (2 * 128 + 2 * 64) + 3 * 128 * 256)
+    assert whole - shard >= linear // 2 // 2
+    assert shard > whole // 2

@@ -2,7 +2,8 @@
 
 Sources: bitsandbytes 0.50 (``optim/optimizer.py``: 32-bit states are fp32 whatever the parameter; 8-bit ones from
 4096 elements), torchao 0.18 (``optim/``), transformers (``trainer_optimizer.py``); states as counted in real steps
-(``tests/accuracy/optimizer_states.py``). torchao's compiled step holds both states of a parameter in fp32 for a while.
+(``tests/accuracy/optimizer_states.py``). torchao's compiled step holds both states of a parameter in fp32 for a while,
+and codes of 4 bits as int64 before they are packed (buffers of the code that inductor writes).
 """
 
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def _torchao(name: str, bits: int, block: int, end: str, *trainer_names: str) ->
         name=name,
         description=f"torchao's AdamW with states in {bits} bits",
         states=(Quantized(count=2, bits=bits, block=block, small_width=None, whole_blocks=True),),
-        step_tensors=2.5,
+        step_tensors=6.5 if bits == 4 else 2.5,
         libraries=("torchao",),
         class_names=tuple(f"torchao.optim.{kind}{end}" for kind in ("AdamW", "Adam")),
         trainer_names=trainer_names,

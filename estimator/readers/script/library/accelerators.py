@@ -14,6 +14,8 @@ _FSDP_ARGUMENTS = {
     "reshard_after_forward": "fsdp_reshard_after_forward",
     "cpu_offload": "fsdp_offload_params",
     "auto_wrap_policy": "fsdp_auto_wrap_policy",
+    "min_num_params": "fsdp_min_num_params",
+    "transformer_cls_names_to_wrap": "fsdp_transformer_layer_cls_to_wrap",
     "activation_checkpointing": "fsdp_activation_checkpointing",
     "cpu_ram_efficient_loading": "fsdp_cpu_ram_efficient_loading",
 }
@@ -27,8 +29,8 @@ _DEEPSPEED_ARGUMENTS = {
 _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 _WITHOUT_EFFECT = {
     *("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states"),
-    *("state_dict_type", "state_dict_config", "optim_state_dict_config", "transformer_cls_names_to_wrap"),
-    *("min_num_params", "param_init_fn", "mixed_precision_policy", "gradient_clipping", "zero3_save_16bit_model"),
+    *("state_dict_type", "state_dict_config", "optim_state_dict_config"),
+    *("param_init_fn", "mixed_precision_policy", "gradient_clipping", "zero3_save_16bit_model"),
     *("zero3_init_flag", "offload_optimizer_nvme_path", "offload_param_nvme_path", "parallelism_config"),
     *("enable_msamp", "msamp_opt_level", "transformer_moe_cls_names", "is_train_batch_min"),
 }
@@ -163,6 +165,8 @@ ACCELERATE_FUNCTIONS: Mapping[str, Any] = {
     "DeepSpeedPlugin": _plugin("use_deepspeed", _DEEPSPEED_ARGUMENTS),
     "ParallelismConfig": _plugin(None, {name: f"parallelism_config_{name}" for name in _SIZES}),
     "@find_executable_batch_size": search_batch,
-    "GradientAccumulationPlugin": _plugin(None, {"num_steps": "gradient_accumulation_steps"}),
+    "GradientAccumulationPlugin": _plugin(
+        None, {"num_steps": "gradient_accumulation_steps", "sync_each_batch": "sync_each_batch"}
+    ),
 }
 """Functions and classes by the last part of their names."""

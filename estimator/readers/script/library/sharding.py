@@ -7,6 +7,7 @@ from typing import Any
 from ...source import MODEL_STATES, Component, Setting
 from ..models import Model, Notes, Part, models_in
 from ..python import UNKNOWN, Call, External, Instance, Method, ScriptClass, Thing, plain, short_text
+from .megatron_fsdp import MainDtypes, is_megatron_fsdp, shard_with_megatron
 
 FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 MIXED_PRECISION = {
@@ -16,7 +17,9 @@ MIXED_PRECISION = {
 _BLOCK_CLASS = re.compile(r".*(?:DecoderLayer|EncoderLayer|Block|Layer)")
 _BLOCK_NAME = re.compile(r"(?:.*\.)?\d+")
 _UNITS = "fsdp_auto_wrap_policy"
-_SIZE_BASED, _OTHER = "size_based_wrap", "other_wrap"
+_SIZE_BASED, _BY_CLASS, _OTHER = "size_based_wrap", "transformer_based_wrap", "other_wrap"
+_DEFAULT_SIZE = 100_000_000
+"""``min_num_params`` of ``size_based_auto_wrap_policy`` (torch/distributed/fsdp/wrap.py)."""
 
 
 class DtypePolicy(Thing):
@@ -50,6 +53,11 @@ class Mesh(Thing):
         return Mesh([self.sizes[self._names.index(each)] for each in wanted], wanted)
 
 
+def _dtype_policy(call: Call) -> Thing:
+    """Return torch's policy, or Megatron-FSDP's of the same name."""
+    return MainDtypes(call) if any(name.startswith("main_") for name in call.kwargs) else DtypePolicy(call)
+
+
 def make_mesh(call: Call) -> Any:
     """Follow ``init_device_mesh``."""
     sizes, names = call.run.iterate(call.value(1, "mesh_shape")), call.run.iterate(call.value(2, "mesh_dim_names"))
@@ -58,6 +66,8 @@ def make_mesh(call: Call) -> Any:
 
 def shard(call: Call, notes: Notes) -> Any:
     """Follow ``FSDP(model)`` and ``fully_shard(model)``."""
+    if is_megatron_fsdp(call):
+        return shard_with_megatron(call, notes)
     first, version = not notes.sharded, FSDP_VERSION[call.name]
     value = call.value(0, "module", default=UNKNOWN)
     notes.sharded.append(value if isinstance(value, Thing | list | tuple) else UNKNOWN)
@@ -80,7 +90,7 @@ def shard(call: Call, notes: Notes) -> Any:
         _read_offloading(call, notes, setting)
     policy = call.value(4 if version == 1 else None, "auto_wrap_policy")
     if policy is not None and _UNITS not in loop:
-        loop[_UNITS] = setting.with_value(_units_of_policy(policy, call, value))
+        _read_units(policy, call, notes, setting)
     if call.value(None, "limit_all_gathers", default=True) is not True:
         _doubt(notes, call, "limit_all_gathers", ("communication",), "more")
     for name in ("ignored_modules", "ignored_states", "ignored_parameters", "ignored_params"):
@@ -88,6 +98,21 @@ def shard(call: Call, notes: Notes) -> Any:
         if ignored is not None and ignored != [] and not _is_small(ignored):
             _unsharded(notes, call, f"{name}=... leaves parameters unsharded")
     return replicate(call, notes)
+
+
+def _read_units(policy: Any, call: Call, notes: Notes, setting: Setting) -> None:
+    """Read what FSDP1's policy wraps."""
+    loop, value = notes.own_loop, call.value(0, "module", default=UNKNOWN)
+    units = loop[_UNITS] = setting.with_value(_units_of_policy(policy, call, value))
+    if units.value == _SIZE_BASED:
+        smallest = policy.kwargs.get("min_num_params", _DEFAULT_SIZE) if isinstance(policy, Method) else _DEFAULT_SIZE
+        known = type(smallest) in (int, float)
+        loop["fsdp_min_num_params"] = setting.with_value(int(smallest) if known else _DEFAULT_SIZE)
+        if not known:
+            _doubt(notes, call, "auto_wrap_policy", ("communication",), "either", key="parallel.fsdp_units")
+    elif units.value == _BY_CLASS:
+        classes = call.run.iterate(_classes_of(policy)) or []
+        loop["fsdp_transformer_layer_cls_to_wrap"] = setting.with_value([each.name for each in classes])
 
 
 def _read_strategy(call: Call, notes: Notes, setting: Setting) -> None:
@@ -160,18 +185,32 @@ def _doubt(
 
 def _units_of_policy(policy: Any, call: Call, module: Any) -> str:
     """Return the units that FSDP1's policy makes."""
-    function, classes = policy, None
-    if isinstance(policy, Method):
-        function = policy.function
-        classes = policy.kwargs.get("transformer_layer_cls", policy.kwargs.get("module_classes"))
-    if isinstance(policy, UnitPolicy):
-        classes = policy.classes
-    elif isinstance(function, External) and function.name == "size_based_auto_wrap_policy":
+    function = policy.function if isinstance(policy, Method) else policy
+    if isinstance(function, External) and function.name == "size_based_auto_wrap_policy":
         return _SIZE_BASED
-    elif not (isinstance(function, External) and function.name == "transformer_auto_wrap_policy"):
+    by_class = isinstance(function, External) and function.name == "transformer_auto_wrap_policy"
+    if not by_class and not isinstance(policy, UnitPolicy):
         return _OTHER
+    classes = _classes_of(policy)
     found = call.run.iterate(classes) if not isinstance(classes, External | ScriptClass) else [classes]
-    return "blocks" if found and all(_is_block_class(each, module) for each in found) else _OTHER
+    if found and all(_is_block_class(each, module) for each in found):
+        return "blocks"
+    named = bool(found) and all(isinstance(each, External) for each in found)
+    return _BY_CLASS if named and FSDP_VERSION[call.name] == 1 and not _of_another_model(found, module) else _OTHER
+
+
+def _classes_of(policy: Any) -> Any:
+    """Return the classes that a policy names."""
+    if isinstance(policy, UnitPolicy):
+        return policy.classes
+    if not isinstance(policy, Method):
+        return None
+    return policy.kwargs.get("transformer_layer_cls", policy.kwargs.get("module_classes"))
+
+
+def _of_another_model(classes: list[Any], module: Any) -> bool:
+    """Return True if a class is a block's, but not of this model: it wraps nothing."""
+    return any(_BLOCK_CLASS.fullmatch(each.name) and not _is_block_class(each, module) for each in classes)
 
 
 def _is_block_class(kind: Any, module: Any) -> bool:
@@ -262,6 +301,9 @@ def replicate(call: Call, notes: Notes) -> Any:
         if isinstance(each, Model):
             each.on_gpu = True if each.on_gpu is None else each.on_gpu
             each.sharded = each.sharded or call.name in FSDP_VERSION
+    views = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
+    if views is not None and isinstance(views.value, bool):
+        notes.own_loop.setdefault("gradient_as_bucket_view", views)
     return model
 
 
@@ -291,8 +333,9 @@ def autocast(call: Call, notes: Notes) -> Any:
 
 SHARDING_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(FSDP_VERSION, shard),
+    "fully_shard_model": shard_with_megatron,
     **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
-    **dict.fromkeys(("MixedPrecisionPolicy", "MixedPrecision"), lambda call, _: DtypePolicy(call)),
+    **dict.fromkeys(("MixedPrecisionPolicy", "MixedPrecision"), lambda call, _: _dtype_policy(call)),
     "CPUOffload": lambda call, _: call.value(0, "offload_params", default=False),
     "CPUOffloadPolicy": lambda call, _: True,
     "OffloadPolicy": lambda call, _: False,

@@ -12,9 +12,14 @@ from .configs import DECISIVE_ARGUMENTS
 from .model import Model
 from .notes import Notes
 
-_LORA_NAMES = {"r": "lora_r", "init_r": "lora_r", "target_modules": "lora_target_modules"}
+_LORA_NAMES = {
+    "r": "lora_r",
+    "init_r": "lora_r",
+    "target_modules": "lora_target_modules",
+    "lora_dropout": "lora_dropout",
+}
 _WITHOUT_EFFECT = {
-    *("lora_alpha", "lora_dropout", "bias", "task_type", "inference_mode", "fan_in_fan_out", "use_rslora", "revision"),
+    *("lora_alpha", "bias", "task_type", "inference_mode", "fan_in_fan_out", "use_rslora", "revision"),
     *("init_lora_weights", "base_model_name_or_path", "peft_type", "auto_mapping", "alpha_pattern", "layers_pattern"),
     *("megatron_config", "megatron_core", "loftq_config", "eva_config", "corda_config", "runtime_config", "lora_bias"),
     *("peft_config", "model", "random_state", "use_gradient_checkpointing", "max_seq_length", "num_virtual_tokens"),
@@ -259,6 +264,7 @@ def hint_unsloth_loading(model: Model, call: Call) -> None:
     if perhaps_on.isdisjoint(_UNSLOTH_OTHER_PRECISIONS):
         _hint(model, "load_in_4bit", True)
     _hint(model, "bnb_4bit_use_double_quant", True)
+    _hint(model, "kbit_preparation", False)
     if plain(call.kwargs.get("fast_inference")) is True:  # vLLM in this process, which shares the weights
         _hint(model, "use_vllm", True)
         _hint(model, "vllm_mode", "colocate")
@@ -302,6 +308,7 @@ def prepare_for_kbit(call: Call, notes: Notes) -> Any:
         model.train(None, value=False, call=call)
         if call.value(1, "use_gradient_checkpointing", default=True) is not False:
             model.put("activation_checkpointing", True, call.where, f"{call.name}()")
+        model.put("kbit_preparation", True, call.where, f"{call.name}()")
     return model
 
 

@@ -135,7 +135,7 @@ def _own_defaults(*, lora: bool) -> dict[str, Setting]:
     values: dict[str, object] = {"max_length": 2048, "activation_checkpointing": True, "galore_rank": 16}
     values["apollo_rank"] = 16
     if lora:
-        values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
+        values |= {"lora_r": 8, "lora_target_modules": "all-linear", "kbit_preparation": False}
     return default_layer(values, "LLaMA-Factory's default")
 
 

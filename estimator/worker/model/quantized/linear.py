@@ -44,7 +44,8 @@ class Linear4bit(torch.nn.Linear):  # type: ignore[misc] # torch is not type-che
         self.weight = frozen(torch.empty((packed, 1), dtype=storage), elements)
         self.weight.compress_statistics, self.weight.quant_type = nested, "nf4"
         self.bias = None if linear.bias is None else frozen(linear.bias.detach(), linear.bias.numel())
-        self.compute_dtype, self.weight_dtype, self.keeps_input = compute_dtype, linear.weight.dtype, keeps_input
+        self.compute_dtype, self.weight_dtype = compute_dtype, linear.weight.dtype
+        self.nested, self.keeps_input = nested, keeps_input  # FSDP1 takes a parameter's attributes away
         blocks = -(-elements // BLOCK_ELEMENTS)
         self.add_state("absmax", blocks, torch.uint8 if nested else torch.float32)
         self.add_state("code", 16, torch.float32)
@@ -60,7 +61,7 @@ class Linear4bit(torch.nn.Linear):  # type: ignore[misc] # torch is not type-che
     def dequantize(self, dtype: Any) -> Any:
         """Return the weight in a dtype, with the temporary tensors of ``dequantize_4bit``."""
         scales = self.absmax
-        if self.weight.compress_statistics:
+        if self.nested:
             scales = torch.empty_like(self.absmax, dtype=torch.float32)
         weight = scales.new_empty((self.out_features, self.in_features), dtype=self.weight_dtype)
         return weight.to(dtype)

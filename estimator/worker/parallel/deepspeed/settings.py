@@ -41,7 +41,6 @@ def zero_settings(request: Request) -> ZeroSettings | None:
         return None
     given = {name: value for name, value in (request.zero or {}).items() if value is not None}
     given.pop("allgather_bucket", None)  # without effect since torch gathers into one tensor
-    given.pop("gather_when_saving", None)
     stage = parallel.zero_stage
     return ZeroSettings(
         stage=stage,

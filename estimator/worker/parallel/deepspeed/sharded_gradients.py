@@ -124,9 +124,7 @@ class ShardedGradients:
         return list(whole.split([sum(shard.size for shard in group) for group in self._groups]))
 
     def _make_master(self, part: Any) -> Any:
-        """Return the fp32 copy of a group, which fp32 weights need not have."""
-        if self._dtype == torch.float32 and not self._settings.offloads_optimizer:
-            return torch.nn.Parameter(part)
+        """Return the fp32 copy of a group; fp32 weights have one too, as their device is compared with a string."""
         with self._tracker.labelling("optimizer"):
             converted = part.to(torch.float32)
             master = torch.nn.Parameter(converted.clone())

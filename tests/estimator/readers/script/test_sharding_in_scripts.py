@@ -64,11 +64,19 @@ def test_what_is_gathered_at_once(tmp_path: Path, lines: str, units: str | None)
     assert (reading.warnings, reading.uncertainties) == ((), ())
 
 
+def test_units_by_size_and_by_class(tmp_path: Path) -> None:
+    by_size = "model = FSDP(model, auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=1e6))"
+    reading = read(tmp_path, by_size)
+    assert values(reading, "fsdp_units", "fsdp_min_unit_parameters") == (None, 1_000_000)
+    assert reading.warnings == ()
+    reading = read(tmp_path, "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))")
+    assert values(reading, "fsdp_units", "fsdp_wrap_classes") == (None, ["Linear"])
+    assert reading.warnings == ()
+
+
 @pytest.mark.parametrize(
     "lines",
     [
-        "model = FSDP(model, auto_wrap_policy=functools.partial(size_based_auto_wrap_policy, min_num_params=1e6))",
-        "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))",
         "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({LlamaDecoderLayer}))",
         "for layer in model.model.layers[choose():]:\n    fully_shard(layer)\nfully_shard(model)",
         "for layer in model.model.layers[:4]:\n    fully_shard(layer)\nfully_shard(model)",
@@ -196,3 +204,27 @@ def test_accumulation_in_an_own_loop_may_reduce_at_every_step(tmp_path: Path) ->
     assert reading.value("training.gradient_accumulation") == 8
     assert unsure(reading) == {("gradients", "less")}
     assert reading.warnings
+
+
+def test_megatron_fsdp_in_a_script_is_not_torchs(tmp_path: Path) -> None:
+    call = (
+        "from megatron_fsdp import fully_shard_model, MixedPrecisionPolicy\n"
+        "model = fully_shard_model(model, zero_dp_strategy='optim_grads', outer_dp_sharding_strategy='no_shard',\n"
+        "    fsdp_unit_modules=[Qwen2DecoderLayer], nccl_ub=True, keep_fp8_transpose_cache=True,\n"
+        "    mixed_precision_policy=MixedPrecisionPolicy(main_params_dtype=None))"
+    )
+    reading = read(tmp_path, call)
+    keys = ("strategy", "sharding", "data_shard", "double_buffer", "main_weights")
+    assert values(reading, *keys) == ("megatron-fsdp", "optim_grads", 8, True, False)
+    assert ("weights", "more") in unsure(reading)
+
+
+def test_megatron_fsdp_without_unit_modules_gathers_the_whole_model(tmp_path: Path) -> None:
+    reading = read(tmp_path, "model = fully_shard(model, zero_dp_strategy=3, init_model_with_meta_device=True)")
+    keys = ("strategy", "sharding", "fsdp_units", "main_weights")
+    assert values(reading, *keys) == ("megatron-fsdp", "optim_grads_params", "model", True)
+
+
+def test_ddps_gradients_as_views_of_its_buckets_are_read(tmp_path: Path) -> None:
+    reading = read(tmp_path, "model = DDP(model, gradient_as_bucket_view=True)")
+    assert values(reading, "strategy", "gradient_as_bucket_view") == ("ddp", True)

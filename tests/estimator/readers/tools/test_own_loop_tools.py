@@ -246,7 +246,10 @@ def test_megatron_with_experts_and_its_own_fsdp(read: Read) -> None:
         "python -u train.py --num-layers 4 --hidden-size 1024 --num-attention-heads 16 --group-query-attention"
         " --num-query-groups 4 --swiglu --ffn-hidden-size 3584 --num-experts 8 --moe-router-topk 2 --seq-length 2048"
         " --micro-batch-size 1 --vocab-size 32000 --bf16 --use-megatron-fsdp"
-        " --data-parallel-sharding-strategy optim_grads_params --untie-embeddings-and-output-weights",
+        " --data-parallel-sharding-strategy optim_grads_params --untie-embeddings-and-output-weights"
+        " --nccl-ub --outer-dp-sharding-strategy optim --suggested-communication-unit-size 200000000"
+        " --megatron-fsdp-main-params-dtype auto --megatron-fsdp-main-grads-dtype bf16"
+        " --megatron-fsdp-grad-comm-dtype auto --keep-fp8-transpose-cache --fp8-format hybrid",
         **WORKER,
     )
     job = reading.job()
@@ -256,6 +259,10 @@ def test_megatron_with_experts_and_its_own_fsdp(read: Read) -> None:
     assert (job.parallel.strategy, job.parallel.sharding, job.parallel.data_shard) == (
         ("megatron-fsdp", "optim_grads_params", 4)
     )
+    parallel = job.parallel
+    assert (parallel.double_buffer, parallel.outer_sharding, parallel.communication_unit) == (True, "optim", 2 * 10**8)
+    assert (parallel.main_weights, parallel.gradient_dtype, parallel.reduce_dtype) == (False, "bf16", None)
+    assert job.unsure.weights == "more"  # FP8's transposed copies
 
 
 DPO = """

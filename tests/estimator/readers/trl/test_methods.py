@@ -278,9 +278,8 @@ def test_trls_own_arguments_are_followed_through_a_script(
     assert job.training.precision == precision
     assert (job.lora.rank if job.lora else None) == rank
     assert (job.lora.quantization if job.lora else "none") == ("nf4" if "4bit" in flags else "none")
-    assert {each.component for each in reading.uncertainties} == (
-        {"weights", "activations"} if "4bit" in flags else set()
-    )
+    assert not reading.uncertainties
+    assert (job.lora.kbit_preparation if job.lora else None) == (True if "4bit" in flags else None)
 
 
 @pytest.mark.parametrize(("name", "sequences"), [("TPO", 3), ("GMPO", 1), ("AsyncGRPO", 1), ("SDFT", 1)])
@@ -333,9 +332,12 @@ def test_a_tools_own_loss_holds_the_logits(tmp_path: Path) -> None:
     ],
 )
 def test_older_versions_cast_what_is_not_quantized(read: Read, method: str, trl: str, cast: bool) -> None:
-    reading = read(line(method, "--use_peft", "--load_in_4bit"), trl)
-    assert reading.job().unsure.weights == ("more" if cast else "no")
-    assert read(line(method, "--use_peft"), trl).job().unsure.weights == "no"
+    lora = read(line(method, "--use_peft", "--load_in_4bit"), trl).job().lora
+    assert lora is not None
+    assert (lora.kbit_preparation, lora.adapter_dtype) == (cast, None if cast else "bf16")
+    plain = read(line(method, "--use_peft"), trl).job().lora
+    assert plain is not None
+    assert (plain.kbit_preparation, plain.adapter_dtype) == (None, None)
 
 
 def test_adapters_of_a_model_that_the_trainer_loads_itself(read: Read, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""FSDP's gathers and reductions: the units' flat buffers and parameters, on the streams that allocate them.
+"""FSDP2's gathers and reductions: the units' flat buffers and parameters, on the streams that allocate them.
 
-FSDP2, from torch 2.13 (``distributed/fsdp/_fully_shard/_fsdp_collectives.py``): the gathering stream
+From torch 2.13 (``distributed/fsdp/_fully_shard/_fsdp_collectives.py``): the gathering stream
 allocates the shards' casts and the flat buffer, the main stream the parameters that are copied out of it and the input
 of a reduce-scatter, the reducing stream its output, of which the sharded gradients are views. In the forward pass a
 flat buffer stays until the next unit's parameters exist; in the backward pass the next unit is gathered ahead.
@@ -8,19 +8,13 @@ flat buffer stays until the next unit's parameters exist; in the backward pass t
 
 from collections.abc import Sequence
 
-from ...worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
-from ..rank_memory import RankMemory
-from .communication import Communication
-from .machine import Machine
-from .parameters import StoredParameter
+from ...rank_memory import RankMemory
+from ..communication import Communication
+from ..machine import Machine
+from ..parameters import StoredParameter
 
 _GATHERING, _REDUCING = 1, 2
 _EMBEDDING, _AFTER = -1, -2
-_FREED_UNITS = 2
-"""FSDP1's units that are freed before the CPU waits for one of them (``_FreeEventQueue``)."""
-_REDUCED_UNITS = 3
-"""Units whose reduction may still run then: the unit that the CPU waits for was gathered, one unit ahead, behind the
-reduction of the unit two before it, on the process group's one stream."""
 
 
 class _Unit:
@@ -198,124 +192,3 @@ class Units(Communication):
             machine.release([output])  # copied to the host
             return []
         return [output]
-
-
-class FlatUnits(Communication):
-    """FSDP1's units: blocks, each one flat parameter, and the root's, which stays gathered.
-
-    From torch 2.13 (``distributed/fsdp/_runtime_utils.py``, ``_flat_param.py``): the unsharding stream allocates the
-    flat parameter, autograd its gradient on the main stream, the post-backward stream the shard of that. What another
-    stream has used (``record_stream``) can be used again once the CPU has waited for that stream: for a flat parameter
-    when two more have been freed (``limit_all_gathers``), for gradients three units later.
-    """
-
-    _GRADIENTS = 4
-
-    def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
-        super().__init__(machine, rank, parameters)
-        job = rank.job
-        width = job.widths.compute if job.widths.mixed else 0
-        whole = job.parallel.fsdp_units == "model"
-        blocks: dict[int, list[StoredParameter]] = {}
-        for parameter in parameters:
-            blocks.setdefault(_EMBEDDING if whole or parameter.block < 0 else parameter.block, []).append(parameter)
-        self._units = {at: _Unit(held, width, job.shards.weights) for at, held in blocks.items()}
-        self._freed: list[int] = []
-        self._held_back: list[int] = []
-        """Gradients that the post-backward stream uses."""
-        self._accumulated: dict[int, int] = {}
-        self._waiting: list[int] = []
-
-    def begin_forward(self) -> None:
-        """Gather the root."""
-        for key in (*self._freed, *self._held_back):  # the step before is long over
-            self.machine.allocator.free(key, RETURNED)
-        self._freed, self._held_back = [], []
-        self._gather(_EMBEDDING)
-
-    def before_block(self, block: int) -> None:
-        """Gather the block."""
-        self._gather(block)
-
-    def after_block(self, block: int) -> None:
-        """Free the block."""
-        if not self.rank.job.keeps_gathered:
-            self._reshard(block)
-
-    def begin_backward(self) -> None:
-        """Gather the last block."""
-        self._gather(max(self._units))
-
-    def before_block_backward(self, block: int) -> None:
-        """Gather the block before it ahead."""
-        self._gather(block)
-        self._gather(block - 1)
-
-    def after_head_backward(self, gradients: list[int]) -> list[int]:
-        """Keep the head's gradients until the root's flat one is put together."""
-        self._waiting = gradients
-        return []
-
-    def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
-        """Put the block's flat gradient together, and reduce it."""
-        if block not in self._units:
-            self._waiting += gradients
-            return []
-        return self._reduce(block, gradients)
-
-    def after_backward(self, gradients: list[int]) -> list[int]:
-        """Reduce the root's gradient."""
-        waiting, self._waiting = self._waiting, []
-        return self._reduce(_EMBEDDING, [*waiting, *gradients])
-
-    def _gather(self, name: int) -> None:
-        unit = self._units.get(name)
-        if unit is None or unit.flat:
-            return
-        if len(self._freed) >= _FREED_UNITS:
-            self.machine.allocator.free(self._freed.pop(0), RETURNED)
-            for key in self._held_back[:-_REDUCED_UNITS]:
-                self.machine.allocator.free(key, RETURNED)
-            self._held_back = self._held_back[-_REDUCED_UNITS:]
-        shard = self.machine.take(unit.shard, _REDUCING) if self.rank.job.widths.mixed else None
-        unit.flat = [self.machine.take(unit.whole, _GATHERING)]
-        if shard is not None:
-            self.machine.release([shard])
-
-    def _reshard(self, name: int) -> None:
-        unit = self._units[name]
-        for key in unit.flat:
-            self.machine.allocator.free(key, USED_ELSEWHERE)
-            self._freed.append(key)
-        unit.flat = []
-
-    def _reduce(self, name: int, gradients: list[int]) -> list[int]:
-        unit, machine, widths = self._units[name], self.machine, self.rank.job.widths
-        if not unit.trained:
-            machine.release(gradients)
-            self._reshard(name)
-            return []
-        trained = sum(size for size, held in zip(unit.sizes, unit.parameters, strict=True) if held.trained)
-        flat = machine.take(trained)  # peft wraps what trains in units of its own (``fsdp_auto_wrap_policy``)
-        machine.release(gradients)
-        self._reshard(name)
-        if not self.last_micro_batch or name in self._accumulated:
-            if name in self._accumulated:
-                machine.release([flat])
-            else:
-                self._accumulated[name] = flat
-            if not self.last_micro_batch:
-                return []
-            flat = self._accumulated.pop(name)
-        shards = self.rank.job.shards.weights
-        kept = machine.take(trained / shards, self._GRADIENTS)
-        if widths.mixed:
-            grown = machine.take(trained / shards * widths.weight / widths.compute, self._GRADIENTS)
-            machine.release([kept])
-            kept = grown
-        machine.allocator.free(flat, USED_ELSEWHERE)
-        self._held_back.append(flat)
-        if self.rank.job.offloads_weights:
-            machine.release([kept])
-            return []
-        return [kept]

@@ -1,0 +1,76 @@
+"""FSDP1 in the closed form; ``test_closed_form_matrix`` compares it with traces of the wrapped model."""
+
+from typing import Any
+
+from vramtop.estimator import estimate
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job.job_file import job_from_mapping
+
+LAYERS, HIDDEN, TOKENS = 32, 1024, 2 * 1024
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 500,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 2816,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+}
+BLOCK = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * HIDDEN // 4 + 3 * HIDDEN * 2816 + 2 * HIDDEN
+AROUND = 2 * 500 * HIDDEN + HIDDEN
+
+
+def budget(parallel: dict[str, Any] | None = None, **tables: Any) -> Budget:
+    training = {"precision": "bf16", "micro_batch": 2, "sequence_length": 1024, **tables.pop("training", {})}
+    job = {
+        "model": {"config": LLAMA},
+        "training": training,
+        "parallel": {"strategy": "fsdp1", "data_shard": 4} | (parallel or {}),
+        **tables,
+    }
+    return estimate(job_from_mapping(job, where="test"), method="formula")
+
+
+def gathered(parallel: dict[str, Any]) -> float:
+    """Return the elements, of two bytes, that are gathered while blocks run forward beside the root's and one block."""
+    one, two = (budget({"data_shard": 4, **changes}).phases[1].components.communication for changes in (parallel, {}))
+    return (one - two) / 2
+
+
+def test_units_by_size_by_class_and_one_unit() -> None:
+    assert gathered({"fsdp_units": "model"}) == (LAYERS - 1) * BLOCK
+    assert gathered({"fsdp_wrap_classes": ["LlamaDecoderLayer"]}) == 0
+    assert gathered({"fsdp_min_unit_parameters": BLOCK + AROUND + LAYERS * BLOCK}) == (LAYERS - 1) * BLOCK
+    rest = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * HIDDEN // 4 + 2 * HIDDEN  # of each block goes to the root's unit
+    assert gathered({"fsdp_wrap_classes": ["LlamaMLP"]}) == (LAYERS - 1) * rest
+
+
+def test_reentrant_checkpoints_around_frozen_units_keep_inputs_and_gradients() -> None:
+    """As on real ranks (``tests/estimator/worker/parallel``): a tensor of each block and its gradient, at the end."""
+    lora = {"rank": 8, "targets": ["q_proj"]}
+    before, since = (
+        budget(training={"activation_checkpointing": "full"}, lora=lora, software={"transformers": version}).phase(
+            "backward"
+        )
+        for version in ("4.51.0", "4.52.0")
+    )
+    assert before is not None
+    assert since is not None
+    more = before.components.activations - since.components.activations
+    assert (LAYERS - 2) * 2 * HIDDEN * TOKENS <= more <= LAYERS * 2 * HIDDEN * TOKENS
+
+
+def test_what_is_gathered_ahead_of_the_gpu_stays_reserved() -> None:
+    limited, ahead = (budget({"limit_all_gathers": limit}).peak for limit in (True, False))
+    assert limited.allocated_bytes == ahead.allocated_bytes
+    assert limited.reserved_bytes < ahead.reserved_bytes
+
+
+def test_gradients_are_reduced_in_the_compute_type_under_accelerate() -> None:
+    mixed = {"precision": "bf16-mixed", "activation_checkpointing": "full", "sequence_length": 64}
+    absent, low, high = (
+        budget({"fsdp_units": "model"} | ({"reduce_dtype": dtype} if dtype else {}), training=mixed).phase("backward")
+        for dtype in (None, "bf16", "fp32")
+    )
+    assert absent == low
+    assert absent != high

@@ -1,0 +1,130 @@
+"""Settings of DDP and Megatron-FSDP in the closed form, each by the difference that it makes."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from vramtop.estimator.budget.budget import Budget, Components
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping
+
+HIDDEN, LAYERS, RANKS = 1024, 8, 4
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 8000,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 2816,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "tie_word_embeddings": False,
+}
+BLOCK = 4 * HIDDEN**2 + 3 * HIDDEN * 2816 + 2 * HIDDEN
+PARAMETERS = LAYERS * BLOCK + 2 * 8000 * HIDDEN + HIDDEN
+
+
+def budget(parallel: dict[str, Any], training: dict[str, Any] | None = None, method: Any = "formula") -> Budget:
+    tables = {
+        "model": {"config": CONFIG, "attention": "flash_attention_2"},
+        "training": {"micro_batch": 2, "sequence_length": 512, "precision": "bf16", **(training or {})},
+        "parallel": parallel,
+    }
+    return estimate(job_from_mapping(tables, where="test"), method=method, python=sys.executable)
+
+
+def phase(made: Budget, name: str) -> Components:
+    return next(each.components for each in made.phases if each.name == name)
+
+
+def megatron_fsdp(name: str, training: dict[str, Any] | None = None, **parallel: Any) -> Components:
+    settings = {"strategy": "megatron-fsdp", "data_shard": RANKS, **parallel}
+    return phase(budget(settings, {"precision": "bf16-mixed", "framework": "megatron", **(training or {})}), name)
+
+
+def test_megatron_fsdp_without_unit_modules_keeps_the_whole_model_gathered() -> None:
+    """Absent ``fsdp_unit_modules`` are "peak-memory-equivalent to DDP" (megatron_fsdp/fully_shard.py)."""
+    whole, blocks = megatron_fsdp("forward", fsdp_units="model"), megatron_fsdp("forward")
+    assert whole.communication - blocks.communication == 2 * (LAYERS - 2) * BLOCK
+    doubled = megatron_fsdp("forward", fsdp_units="model", double_buffer=True)
+    assert doubled.communication == whole.communication
+
+
+def test_a_small_communication_unit_gathers_fewer_blocks_ahead() -> None:
+    ahead = [megatron_fsdp("backward", communication_unit=size).communication for size in (None, 2 * BLOCK)]
+    assert ahead[0] - ahead[1] > 2 * 2 * BLOCK
+
+
+def test_outer_sharding_shares_optimizer_states_with_the_replicas() -> None:
+    states = [
+        megatron_fsdp("optimizer step", data_replicate=2, outer_sharding=sharding).optimizer
+        for sharding in ("none", "optim")
+    ]
+    assert states[0] == pytest.approx(2 * states[1], rel=1e-6)
+
+
+def test_megatron_fsdps_dtypes_of_main_weights_and_gradients() -> None:
+    usual, plain = (megatron_fsdp("optimizer step", main_weights=kept).optimizer for kept in (None, False))
+    assert (usual, plain) == pytest.approx((12 * PARAMETERS / RANKS, 4 * PARAMETERS / RANKS), rel=1e-3)
+    wide, narrow = (megatron_fsdp("optimizer step", gradient_dtype=dtype).gradients for dtype in (None, "bf16"))
+    assert wide == pytest.approx(2 * narrow, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("views", [False, True])
+def test_ddps_phases_are_those_of_the_traced_step(views: bool, micro_batches: int) -> None:
+    parallel = {"strategy": "ddp", "data_replicate": 2, "gradient_as_bucket_view": views}
+    made = [
+        budget(parallel, {"gradient_accumulation": micro_batches}, method=method) for method in ("formula", "traced")
+    ]
+    found = [[each.allocated_bytes for each in each_budget.phases] for each_budget in made]
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("syncs", [True, False])
+def test_fsdp2s_accumulation_with_and_without_reduction_is_that_of_the_traced_step(syncs: bool) -> None:
+    parallel = {"strategy": "fsdp2", "data_shard": 4, "sync_every_micro_batch": syncs}
+    training = {"gradient_accumulation": 2}
+    made = [phase(budget(parallel, training, method=method), "forward") for method in ("formula", "traced")]
+    assert made[0].gradients == pytest.approx(made[1].gradients, rel=0.02)
+
+
+class ColumnParallelLinear(torch.autograd.Function):
+    """Megatron's linear layer with sequence parallelism, of one rank of several that hold the same.
+
+    As ``LinearWithGradAccumulationAndAsyncCommunication`` of core/tensor_parallel/layers.py (core 0.20) does, it saves
+    its input before it gathers it.
+    """
+
+    ranks = 8
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(tensor, weight)
+        return tensor.repeat(ColumnParallelLinear.ranks, 1) @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        tensor, weight = ctx.saved_tensors
+        whole = tensor.repeat(ColumnParallelLinear.ranks, 1)
+        return (gradient @ weight)[: len(tensor)], gradient.t() @ whole
+
+
+def test_megatrons_linear_layers_save_their_part_of_the_sequence() -> None:
+    tokens, ranks = 1024, ColumnParallelLinear.ranks
+    shard = torch.zeros(tokens // ranks, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.zeros(16, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
+        ColumnParallelLinear.apply(shard, weight)
+    bytes_of_input = saved[0].numel() * 2
+    parallel = {"tensor": ranks, "sequence_parallel": True}
+    split, whole = (
+        phase(budget(parallel, {"framework": name}), "forward").activations for name in ("megatron", "torchtitan")
+    )
+    more = tokens * 2 * HIDDEN - bytes_of_input  # what a layer saves more that gathers first, twice a block
+    # the head's part is beside the buffer in which it is gathered, which stays
+    assert whole - split == pytest.approx(2 * LAYERS * more - bytes_of_input, rel=1e-3)

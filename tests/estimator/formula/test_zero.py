@@ -1,0 +1,103 @@
+"""ZeRO in the closed form, compared with the traced engine, and its settings, each by the difference that it makes."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 8000,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+}
+SMALL = {
+    "reduce_bucket": 10_000_000,
+    "prefetch_bucket": 5_000_000,
+    "max_live_parameters": 40_000_000,
+    "max_reuse_distance": 40_000_000,
+}
+PHASES = ("forward", "backward", "optimizer step")
+CASES: list[tuple[int, int, dict[str, Any], dict[str, Any]]] = [
+    (1, 4, {}, {}),
+    (1, 4, {"gradient_accumulation": 2}, {}),
+    (2, 4, {}, {}),
+    (2, 16, {"gradient_accumulation": 2}, {}),
+    (2, 4, {"precision": "fp32"}, {}),
+    (2, 4, {"activation_checkpointing": "full"}, {}),
+    (3, 4, {}, {}),
+    (3, 16, {"activation_checkpointing": "full"}, {}),
+    (3, 4, {"precision": "fp32"}, {}),
+    (2, 4, {}, {"lora": {"rank": 16}}),
+    (3, 4, {}, {"lora": {"rank": 16}}),
+    (2, 4, {}, {"parallel": {"cpu_offload": "optimizer"}}),
+    (3, 4, {}, {"parallel": {"cpu_offload": "all"}}),
+]
+
+
+def budget(
+    stage: int, ranks: int, training: dict[str, Any], others: dict[str, Any], method: Any = "formula", **zero: Any
+) -> Budget:
+    tables = {
+        "model": {"config": CONFIG},
+        "training": {"micro_batch": 2, "sequence_length": 512, "precision": "bf16", **training},
+        "zero": {**SMALL, **zero},
+        **others,
+        "parallel": {"strategy": f"zero{stage}", "data_shard": ranks, **others.get("parallel", {})},
+    }
+    return estimate(job_from_mapping(tables, where="test"), method=method, python=sys.executable)
+
+
+def allocated(made: Budget) -> list[int]:
+    return [phase.allocated_bytes for phase in made.phases if phase.name in PHASES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "ranks", "training", "others"), CASES)
+def test_each_phase_is_what_the_traced_engine_allocates(
+    stage: int, ranks: int, training: dict[str, Any], others: dict[str, Any]
+) -> None:
+    traced = budget(stage, ranks, training, others, "traced")
+    assert allocated(budget(stage, ranks, training, others)) == pytest.approx(allocated(traced), rel=0.025)
+
+
+def communication(stage: int, phase: str, **zero: Any) -> int:
+    made = budget(stage, 8, {}, {}, **zero)
+    return next(each.components.communication for each in made.phases if each.name == phase)
+
+
+def test_stage_3_keeps_its_bucket_and_its_gradients_all_through_the_step() -> None:
+    larger = communication(3, "forward", reduce_bucket=30_000_000)
+    assert larger - communication(3, "forward") == 2 * 20_000_000
+    forward = next(each for each in budget(3, 8, {}, {}).phases if each.name == "forward")
+    assert forward.components.gradients > 0
+
+
+def test_what_stage_3_gathers_follows_its_settings() -> None:
+    most = communication(3, "forward", max_live_parameters=80_000_000)
+    assert most - communication(3, "forward") == 2 * 40_000_000
+    assert communication(3, "forward", prefetch_bucket=0) < communication(3, "forward")
+
+
+def test_stage_3_steps_a_group_at_a_time() -> None:
+    whole, grouped = (budget(3, 2, {}, {}, sub_group=size).phases[-1] for size in (None, 5_000_000))
+    assert grouped.components.temporary < whole.components.temporary
+
+
+def test_stage_1_has_freed_other_ranks_gradients_when_it_steps() -> None:
+    gradients = [budget(stage, 8, {}, {}).phases[-1].components.gradients for stage in (1, 2)]
+    assert gradients[0] == gradients[1]
+
+
+def test_adapters_under_deepspeed_have_an_fp32_copy_and_fp32_states() -> None:
+    step = budget(2, 4, {}, {"lora": {"rank": 16}}).phases[-1]
+    trained = 8 * 16 * (2 * 1024 + 1024 + 512)
+    assert step.components.optimizer == pytest.approx(12 * trained / 4, rel=1e-6)

@@ -1,0 +1,36 @@
+"""Scripts that adapt a quantized model: its preparation for training, and dropout before the adapters."""
+
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.job.settings import Lora
+from vramtop.estimator.readers.launch_line import read_launch
+
+SCRIPT = """\
+import torch
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)
+model = AutoModelForCausalLM.from_pretrained("gpt2", quantization_config=quantization, torch_dtype=torch.bfloat16)
+PREPARE
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["c_attn"], lora_dropout=0.05))
+args = TrainingArguments("out", per_device_train_batch_size=4, bf16=True)
+Trainer(model=model, args=args, train_dataset=None).train()
+"""
+
+
+def lora_of(folder: Path, prepare: str) -> Lora:
+    script = folder / "train.py"
+    script.write_text(SCRIPT.replace("PREPARE", prepare))
+    found = read_launch(["python", str(script)], environ={}).job({"training.sequence_length": 512}).lora
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("prepare", "prepared"), [("model = prepare_model_for_kbit_training(model)", True), ("", None)]
+)
+def test_preparation_and_dropout_are_read(tmp_path: Path, prepare: str, prepared: bool | None) -> None:
+    lora = lora_of(tmp_path, prepare)
+    assert (lora.kbit_preparation, lora.dropout, lora.quantization) == (prepared, 0.05, "nf4-double")
