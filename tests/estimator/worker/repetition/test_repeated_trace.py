@@ -18,7 +18,7 @@ from vramtop.estimator.worker.step.training_steps import TracedSteps, trace_step
 DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 QUICK = {"llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
 """Cells that every test run includes, with numbers of layers."""
-SLOW_DEPTH = 33
+SLOW_DEPTH = 44
 TRACED_WHOLE = ("one unit", "fsdp1", "hybrid", "gpt_oss", "gemma3_text")
 """Words of cells of which all layers may be traced: units that grow with every layer or wait for the GPU in turns, and
 kinds of layers that repeat too seldom."""
