@@ -28,7 +28,7 @@ LEVEL = 0.9
 """Share of the figures that ranges should hold."""
 PRIOR = Calibration(
     step={"checked": 0.05, "adapters": 0.15, "framework": 0.1, "compiled": 0.2, "shape": 0.4, "recurrent": 3.0},
-    allocator={"plain": 0.5, "fsdp2": 0.5, "fsdp1": 0.5, "other": 1.0},
+    allocator={"plain": 0.5, "fsdp2": 0.5, "fsdp1": 0.5, "other": 0.7},
     context=FORMULA.context,
     nccl=FORMULA.nccl,
 )

@@ -32,13 +32,13 @@ class Calibration:
 
 FORMULA = Calibration(
     step={"checked": 0.05, "adapters": 0.17, "framework": 0.1, "compiled": 0.215, "shape": 0.4, "recurrent": 3.0},
-    allocator={"plain": 0.54, "fsdp2": 0.5, "fsdp1": 0.5, "other": 1.0},
+    allocator={"plain": 0.54, "fsdp2": 0.5, "fsdp1": 0.5, "other": 0.7},
     context=0.3,
     nccl=1.0,
 )
 TRACED = Calibration(
     step={"checked": 0.05, "adapters": 0.19, "framework": 0.125, "compiled": 0.29, "shape": 0.05, "recurrent": 0.7},
-    allocator={"plain": 0.5, "fsdp2": 0.6, "fsdp1": 0.6, "other": 1.0},
+    allocator={"plain": 0.5, "fsdp2": 0.6, "fsdp1": 0.6, "other": 0.7},
     context=0.3,
     nccl=1.0,
 )
