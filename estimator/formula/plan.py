@@ -44,7 +44,7 @@ def make_plan(
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    resolved = resolve_job(job, optimizer=optimizer, experts=arch.moe_layers > 0)
+    resolved = resolve_job(job, optimizer=optimizer)
     placement = _placement(resolved, inventory, gpu)
     return Plan(
         job=resolved,

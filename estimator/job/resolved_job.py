@@ -151,13 +151,12 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """
 
 
-def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool = False) -> ResolvedJob:
+def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone.
 
     Args:
         job: the job.
         optimizer: rules in place of those that ``training.optimizer`` names.
-        experts: the model has experts, where that is known.
     """
     training, parallel = job.training, job.parallel.without_tables
     framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
@@ -173,7 +172,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None, experts: bool =
         training.loss == "chunked" and framework.chunked_loss == "without-logits"
     )
     kind = quantization(job.lora)
-    adapters = adapter_rules(job.lora, job.software, framework, strategy, precision, experts=experts)
+    adapters = adapter_rules(job.lora, job.software, framework, strategy, precision)
     return ResolvedJob(
         job=job,
         model=job.model,

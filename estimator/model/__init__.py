@@ -10,7 +10,6 @@ from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .architecture import Architecture as Architecture
-    from .architecture_parts import has_experts as has_experts
     from .count_parameters import UNKNOWN_FAMILY_ERROR as UNKNOWN_FAMILY_ERROR
     from .find_config import (
         ResolvedModel as ResolvedModel,
@@ -57,7 +56,6 @@ else:
         __name__,
         {
             "architecture": "Architecture",
-            "architecture_parts": "has_experts",
             "count_parameters": "UNKNOWN_FAMILY_ERROR",
             "find_config": (
                 "built_in_models find_built_in hub_cache read_config resolve_model ResolvedModel search_models"

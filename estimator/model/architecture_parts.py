@@ -10,11 +10,6 @@ from .families import Family
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
-def has_experts(config: Mapping[str, Any]) -> bool:
-    """Return True if a config names a number of experts."""
-    return any(config.get(name) for name in _EXPERT_COUNTS)
-
-
 def read_parts(fields: ConfigFields, family: Family, task: Task) -> dict[str, Any]:
     """Return every field of an ``Architecture`` that the config decides."""
     blocks = _blocks(fields, family, task)

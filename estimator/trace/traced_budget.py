@@ -10,7 +10,7 @@ from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
 from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges, preparation_doubt
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel, has_experts, has_recurrent_blocks
+from ..model import Architecture, ResolvedModel, has_recurrent_blocks
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
@@ -73,7 +73,7 @@ def traced_budget(
         InputError: ``python`` does not exist.
         CannotTellError: no interpreter can run it, or tracing does not support the job.
     """
-    resolved = resolve_job(job, experts=has_experts(model.config))
+    resolved = resolve_job(job)
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     hint = _FORMULA_HINT if arch else ""
     trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)

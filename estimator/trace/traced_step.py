@@ -12,7 +12,7 @@ from ..budget import LargeTensor, PhaseName
 from ..common import CannotTellError
 from ..job import Job, job_to_mapping, resolve_job
 from ..job.rules import steps_take_same_memory
-from ..model import ResolvedModel, has_experts
+from ..model import ResolvedModel
 from ..model.families import family_of
 from .allocator_report import ReservedMemory
 from .exact_optimizer import own_code
@@ -105,7 +105,7 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
         "training": {key: value for key, value in tables["training"].items() if not key.startswith(_NOT_TRACED)},
         "trainable": trainable_request(job),
         "optimizer": optimizer_class(job),
-        "lora": _lora(job, model, tables),
+        "lora": _lora(job, tables),
         "parallel": tables["parallel"],
         "older": _older_versions(job, model),
         "checkpoints_units": resolve_job(job).checkpoints_units,
@@ -117,11 +117,11 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
     }
 
 
-def _lora(job: Job, model: ResolvedModel, tables: Mapping[str, Any]) -> dict[str, Any] | None:
+def _lora(job: Job, tables: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the adapters with the dtypes that framework and versions give them, and the weights beside them."""
     if job.lora is None:
         return None
-    rules = resolve_job(job, experts=has_experts(model.config)).adapters
+    rules = resolve_job(job).adapters
     return {
         **{name: tables["lora"][name] for name in ("rank", "targets", "quantization")},
         "dropout": rules.dropout,

@@ -47,8 +47,6 @@ def adapter_rules(
     framework: Framework,
     strategy: Strategy,
     precision: Precision,
-    *,
-    experts: bool,
 ) -> AdapterRules:
     """Return the dtypes that a job's adapters and the weights beside them have.
 
@@ -58,12 +56,11 @@ def adapter_rules(
         framework: the job's.
         strategy: the job's.
         precision: the job's.
-        experts: the model has experts.
     """
     if lora is None:
         return NO_ADAPTERS
     sharded = strategy.fsdp or strategy.zero_stage == 3
-    prepared, assumed = _prepared(lora, software, framework, sharded=sharded, experts=experts)
+    prepared, assumed = _prepared(lora, software, framework, sharded=sharded)
     if not precision.half_weights:
         prepared = "none"  # they are fp32 as it is
     dtype: str | None = lora.adapter_dtype
@@ -82,13 +79,11 @@ def adapter_rules(
     )
 
 
-def _prepared(
-    lora: Lora, software: Software, framework: Framework, *, sharded: bool, experts: bool
-) -> tuple[Prepared, bool]:
+def _prepared(lora: Lora, software: Software, framework: Framework, *, sharded: bool) -> tuple[Prepared, bool]:
     """Return what is cast to fp32, and whether that is assumed.
 
     A job that states transformers 4 and no TRL was run with the TRL of its time, or with a script that calls peft's
-    function. Runs of Mixtral with these versions kept a 16-bit residual stream, for a reason that is not known.
+    function; a plugin may replace it by one that casts nothing (fms-acceleration's ``accelerated-peft-bnb``).
     """
     wanted = lora.kbit_preparation
     if quantization(lora) is None or wanted is False or not framework.trainer:
@@ -101,5 +96,5 @@ def _prepared(
     if software.trl is not None:
         return (by_trl if older(software.trl, 0, 26) else "none"), False
     if older(software.transformers, 5):
-        return ("none" if experts else by_trl), True
+        return by_trl, True
     return "none", software.transformers is None

