@@ -188,7 +188,7 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
     )
     if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
         yield _moment(
-            gradients=gradients,
+            gradients=gradients // 2,  # its own: the next one is not computed yet
             activations=activations,
             logits=rank.loss.retained_bytes,
             temporary=casts + rank.states.step,

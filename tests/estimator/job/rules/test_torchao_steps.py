@@ -27,7 +27,7 @@ def backward_of(optimizer: str) -> int:
         "precision": "bf16",
         "optimizer": optimizer,
         "optimizer_in_backward": True,
-        "sequence_length": 512,
+        "sequence_length": 64,
     }
     budget = estimate(job_from_mapping({"model": {"config": CONFIG}, "training": training}, where="test"))
     return next(phase.allocated_bytes for phase in budget.phases if phase.name == "backward") - sum(
