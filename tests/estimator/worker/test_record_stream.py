@@ -62,9 +62,15 @@ def test_waiting_for_one_stream_tells_about_those_that_it_waited_for() -> None:
     assert not order.has_passed(NCCL, late)
 
 
+def stored(number: int, stream: int, used_on: tuple[int, ...] = ()) -> StorageRecord:
+    return StorageRecord(
+        number=number, size=MIB, nbytes=MIB, shape=(), dtype="uint8", module="", stream=stream, used_on=used_on
+    )
+
+
 def test_the_trace_says_when_a_block_returns() -> None:
-    record = StorageRecord(0, MIB, (), "uint8", "", GATHER, used_on=(COMPUTE,))
-    other = StorageRecord(1, MIB, (), "uint8", "", COMPUTE)
+    record = stored(0, GATHER, used_on=(COMPUTE,))
+    other = stored(1, COMPUTE)
     history = AllocationHistory([record, other], [1, -1, 2, -2], [Phase(1, "forward", 0)], [(3, 0)])
     events = list(allocator_events(history))
     assert events == [
