@@ -13,6 +13,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Trial]:
     return list(trials(Setup()))
 
 
+@pytest.mark.slow
 def test_the_true_cause_is_found(simulated: list[Trial]) -> None:
     visible = [trial for trial in simulated if trial.truth and trial.visible]
     assert len(visible) > 20

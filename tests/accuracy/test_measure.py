@@ -43,7 +43,13 @@ def test_every_configuration_can_be_predicted_and_fits_a_large_gpu() -> None:
         assert budget.peak.device_bytes < 80 * GIB, tables["name"]
 
 
-@pytest.mark.parametrize("name", ["gpt2-0.1b b8 s512 fp16-mixed", "llama-8b b1 s2048 bf16 adamw checkpointing lora"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2-0.1b b8 s512 fp16-mixed",
+        pytest.param("llama-8b b1 s2048 bf16 adamw checkpointing lora", marks=pytest.mark.slow),
+    ],
+)
 def test_a_tiny_model_takes_three_steps_on_the_cpu(name: str, tmp_path: Path) -> None:
     out = tmp_path / "cpu.jsonl"
     done = run("--cpu", "--only", name, "--limit", "1", "--out", str(out))
@@ -66,6 +72,7 @@ def test_predictions_are_made_beforehand_and_read_back(tmp_path: Path) -> None:
     assert all(peak["low_bytes"] < peak["device_bytes"] < peak["high_bytes"] for peak in known.values())
 
 
+@pytest.mark.slow
 def test_a_configuration_that_fails_is_reported_and_fails_the_run(tmp_path: Path) -> None:
     broken = tmp_path / "configurations.py"
     broken.write_text(PROGRAM.with_name("configurations.py").read_text().replace('"sgd-momentum"}', '"nonesuch"}'))
