@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
+
 from ..budget import Peak, Phase, Span
 from ..common import MIB
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
@@ -10,7 +12,7 @@ from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
 from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges
 from .rank_memory import RankMemory
-from .reserved import replayed_slack
+from .reserved import REPLAYED_BYTES, replayed_slack
 
 _SEGMENT_BYTES = 2 * MIB
 """The allocator takes whole segments from CUDA."""
@@ -52,6 +54,8 @@ def peak_with_range(
     fewer, more = (
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
+    kept_less = max(0, slack - _slack_with(rank, phase, -fewer, replayed=replayed, conf=conf)) if fewer else 0
+    kept_more = max(0, _slack_with(rank, phase, more, replayed=replayed, conf=conf) - slack) if more else 0
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
     outgrown = rank.generation_cache if phase.name == "generation" else 0
     more += rank.saved.unfused_bytes if phase.components.activations else 0
@@ -68,6 +72,8 @@ def peak_with_range(
         too_many=_TOO_MANY,
         less=fewer,
         more=more,
+        kept_less=kept_less,
+        kept_more=kept_more,
         others=_spans_of_others(rank, whole, phases, inventory),
     )
     return Peak(
@@ -111,10 +117,18 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool, conf: str | 
     if not rank.job.trains:
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
     guessed = _guessed_slack(rank, phase)
-    if not replayed:
+    if not replayed or phase.allocated_bytes > REPLAYED_BYTES:
         return guessed
     slack = replayed_slack(rank, conf)
     return slack if rank.job.strategy.slack is None or rank.job.strategy.flat_parameters else max(slack, guessed)
+
+
+def _slack_with(rank: RankMemory, phase: Phase, more: int, *, replayed: bool, conf: str | None) -> int:
+    """Return the slack if the optimizer's states were so many bytes larger: each leaves gaps of its own."""
+    states = msgspec.structs.replace(rank.states, optimizer=rank.states.optimizer + more)
+    components = replace(phase.components, optimizer=max(0, phase.components.optimizer + more))
+    changed = replace(rank, states=states), replace(phase, components=components)
+    return _slack_bytes(*changed, replayed=replayed, conf=conf)
 
 
 def _guessed_slack(rank: RankMemory, phase: Phase) -> int:

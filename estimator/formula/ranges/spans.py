@@ -82,6 +82,8 @@ def figure_ranges(
     too_many: float = COUNT_SHARE,
     less: int = 0,
     more: int = 0,
+    kept_less: int = 0,
+    kept_more: int = 0,
     others: Iterable[Span] = (),
 ) -> Ranges:
     """Return the ranges of an estimate.
@@ -97,6 +99,8 @@ def figure_ranges(
         too_many: share of the states by which an approximate count may be too high.
         less: bytes that may be missing, beside all errors.
         more: bytes that may be needed beside all errors.
+        kept_less: bytes that the allocator may keep less, if ``less`` are missing.
+        kept_more: bytes that it may keep more, if ``more`` are needed.
         others: ranges of the allocated bytes of other phases, any of which may turn out to be the highest.
     """
     below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
@@ -108,6 +112,7 @@ def figure_ranges(
         least = max(least, min(allocated, other.low_bytes))
     ours = ours.raised(least).moved(0, less=less, more=more)
     least = ours.low_bytes  # nothing is reserved that is less than what is allocated
+    less, more = less + kept_less, more + kept_more
     return Ranges(
         ours,
         _span(reserved, hypot(below, kept), hypot(above, kept)).moved(0, less=less, more=more).raised(least),

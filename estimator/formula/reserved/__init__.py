@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .replayed import replayed_slack as replayed_slack, with_varying_lengths as with_varying_lengths
+    from .replayed import (
+        REPLAYED_BYTES as REPLAYED_BYTES,
+        replayed_slack as replayed_slack,
+        with_varying_lengths as with_varying_lengths,
+    )
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"replayed": "replayed_slack with_varying_lengths"})
+    __getattr__, __all__ = lazy_exports(__name__, {"replayed": "REPLAYED_BYTES replayed_slack with_varying_lengths"})

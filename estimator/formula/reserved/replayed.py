@@ -20,6 +20,8 @@ from ..rank_memory import RankMemory, rank_memory
 from .machine import Machine
 from .steps import TrainingRun
 
+REPLAYED_BYTES = 1 << 50
+"""Most bytes that are replayed. No GPU has as many; the allocator's model has addresses for 4,096 times that."""
 _KEPT = 512
 _SHALLOW_BLOCKS = 4
 _LENGTH_SHARES = (*(0.1 + 0.9 * ((0.41 + 0.618034 * step) % 1) for step in range(12)), 1.0)
@@ -34,12 +36,12 @@ def replayed_slack(rank: RankMemory, conf: str | None = None) -> int:
     The two need not be of one moment: what a phase has reserved stays reserved, since nobody calls ``empty_cache``.
 
     Args:
-        rank: of a job that trains.
+        rank: of a job that trains, which allocates ``REPLAYED_BYTES`` at most.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
     """
     job = rank.job
     conf = job.allocator_conf if conf is None else conf
-    key = _settings(job), rank.stage, rank.arch, rank.tied, conf
+    key = _settings(job), rank.stage, rank.arch, rank.tied, rank.states.optimizer, conf
     return round(_remembered(key, lambda: _replayed_slack(rank, conf)))
 
 
@@ -67,6 +69,8 @@ def with_varying_lengths(
     """
     job = budget.job
     if not job.training.varying_lengths or job.training.mode != "train" or isinstance(arch, CannotTellError):
+        return budget
+    if budget.peak.allocated_bytes > REPLAYED_BYTES:
         return budget
     cache = cache_of_lengths(make_plan(job, arch, count_parameters(arch), gpu=gpu), conf)
     if not cache:

@@ -160,14 +160,14 @@ class TrainingRun:
                 self._states = machine.take_all(
                     size * scale for p in trained for size in p.states if size * scale >= SMALLEST_BYTES
                 )
-        if not rank.states.step or rank.job.steps_in_backward:
+        if rank.states.step < SMALLEST_BYTES or rank.job.steps_in_backward:
             return
         copies = sum(p.step for p in trained)
         if copies and copies >= 0.9 * rank.states.step:
             copied = machine.take_all(p.step for p in trained if p.step >= SMALLEST_BYTES)
             machine.release(reversed(copied))
             return
-        largest = max((p.elements for p in trained), default=1)
+        largest = max((1, *(p.elements for p in trained)))  # split finely, a tensor has less than an element
         tensors = max(1, round(rank.states.step / (4 * largest)))  # fp32 ones like the parameter
         for parameter in trained:
             size = rank.states.step * parameter.elements / largest / tensors

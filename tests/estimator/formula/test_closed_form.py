@@ -302,6 +302,8 @@ def test_a_longer_sequence_never_takes_less(chosen: dict[str, Any]) -> None:
     short = quick(SMALL, chosen | {"training.sequence_length": 512})
     long = quick(SMALL, chosen | {"training.sequence_length": 1024})
     assert long.peak.components.total_bytes >= short.peak.components.total_bytes
+    # other sizes fill segments differently, here to one or two of 20 MiB
+    assert long.peak.device_bytes >= short.peak.device_bytes - (64 << 20)
 
 
 def test_every_pipeline_stage_has_its_own_peak_and_all_layers_are_counted(tiny_llama: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from msgspec import inspect
 from vramtop.estimator.common import InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula import closed_form
+from vramtop.estimator.formula.reserved import REPLAYED_BYTES
 from vramtop.estimator.job import MAX_GPUS, Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 
@@ -102,3 +103,13 @@ def test_pipeline_stages_that_are_alike_are_computed_once(monkeypatch: pytest.Mo
     peaks = [stage.device_bytes for stage in budget.stages[1:-1]]
     assert peaks == sorted(peaks, reverse=True)
     assert budget.peak.device_bytes == budget.ranks.highest.device_bytes
+
+
+@pytest.mark.parametrize("allocator", ["", "expandable_segments:True"])
+def test_what_no_gpu_holds_is_estimated_without_a_replay(allocator: str) -> None:
+    sizes = dict.fromkeys(("micro_batch", "sequence_length", "sequences_per_example"), 2**31 - 1)
+    data = {"model": {"config": CONFIG}, "training": {**sizes, "varying_lengths": True}}
+    environ = {"PYTORCH_CUDA_ALLOC_CONF": allocator}
+    peak = estimate(job_from_mapping(data, where="job.toml"), environ=environ).peak
+    assert REPLAYED_BYTES < peak.allocated_bytes < peak.reserved_bytes < peak.high_bytes
+    assert not peak.cache_bytes
