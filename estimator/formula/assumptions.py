@@ -238,6 +238,11 @@ def _framework_assumptions(job: ResolvedJob) -> Iterator[str]:
         yield "A variable of the training loop holds the logits through the backward pass."
     if job.framework.transformer_engine:
         yield "TransformerEngine computes the linear layers, with a workspace of its own beside cuBLAS'."
+    if job.framework.masks_in_batch and job.trains:
+        yield (
+            "Each batch brings an attention mask of all pairs of positions to the GPU, as Megatron-LM's do without "
+            "--no-create-attention-mask-in-dataloader."
+        )
     if parallel.pipeline > 1:
         yield "The pipeline runs a 1F1B schedule over evenly distributed blocks."
     if job.model.task in ("image-text-to-text", "multimodal-lm"):

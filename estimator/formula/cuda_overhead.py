@@ -120,6 +120,27 @@ def workspace_bytes(
     return 2 * (stated if pairs else generation.cublas_workspace_bytes) + engines * generation.engine_workspace_bytes
 
 
+def gathered_input_bytes(job: ResolvedJob, hidden: int, stage: Stage) -> int:
+    """Return the bytes of the buffer in which Megatron's head gathers its split input, and which is never freed.
+
+    Source: ``GlobalMemoryBuffer.get_tensor`` in megatron/core/utils.py, which core/tensor_parallel/layers.py calls
+    (Megatron-LM, January 2026).
+    """
+    split = job.framework.saves_split_inputs and job.parallel.sequence_parallel and job.parallel.tensor > 1
+    return job.widths.compute * hidden * job.local_tokens if split and stage.last else 0
+
+
+def batch_mask_bytes(job: ResolvedJob, stage: Stage) -> int:
+    """Return the bytes of the attention mask that a batch brings to the first and the last stage.
+
+    Each rank has the rows of its own positions. Megatron-LM makes it unless told not to with
+    ``--no-create-attention-mask-in-dataloader`` (core/datasets/gpt_dataset.py; ``get_batch`` of pretrain_gpt.py slices
+    it; January 2026).
+    """
+    made = job.framework.masks_in_batch and (stage.first or stage.last)
+    return job.local_tokens * job.training.sequence_length if made else 0
+
+
 def nccl_bytes(parallel: Parallel) -> int:
     """Return the bytes of NCCL's own buffers on one rank; 0 for a single rank.
 

@@ -119,14 +119,14 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
         gradients=rank.accumulated_gradients,
         activations=activations,
         logits=rank.loss.retained_before_bytes,
-        temporary=saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
+        temporary=rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
         communication=buffers.forward,
     )
     yield _moment(
         gradients=rank.accumulated_gradients,
         activations=activations,
         logits=max(rank.loss.forward_bytes, rank.returned_logits),
-        temporary=kept + rank.head_casts,
+        temporary=rank.batch_mask + kept + rank.head_casts,
         communication=buffers.head_forward,
     )
     if rank.loss.upcast_bytes:  # the root's forward pass is over, and so is autocast

@@ -17,9 +17,11 @@ from .activations import (
 from .activations.saved_activations import saved_activations
 from .cuda_overhead import (
     ColocatedVllm,
+    batch_mask_bytes,
     colocated_vllm,
     communication_buffers,
     context_bytes,
+    gathered_input_bytes,
     nccl_bytes,
     workspace_bytes,
 )
@@ -53,6 +55,9 @@ class RankMemory:
     bare_context: int
     """CUDA context before a step has loaded its kernels."""
     workspace: int
+    """What libraries allocate once: cuBLAS's and TransformerEngine's workspaces, Megatron's buffer of gathers."""
+    batch_mask: int
+    """The attention mask that comes with the batch, which exists until the end of the forward pass."""
     vocabulary: int
     """Tokens in the vocabulary."""
     tied: bool
@@ -233,7 +238,9 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
             setting=job.software.cublas_workspace,
             transformer_engine=job.framework.transformer_engine,
             experts=any(held.group.role == "expert" for held in stage.parameters),
-        ),
+        )
+        + gathered_input_bytes(job, arch.hidden, stage),
+        batch_mask=batch_mask_bytes(job, stage) if job.trains else 0,
         vocabulary=arch.vocab,
         tied=tied,
         recurrent=arch.recurrent,

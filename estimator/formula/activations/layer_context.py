@@ -35,6 +35,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Activation checkpointing is full or selective."""
 
     # --- attention
+    asks_flash: bool
+    """flash-attn computes attention."""
     asks_sdpa: bool
     """The job asks for sdpa, whichever kernel that finds."""
     eager_attention: bool
@@ -105,6 +107,16 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         return self.residual_ranks if self.framework.saves_split_inputs else 1
 
     @property
+    def copies_flash_output(self) -> bool:
+        """True if the output projection reads, and keeps, a copy of the output that flash-attn has saved.
+
+        TransformerEngine hands it ``[batch, sequence, ...]``, and turns the result back (``FlashAttention.forward`` in
+        pytorch/attention/dot_product_attention/backends.py, v2.8: ``transpose(0, 1)``, ``contiguous()``); cuDNN's
+        fused attention writes ``[sequence, batch, ...]`` itself. Of one sequence both are the same.
+        """
+        return self.framework.copies_flash_output and self.asks_flash and self.micro_batch > 1
+
+    @property
     def widest_mlp(self) -> int:
         """MLP elements per token in the widest layer: the dense MLP, or all experts that process a token."""
         arch = self.arch
@@ -161,6 +173,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         micro_batch=job.sequences,
         length=job.local_length,
         recomputes=job.recomputes,
+        asks_flash=job.model.attention in ("flash_attention_2", "flash_attention_3"),
         asks_sdpa=job.model.attention == "sdpa",
         eager_attention=eager,
         math_attention=_uses_math_attention(job.model.attention, arch, job.widths),

@@ -274,10 +274,8 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     if not context.arch.has_vocab_head:  # a head over all tokens, or over one of each sequence
         trained = any(local.trainable and local.group.linear for local in stage.head)
         return c * size if stage.partly_trained and context.arch.causal and trained else 0.0
-    if stage.trains_head and context.input_ranks > 1:  # its part, and the buffer that it is gathered in, which stays
-        return c * size * (1 + 1 / context.input_ranks)
     if stage.trains_head:
-        return c * size
+        return c * size / context.input_ranks
     adapted = any(local.adapter for local in stage.head)
     quantized = any(local.quantized for local in stage.head)
     kept = c * size if quantized and context.versions.keeps_quantized_inputs else 0

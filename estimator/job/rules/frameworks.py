@@ -70,6 +70,10 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """It makes LoRA adapters itself; otherwise peft does."""
     saves_split_inputs: bool = False
     """With sequence parallelism, linear layers save their input before it is gathered, and gather it again."""
+    copies_flash_output: bool = False
+    """It keeps sequences first: of several, flash-attn's output, which has the batch first, is copied."""
+    masks_in_batch: bool = False
+    """Each batch brings a mask of all pairs of positions, one byte each, which the forward step holds."""
     gathers_context: bool = False
     """Context parallelism gathers keys and values of all ranks at once, not of one rank at a time."""
     tensor_parallel_plan: bool = False
@@ -274,6 +278,8 @@ _ROWS = (
         fused_eager_softmax=True,
         fused_activations=True,
         saves_split_inputs=True,
+        copies_flash_output=True,
+        masks_in_batch=True,
         splits_logits=True,
         loss_in_place=True,
         gradient_buffer=True,

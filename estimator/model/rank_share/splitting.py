@@ -1,5 +1,6 @@
 """How a job splits parameter groups over tensor- and expert-parallel ranks, and what else decides a rank's part."""
 
+import re
 from dataclasses import dataclass
 
 from ...job import Parallel
@@ -7,6 +8,8 @@ from ..lora import QuantizedLayers
 from ..parameters import ParameterGroup
 from ..placement import Plan, splits
 from ..trained_parameters import TrainedParameters
+
+_POSITION_TABLE = re.compile(r"\b(wpe|\w*position\w*|token_type\w*)\.weight$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +33,22 @@ class Partitioning:
 def split_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
     """Ranks over which tensor and expert parallelism split a group; norms are whole on every rank."""
     expert = partitioning.parallel.expert if group.role == "expert" else 1
-    whole = group.role in ("norm", "router")
+    whole = group.role in ("norm", "router") or is_position_table(group)
     if group.role == "embedding" and partitioning.by_plan:
         whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
     if partitioning.plan is not None:
         whole = not splits(partitioning.plan, _base_name(group.name))
     tensor = 1 if whole else partitioning.parallel.tensor
     return expert * tensor
+
+
+def is_position_table(group: ParameterGroup) -> bool:
+    """Return True if it embeds positions or kinds of tokens, not tokens.
+
+    Such tables are whole on every tensor-parallel rank, and only the first stage has them (``LanguageModelEmbedding``
+    in Megatron-LM's core/models/common/embeddings: "Position embedding (serial)").
+    """
+    return group.role == "embedding" and _POSITION_TABLE.search(group.name) is not None
 
 
 def _base_name(name: str) -> str:

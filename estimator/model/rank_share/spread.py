@@ -12,7 +12,7 @@ from ..lora import QuantizedLayers, adapter_elements, adapter_groups
 from ..parameters import Inventory, ParameterGroup
 from ..placement import Placement, plan_of_job, share_of
 from ..trained_parameters import TrainedParameters, trained_by_count, trained_parameters
-from .splitting import Partitioning, split_ranks
+from .splitting import Partitioning, is_position_table, split_ranks
 from .stage import LocalParameters, Stage
 
 _MAX_KINDS = 64
@@ -120,7 +120,7 @@ def _local_stage(
     layers, first, last, in_flight = kind
     parameters: list[LocalParameters] = []
     for group in (*inventory.groups, *(partitioning.adapters or ())):
-        tied_copy = group.role == "embedding" and inventory.tied_head and last
+        tied_copy = inventory.tied_head and last and group.role == "embedding" and not is_position_table(group)
         if not group.layered and not (
             (first and group.role == "embedding") or tied_copy or (last and group.role != "embedding")
         ):

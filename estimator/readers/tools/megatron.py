@@ -37,7 +37,7 @@ _FSDP_DTYPES = {
     "parallel.gradient_dtype": "megatron_fsdp_main_grads_dtype",
     "parallel.reduce_dtype": "megatron_fsdp_grad_comm_dtype",
 }
-_ATTENTION = {"flash": "flash_attention_2", "fused": "flash_attention_2", "unfused": "eager", "local": "eager"}
+_ATTENTION = {"flash": "flash_attention_2", "fused": "sdpa", "unfused": "eager", "local": "eager"}
 _OPTIMIZERS = {
     "adam": "megatron.core.optimizer.Adam",
     "sgd": "apex.optimizers.FusedSGD",

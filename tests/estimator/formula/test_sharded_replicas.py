@@ -8,7 +8,11 @@ import torch
 
 from vramtop.estimator.budget.budget import Budget, Components
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula.plan import make_plan
 from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.read_architecture import read_architecture
 
 HIDDEN, LAYERS, RANKS = 1024, 8, 4
 CONFIG = {
@@ -25,9 +29,16 @@ BLOCK = 4 * HIDDEN**2 + 3 * HIDDEN * 2816 + 2 * HIDDEN
 PARAMETERS = LAYERS * BLOCK + 2 * 8000 * HIDDEN + HIDDEN
 
 
-def budget(parallel: dict[str, Any], training: dict[str, Any] | None = None, method: Any = "formula") -> Budget:
+def budget(
+    parallel: dict[str, Any],
+    training: dict[str, Any] | None = None,
+    method: Any = "formula",
+    *,
+    attention: str = "flash_attention_2",
+    config: dict[str, Any] = CONFIG,
+) -> Budget:
     tables = {
-        "model": {"config": CONFIG, "attention": "flash_attention_2"},
+        "model": {"config": config, "attention": attention},
         "training": {"micro_batch": 2, "sequence_length": 512, "precision": "bf16", **(training or {})},
         "parallel": parallel,
     }
@@ -123,8 +134,83 @@ def test_megatrons_linear_layers_save_their_part_of_the_sequence() -> None:
     bytes_of_input = saved[0].numel() * 2
     parallel = {"tensor": ranks, "sequence_parallel": True}
     split, whole = (
-        phase(budget(parallel, {"framework": name}), "forward").activations for name in ("megatron", "torchtitan")
+        phase(budget(parallel, {"framework": name}, attention="sdpa"), "forward").activations
+        for name in ("megatron", "torchtitan")
     )
     more = tokens * 2 * HIDDEN - bytes_of_input  # what a layer saves more that gathers first, twice a block
-    # the head's part is beside the buffer in which it is gathered, which stays
-    assert whole - split == pytest.approx(2 * LAYERS * more - bytes_of_input, rel=1e-3)
+    assert whole - split == pytest.approx((2 * LAYERS + 1) * more, rel=1e-3)
+
+
+def test_the_buffer_in_which_megatrons_head_gathers_its_input_stays() -> None:
+    """``GlobalMemoryBuffer`` hands out one buffer for all calls, and keeps it between steps."""
+    step = [
+        phase(budget({"tensor": 2, "sequence_parallel": choice}, {"framework": "megatron"}), "optimizer step").temporary
+        for choice in (True, False)
+    ]
+    assert step[0] - step[1] == 2 * 512 * HIDDEN * 2  # all tokens of the micro-batch, in bf16
+
+
+class BatchFirstAttention(torch.autograd.Function):
+    """Attention that saves its output with the batch first, as flash-attn does."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        output = values.clone()
+        ctx.save_for_backward(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_of_several_sequences_megatrons_projection_keeps_a_copy_of_flash_attentions_output(sequences: int) -> None:
+    values = torch.zeros(sequences, 512, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.zeros(HIDDEN, 16, dtype=torch.bfloat16, requires_grad=True)
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):
+        output = BatchFirstAttention.apply(values).transpose(0, 1).contiguous()  # TransformerEngine's last lines
+        output @ weight
+    outputs = sum(saved.values()) - weight.nbytes
+    flash, fused = (
+        phase(budget({}, {"framework": "megatron", "micro_batch": sequences}, attention=each), "forward").activations
+        for each in ("flash_attention_2", "sdpa")
+    )
+    assert flash - fused == LAYERS * (outputs - values.nbytes)
+
+
+def test_megatrons_batches_bring_a_mask_of_all_pairs_to_the_ends_of_the_pipeline() -> None:
+    """Each rank has the rows of its own positions (``get_batch_on_this_cp_rank`` of megatron/core/utils.py)."""
+    rows = torch.ones(2, 1, 512, 512, dtype=torch.bool)[:, :, :256]
+    masks = []
+    for length in (512, 1024):  # of as many tokens, each of which is masked against twice the positions
+        training = {"framework": "megatron", "sequence_length": length, "micro_batch": 1024 // length}
+        masks.append(phase(budget({"context": 2}, training), "forward").temporary)
+    assert masks[1] - masks[0] == rows.numel()
+
+
+def test_tables_of_positions_are_whole_on_each_tensor_rank_and_on_the_first_stage_alone() -> None:
+    """Megatron's ``LanguageModelEmbedding`` splits the tokens' table, and not the positions'."""
+
+    def elements(positions: int, parallel: dict[str, Any]) -> list[float]:
+        config = {"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "vocab_size": 1024}
+        training = {"micro_batch": 1, "sequence_length": 64, "framework": "megatron"}
+        model = {"config": {**config, "n_positions": positions}}
+        tables = {"model": model, "training": training, "parallel": parallel}
+        job = job_from_mapping(tables, where="test")
+        found = resolve_model(job.model)
+        arch = read_architecture(found.config, job.model.task, where=found.where)
+        return [stage.elements() for stage in make_plan(job, arch, count_parameters(arch)).stages]
+
+    def grown(parallel: dict[str, Any]) -> list[float]:
+        before, after = elements(512, parallel), elements(1024, parallel)
+        return [large - small for small, large in zip(before, after, strict=True)]
+
+    assert grown({"tensor": 2}) == [512 * 64]
+    assert grown({"pipeline": 2}) == [512 * 64, 0]
