@@ -1,7 +1,7 @@
 # make run     create a virtual environment, install, open the dashboard (for planning if there is no driver)
 # make test    install what the tests need, run the quick tests (AREA=monitor, or a path below tests/, for a part of them;
 #              JOBS=1 for one process)
-# make test-all  also run the tests marked slow: every variant, long fuzzing
+# make test-all  also run the tests marked slow: every variant, long fuzzing, whole matrices
 # make check   lint, types, import contracts
 # make accuracy  predicted and measured memory, row by row (ARGS='--method auto' for the deepest method available)
 # make bench   cost of the command and the dashboard, beside other tools, and whether the targets are met

@@ -82,6 +82,7 @@ def test_the_closed_forms_calibration_is_what_the_table_yields(results: Sequence
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_calibration_of_traces_is_what_the_table_yields() -> None:
     traced = [result for result in predict_all("auto")[0] if result.budget.method == "traced"]
     assert close(TRACED, derive(traced))

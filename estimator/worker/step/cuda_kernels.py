@@ -141,7 +141,10 @@ def _flash_for_transformers(
     if query.dtype not in LOW_PRECISION:
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.bfloat16
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return _flash_attention(query, key, value).transpose(1, 2), None
+    width = value.shape[-1]
+    if width < query.shape[-1]:  # latent attention: models pad the values for flash attention (modeling_deepseek_v2)
+        value = torch.nn.functional.pad(value, (0, query.shape[-1] - width))
+    return _flash_attention(query, key, value)[..., :width].transpose(1, 2), None
 
 
 def _flash_attention(query: Any, key: Any, value: Any) -> Any:

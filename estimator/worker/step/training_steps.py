@@ -67,12 +67,12 @@ def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
         with warnings.catch_warnings(), fake_process_group(request.parallel.world_size), _fake_tensors(request):
             warnings.simplefilter("ignore")
             return _build_and_run(request, whole)
-    except RuntimeError as error:  # such as parameters that units share
-        if not request.parallel.flat_sharded or isinstance(error, DATA_DEPENDENT_ERRORS):
-            raise
-        raise UnsupportedError(f"the model fails under FSDP1: {' '.join(str(error).split())[:200]}") from None
     except DATA_DEPENDENT_ERRORS as error:
         raise UnsupportedError(f"the model depends on the values of its tensors ({error.func})") from None
+    except RuntimeError as error:  # such as parameters that units share
+        if not request.parallel.flat_sharded:
+            raise
+        raise UnsupportedError(f"the model fails under FSDP1: {' '.join(str(error).split())[:200]}") from None
 
 
 @contextlib.contextmanager
