@@ -56,6 +56,20 @@ def test_flash_attention_saves_and_returns_what_torch_does(d: int, heads: int, d
         assert layouts([tensor.grad for tensor in ours]) == layouts([tensor.grad for tensor in theirs])
 
 
+def test_flash_attention_of_models_whose_values_are_narrower_pads_them() -> None:
+    with FakeTensorMode():
+        query, key = (torch.empty((B, H, S, 192), dtype=BF16, requires_grad=True) for _ in range(2))
+        value = torch.empty((B, H, S, 128), dtype=BF16, requires_grad=True)
+        (output, _), kept = saved_by(lambda: cuda_kernels._flash_for_transformers(None, query, key, value))
+
+        assert output.shape == (B, S, H, 128)
+        # query, key, padded value and the output, all as wide as the query
+        assert sum(shape[-1:] == (192,) and width == 2 for shape, _, width in kept) == 4
+        output.sum().backward()
+        assert value.grad is not None
+        assert value.grad.shape == value.shape
+
+
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize(("d", "dtype"), [(64, FP32), (128, FP32), (64, BF16), (320, BF16)])
 @pytest.mark.parametrize("masked", [False, True])
