@@ -74,7 +74,8 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
     def show_sweeps(self, sweeps: Sequence[Sweep]) -> None:
         """Plot these sweeps: the GPUs have changed."""
         self._sweeps = tuple(sweeps)
-        self._draw()
+        if self.query("#title"):  # new sweeps may arrive before the screen is composed, or after it is closed
+            self._draw()
 
     def action_next_setting(self) -> None:
         """Plot the other setting."""

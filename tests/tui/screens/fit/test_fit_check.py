@@ -498,6 +498,22 @@ async def test_a_value_can_be_chosen_on_the_what_if_plot(watchlist, estimate, bo
         assert screen.job.training.micro_batch == 7
 
 
+async def test_sweeps_that_arrive_before_the_what_if_screen_is_composed_are_plotted(watchlist, estimate, board):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = ScreenHost(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until_shown(pilot, lambda: screen.query_one(VerdictView).advice is not None)
+        advice = screen.query_one(VerdictView).advice
+        what_if = WhatIfScreen(advice.sweeps[:1], label="job")
+        app.push_screen(what_if)
+        what_if.show_sweeps(advice.sweeps)
+        await until_shown(pilot, lambda: app.screen is what_if and bool(what_if.query("#facts")))
+        await pilot.press("tab")
+        assert "sequence length 2,048" in str(what_if.query_one("#facts").render())
+
+
 async def test_without_a_model_keys_explain_why_nothing_happens(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     app = ScreenHost(screen)
