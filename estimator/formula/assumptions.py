@@ -45,7 +45,7 @@ def warnings(
 
 
 def slack_assumptions(job: ResolvedJob) -> Iterator[str]:
-    """Yield where the closed form has a share instead of a replay for what the allocator keeps."""
+    """Yield an assumption where a percentage, not a replay, stands for what the allocator keeps."""
     if not job.trains:
         yield "The allocator is taken to keep 3 % more than is allocated."
     elif job.strategy.slack is not None and not job.strategy.flat_parameters:

@@ -45,7 +45,7 @@ class TerminalApp(ChangedCellsApp):
         self._was_sized = False
         """True once the terminal's first size is known."""
         self._settled: Timer | None = None
-        """Runs out when no resize follows the last one."""
+        """Fires when no further resize follows."""
 
     @property
     def ascii_only(self) -> bool:

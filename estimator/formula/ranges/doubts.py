@@ -43,7 +43,7 @@ def doubts_of(job: ResolvedJob, *, known_family: bool = True, recurrent: bool = 
 def _step_doubt(job: ResolvedJob) -> StepDoubt:
     if job.training.compile:
         return "compiled"
-    if job.framework.activation_uncertainty:
+    if not job.framework.checked_activations:
         return "framework"
     return "checked" if job.lora is None else "adapters"
 

@@ -19,8 +19,6 @@ class StoredParameter(Struct, frozen=True, kw_only=True):
     weight: int
     gradient: int
     """What stays of its gradient until the step."""
-    whole_gradient: int
-    """Its gradient before it is reduced, in the dtype in which it is computed."""
     states: tuple[int, ...]
     """Its optimizer states, a tensor each."""
     step: int
@@ -51,7 +49,6 @@ def _stored(
             StoredParameter(
                 weight=round(stored / weight_shards),
                 gradient=round(gradient / weight_shards) if held.trainable else 0,
-                whole_gradient=round(elements * (widths.compute if widths.mixed else width)) if held.trainable else 0,
                 states=_states(held, rules, elements / state_shards) if held.trainable else (),
                 step=round((copies or 0) * elements * (widths.adapter if held.adapter else widths.state) / state_shards)
                 if held.trainable

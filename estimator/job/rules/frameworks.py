@@ -145,10 +145,8 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """Share of the allocated memory that fragmentation adds in this framework's training loop; 0: not measured."""
     lora_slack: float = 0.0
     """``slack`` where LoRA adapters are trained."""
-    activation_uncertainty: float = 0.15
-    """Relative error of activations and logits, where they are not checked against autograd; 0: they are."""
-    allocator_uncertainty: float = 0.02
-    """Share of the allocated memory by which the allocator may hold more than expected."""
+    checked_activations: bool = False
+    """Its activations and logits are checked against autograd."""
 
     # --- what it offers
     adapters: bool = True
@@ -194,8 +192,7 @@ _ROWS = (
         casts_while_loading=True,
         slack=0.1,
         lora_slack=0.06,
-        activation_uncertainty=0.0,
-        allocator_uncertainty=0.08,
+        checked_activations=True,
         offloads_activations=True,
         available_loss="fused-linear",
         loads_on_rank_zero=True,
@@ -248,7 +245,7 @@ _ROWS = (
         keeps_fp32_logits=True,
         chunked_head=True,
         accumulates_unsharded=True,
-        activation_uncertainty=0.0,
+        checked_activations=True,
     ),
     Framework(
         # NeMo AutoModel 0.1 to 0.5: recipes/llm/train_ft.py, components/distributed/parallelizer.py

@@ -37,7 +37,7 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     quantization: Quantization = "none"
     """Format in which the frozen linear weights are stored: 4-bit (``nf4``, ``nf4-double``) for QLoRA, or 8-bit."""
     dropout: Annotated[float, Meta(ge=0, lt=1)] | None = None
-    """Probability with which the adapters drop their input out (``lora_dropout``); absent: the framework's default."""
+    """Dropout probability of the adapters' input (``lora_dropout``); absent: the framework's default."""
     kbit_preparation: bool | None = None
     """Parameters that are not quantized are cast to fp32 (peft's ``prepare_model_for_kbit_training``); absent: as the
     framework does."""
