@@ -74,3 +74,9 @@ def test_gradients_are_reduced_in_the_compute_type_under_accelerate() -> None:
     )
     assert absent == low
     assert absent != high
+
+
+def test_a_class_to_wrap_that_is_not_known_is_a_warning() -> None:
+    for name, warned in (("LlamaDecoderLayer", False), ("Zebra", True)):
+        warnings = budget({"fsdp_wrap_classes": [name]}).warnings
+        assert any(f"what a layer of {name} holds" in warning for warning in warnings) == warned
