@@ -14,7 +14,6 @@ from ..model import (
 )
 from ..model.families import FAMILIES, family_of
 from .activations import uses_eager_attention
-from .fsdp1 import unit_rule
 
 _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""
@@ -264,9 +263,6 @@ def _warnings(
             "torch.compile: blocks are counted as its partitioner cuts those of Llama and Qwen; the range allows for "
             "graph breaks and for other cuts."
         )
-    if inventory is not None and job.strategy.flat_parameters and not unit_rule(job).understood:
-        names = ", ".join(parallel.fsdp_wrap_classes or ())
-        yield f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks."
     if job.optimizer.high is not None and job.trains:
         name = job.training.optimizer_class or "The optimizer"
         yield f"{name} is not known: two fp32 states per trained parameter are counted; the range allows for 0 to 4."

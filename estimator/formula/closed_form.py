@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..common import are_estimates_rough, format_gib
-from ..job import Gpu, Job
+from ..job import Gpu, Job, ResolvedJob
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, slack_assumptions, trained_assumptions, trained_warnings, warnings
+from .fsdp1 import unit_rule
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, phase_peaks
 from .peak_range import peak_with_range
@@ -82,7 +83,9 @@ def closed_form(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=_assumptions(plan) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_vllm_warnings(ranks)) if words else (),
+        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_unit_warnings(plan.job), *_vllm_warnings(ranks))
+        if words
+        else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
@@ -156,6 +159,13 @@ def _trainable_parameters(plan: Plan) -> int:
     if plan.trained is not None:
         return adapters + plan.trained.count
     return adapters if plan.job.lora else plan.inventory.parameters
+
+
+def _unit_warnings(job: ResolvedJob) -> Iterator[str]:
+    """Yield a warning where FSDP1 is told to wrap layers of a class that is not understood."""
+    if job.strategy.flat_parameters and not unit_rule(job).understood:
+        names = ", ".join(job.parallel.fsdp_wrap_classes or ())
+        yield f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks."
 
 
 def _vllm_warnings(ranks: Sequence[RankMemory]) -> Iterator[str]:
