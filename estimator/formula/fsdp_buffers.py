@@ -127,7 +127,14 @@ def _units_around_blocks(stage: Stage, widths: Widths, *, tied: bool) -> tuple[U
 
 
 def root_buffers(
-    stage: Stage, widths: Widths, *, tied: bool, keeps: bool, pools_root: bool, last_stays: bool = False
+    stage: Stage,
+    widths: Widths,
+    *,
+    tied: bool,
+    keeps: bool,
+    pools_root: bool,
+    last_stays: bool = False,
+    own_pool: bool = False,
 ) -> Buffers:
     """Return the buffers where embedding and head belong to the root: always gathered, and reduced at the very end.
 
@@ -140,8 +147,11 @@ def root_buffers(
         keeps: blocks stay gathered after the forward pass.
         pools_root: the root's buffers come from the gathering stream's pool too (FSDP2).
         last_stays: the last block stays gathered after the forward pass.
+        own_pool: the input of a reduce-scatter is freed as soon as it is issued, since it has the reducing stream's
+            pool (FSDP2 before torch 2.5).
     """
     block = unit_of(largest_block(stage), widths)
+    waiting = 0 if own_pool else block.reduced
     root = whole_unit((held for held in stage.parameters if not held.group.layered), widths)
     around = (h for h in stage.parameters if not h.group.layered and h is not stage.token_embedding)
     head = root.gradients if tied else whole_unit(around, widths).gradients
@@ -155,11 +165,11 @@ def root_buffers(
         head_backward=base + kept + last + head,
         after_head=base + (kept or block.whole) + head,
         first_block=base + ahead + head,
-        block=base + ahead + head + block.reduced,
+        block=base + ahead + head + waiting,
         block_end=base + (kept or block.whole) + head + block.gradients + block.reduced,
         kept=kept,
         unreduced=block.gradients,
-        embedding=max(root.whole + (2 if tied else 1) * root.gradients + block.reduced, root.gradients + root.reduced),
+        embedding=max(root.whole + (2 if tied else 1) * root.gradients + waiting, root.gradients + root.reduced),
         pool=root.whole + block.whole if pools_root else block.whole,
         largest_reduction=root.reduced,
     )

@@ -231,12 +231,14 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Ite
     yield _moment(
         gradients=gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
         activations=max(0, activations - saved.mlp_half_bytes),
+        logits=rank.loss.retained_bytes,
         temporary=temporary + saved.attention_backward_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
     yield _moment(
         gradients=max(accumulated, rank.gradients_after(done + 1)),
         activations=others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
+        logits=rank.loss.retained_bytes,
         communication=pending + buffers.block_end - buffers.kept * (done + 1) // layers,
     )
 
