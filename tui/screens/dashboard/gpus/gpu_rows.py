@@ -96,7 +96,8 @@ class GpuRows(ContentLines, can_focus=True):
             self._selected = position
             top, height = self.scroll_offset.y, self.size.height
             if not top <= position < top + height:
-                self.scroll_to(y=position - (height - 1 if position > top else 0), animate=False)
+                target = position - (height - 1 if position > top else 0)
+                self.scroll_to(y=target, animate=False, force=True)  # new rows may not have their scrollbar yet
             self.post_message(self.Selected(position))
 
     def _style_of(self, at: int) -> Style:
