@@ -13,6 +13,7 @@ from textual.strip import Strip
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
+from ....widgets import scroll_to_row
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
 from .marks import Marks
 from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
@@ -204,7 +205,7 @@ class ProcessTable(ScrollView, can_focus=True):
     def move_cursor(self, *, row: int) -> None:
         """Put the cursor on the row at this position, and scroll to it."""
         self.cursor_row, self._moved = max(0, min(row, len(self._rows) - 1)), True
-        self._scroll_to_cursor()
+        scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
         self._repaint()
 
     def action_move(self, by: int) -> None:
@@ -277,7 +278,7 @@ class ProcessTable(ScrollView, can_focus=True):
         """Measure again, and keep the cursor in sight: other rows may be visible."""
         self._measure()
         if self._moved:
-            self._scroll_to_cursor()
+            scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
 
     def render_line(self, y: int) -> Strip:
         """Return the titles, or a row."""
@@ -300,13 +301,6 @@ class ProcessTable(ScrollView, can_focus=True):
         self.cursor_row = max(0, min(self.cursor_row, len(self._rows) - 1))
         self._measure()
         self._repaint()
-
-    def _scroll_to_cursor(self) -> None:
-        page = self.size.height - _HEADER_LINES
-        top = self.scroll_offset.y
-        if page > 0 and not top <= self.cursor_row < top + page:
-            target = self.cursor_row - (page - 1 if self.cursor_row > top else 0)
-            self.scroll_to(y=target, animate=False, force=True)  # new rows may not have their scrollbar yet
 
     def _measure(self) -> None:
         self.virtual_size = Size(self._painter.full_width, len(self._rows) + _HEADER_LINES)
