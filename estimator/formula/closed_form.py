@@ -59,10 +59,8 @@ def closed_form(
     if plan.job.is_served:
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
-    if reserved == "least" and not job.other_models:  # which may make another phase the highest
-        phases = [(highest_phase_of(rank),) for rank in ranks]
-    else:
-        phases = [phase_peaks(rank) for rank in ranks]
+    only_highest = reserved == "least" and not job.other_models  # which may make another phase the highest
+    phases = [(highest_phase_of(rank),) if only_highest else phase_peaks(rank) for rank in ranks]
     peaks = [
         peak_with_range(
             rank,
