@@ -75,7 +75,9 @@ _NO_UNIT = Unit(whole=0, gradients=0, reduced=0)
 
 
 @lru_cache(maxsize=256)
-def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_in_forward: bool = True) -> Buffers:
+def unit_buffers(
+    stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_in_forward: bool = True, own_pool: bool = False
+) -> Buffers:
     """Return the buffers of FSDP2 under accelerate, and under torchtitan since 0.2.
 
     Args:
@@ -84,6 +86,7 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_
         tied: the stage's head is its embedding.
         keeps: blocks stay gathered after the forward pass.
         loss_in_forward: the loss is computed within the root's forward pass, before which no flat buffer is freed.
+        own_pool: as for ``root_buffers``.
     """
     block = unit_of(largest_block(stage), widths)
     head, embedding, root = _units_around_blocks(stage, widths, tied=tied)
@@ -93,18 +96,19 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_
     flat = (block.whole if tied else head.whole) if loss_in_forward else 0  # of the unit that was gathered last
     late = head.gradients if tied else 0  # autograd holds them until the embedding's exist
     ahead = kept or 2 * block.whole
+    waiting, waiting_head = (0, 0) if own_pool else (block.reduced, head.reduced)
     if tied:
         end = head.whole + 2 * head.gradients, head.gradients + head.reduced
     else:
-        end = embedding.whole + embedding.gradients + block.reduced, embedding.gradients + embedding.reduced
+        end = embedding.whole + embedding.gradients + waiting, embedding.gradients + embedding.reduced
     return Buffers(
         forward=stays + gathering,
         head_forward=root.whole + head.whole + kept + flat,
         loss_backward=root.whole + head.whole + kept,
         head_backward=root.whole + head.whole + kept + head.gradients,
         after_head=stays + (kept or block.whole) + head.gradients + (0 if tied else head.reduced),
-        first_block=stays + ahead + late + (0 if tied else head.reduced),
-        block=stays + ahead + late + block.reduced,
+        first_block=stays + ahead + late + (0 if tied else waiting_head),
+        block=stays + ahead + late + waiting,
         block_end=stays + (kept or block.whole) + late + block.gradients + block.reduced,
         unreduced=block.gradients,
         kept=kept - embedding.whole if keeps else 0,

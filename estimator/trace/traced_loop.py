@@ -33,6 +33,7 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
         or ("torchtitan" in framework.libraries and resolved.versions.repeats_keys),
         "compiles": compiles,
         "own_loss": not framework.trainer,
+        "chunks_at_once": framework.chunked_loss == "at-once",
         "compiles_loss": resolved.compiles_loss,
         "casts_logits": _casts_logits(resolved),
         "keeps_outputs": resolved.keeps_outputs,

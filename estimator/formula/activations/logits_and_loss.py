@@ -80,7 +80,7 @@ def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
             return _token_loss(job, logits)
         case "chunked":
             if framework.chunked_loss == "at-once":
-                return _chunks_at_once(logits, split=job.parallel.tensor > 1)
+                return _chunks_at_once(job, logits)
             if framework.chunked_loss == "without-logits":
                 return without_logits(job, arch, tokens=tokens, trains_head=logits.head_bytes > 0)
             return _chunks_one_by_one(logits)
@@ -249,15 +249,22 @@ def _chunks_one_by_one(logits: _Logits) -> LossBytes:
     )
 
 
-def _chunks_at_once(logits: _Logits, *, split: bool) -> LossBytes:
+def _chunks_at_once(job: ResolvedJob, logits: _Logits) -> LossBytes:
     """Bytes of torchtitan's loss: each chunk runs forward and backward before the next (ChunkedLossWrapper).
 
-    The gradients of the hidden states are accumulated in fp32.
+    The gradients of the hidden states are accumulated in fp32. FSDP2 accumulates those of the whole head in the dtype
+    in which it reduces them, and copies them for the reduction after the last chunk
+    (``to_accumulated_grad_if_needed`` and ``foreach_reduce`` in torch/distributed/fsdp/_fully_shard).
     """
-    c, gradients = logits.compute_width, 4 * logits.hidden_elements
+    c, gradients, split = logits.compute_width, 4 * logits.hidden_elements, job.parallel.tensor > 1
     chunk = -(-logits.elements // _LOSS_CHUNKS)
     most = (2 * c if logits.compiled else c + 16 if split else c + 12) * chunk
-    largest = gradients + max(most, c * chunk + 2 * logits.head_bytes)
+    head, ranks = 2 * logits.head_bytes, job.shards.weights
+    if job.strategy.fsdp2 and ranks > 1:
+        reduced = job.widths.reduce * logits.head_bytes // c
+        head = 2 * reduced + reduced // ranks
+        most += reduced
+    largest = gradients + max(most, c * chunk + head)
     return LossBytes(forward_bytes=largest, backward_bytes=largest)
 
 

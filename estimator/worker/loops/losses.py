@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 CHUNKS = 8
-"""``num_output_chunks`` of torchtune."""
+"""``num_output_chunks`` of torchtune, ``num_chunks`` of torchtitan."""
 
 
 def full_loss(logits: Any, labels: Any, *, in_place: bool = False, compiled: bool = False) -> Any:
@@ -33,6 +33,44 @@ def chunked_loss(logits: list[Any], labels: Any, *, compiled: bool = False) -> A
     return total
 
 
+def chunks_at_once_loss(hidden: Any, labels: Any, head: Any, *, compiled: bool = False) -> Any:
+    """Loss of which each chunk of positions runs forward and backward through the head before the next one.
+
+    torchtitan's ``ChunkedCELoss`` (2026-04-27, pull request 2937; today ``ChunkedLossWrapper``): FSDP2 keeps the head
+    gathered for all chunks and reduces its gradient in the last one; gradients of the chunks are put together in fp32.
+
+    Args:
+        hidden: what the head reads.
+        labels: the targets.
+        head: the output layer.
+        compiled: the loss is one compiled kernel; the head is not.
+    """
+    sharded = hasattr(head, "set_requires_gradient_sync")
+    parts = [part.contiguous().detach().requires_grad_() for part in hidden.chunk(CHUNKS, dim=1)]
+    gradient = torch.zeros_like(hidden, dtype=torch.float32)
+    total = hidden.new_zeros((), dtype=torch.float32)
+    if sharded:
+        head.set_reshard_after_forward(False)
+        head.set_reshard_after_backward(False)
+        head.set_requires_gradient_sync(False, recurse=False)
+        head.unshard()
+    start = 0
+    for part, target in zip(parts, labels.chunk(CHUNKS, dim=1)):  # noqa: B905 - not in Python 3.9
+        if sharded and part is parts[-1]:
+            head.set_requires_gradient_sync(True, recurse=False)
+        logits = head(part)  # the variable holds it until the next chunk's is there
+        loss = full_loss(logits, target, compiled=compiled)
+        total = total + loss.detach()
+        loss.backward()
+        gradient[:, start : start + part.shape[1]] = part.grad.to(gradient.dtype)
+        start, part.grad = start + part.shape[1], None
+    if sharded:
+        head.set_reshard_after_forward(True)
+        head.set_reshard_after_backward(True)
+        head.reshard()
+    return _KnownGradient.apply(hidden, gradient.to(hidden.dtype), total)
+
+
 def fused_linear_loss(hidden: Any, weight: Any, *, in_backward: bool, fp32_sums: bool) -> Any:
     """Loss of hidden states and the head's weight.
 
@@ -46,6 +84,19 @@ def fused_linear_loss(hidden: Any, weight: Any, *, in_backward: bool, fp32_sums:
     if in_backward:
         return _CutCrossEntropy.apply(flat, weight)
     return _FusedLinearCrossEntropy.apply(flat, weight, fp32_sums)
+
+
+class _KnownGradient(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """A loss whose gradient is there already (torchtitan's ``_DecoderOutputGradientBackProp``)."""
+
+    @staticmethod
+    def forward(ctx: Any, _hidden: Any, gradient: Any, loss: Any) -> Any:
+        ctx.save_for_backward(gradient)
+        return loss.detach()
+
+    @staticmethod
+    def backward(ctx: Any, _gradient: Any) -> Any:
+        return ctx.saved_tensors[0], None, None
 
 
 class _InPlaceCrossEntropy(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked

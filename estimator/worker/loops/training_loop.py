@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..model.build import transformer_blocks
 from ..request.errors import UnsupportedError
 from .fused_kernels import fuse_modules
-from .losses import CHUNKS, chunked_loss, full_loss, fused_linear_loss
+from .losses import CHUNKS, chunked_loss, chunks_at_once_loss, full_loss, fused_linear_loss
 from .selective_checkpointing import keeping_contexts
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def prepare_loop(model: Any, request: Request) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     if takes_own_loss(request) and request.training.loss != "full":
         base, head = _base_and_head(model)
-        chunks = request.training.loss == "chunked"
+        chunks = request.training.loss == "chunked" and not request.loop.chunks_at_once
 
         def forward(input_ids: Any) -> Any:
             hidden = base(input_ids=input_ids, use_cache=False)[0]
@@ -78,6 +78,10 @@ def loop_loss(model: Any, inputs: dict[str, Any], request: Request, variables: l
         _base, head = _base_and_head(model)
         variables[0] = output if loop.keeps_outputs else None
         return fused_linear_loss(output, head.weight, in_backward=True, fp32_sums=False)
+    if kind == "chunked" and loop.chunks_at_once:
+        _base, head = _base_and_head(model)
+        hidden = model(input_ids=inputs["input_ids"])
+        return chunks_at_once_loss(hidden, labels, head, compiled=loop.compiles_loss)
     if kind == "chunked":
         return chunked_loss(model(input_ids=inputs["input_ids"]), labels, compiled=loop.compiles_loss)
     logits = model(**inputs, use_cache=False).logits

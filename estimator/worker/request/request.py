@@ -138,6 +138,8 @@ class Loop:
     """What torch.compile makes of the blocks is among these settings."""
     own_loss: bool = False
     """The loop takes the loss itself, from what the model returns."""
+    chunks_at_once: bool = False
+    """A chunk of a chunked loss runs forward and backward before the next one."""
     compiles_loss: bool = False
     """The loss is a compiled kernel."""
     casts_logits: bool = False

@@ -23,7 +23,7 @@ LOSSES = {
     "transformers": ("full", "fused-linear"),
     "automodel": ("full", "fused-linear"),
     "torchtune": ("full", "chunked"),
-    "torchtitan": ("full",),
+    "torchtitan": ("full", "chunked"),
 }
 """Losses that can be traced, by framework."""
 FRAMEWORKS = tuple(LOSSES)
@@ -81,6 +81,10 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
         yield f"the training loop of {framework} cannot be traced, only those of {', '.join(FRAMEWORKS)}"
     if training.loss not in LOSSES.get(framework, ()):
         yield f"the {training.loss} loss cannot be traced"
+    if training.loss == "chunked" and request.config.get("final_logit_softcapping"):
+        yield "a loss in chunks of logits that are capped cannot be traced"
+    if training.loss == "chunked" and loop.chunks_at_once and request.parallel.strategy == "ddp":
+        yield f"{framework}'s chunked loss under ddp cannot be traced"
     if training.loss_length is not None:
         yield "logits of a part of each sequence cannot be traced"
     if training.compile and not loop.compiles:

@@ -76,3 +76,36 @@ def test_a_traced_loop_takes_what_the_closed_form_counts(
         assert phase is not None
         expected = phase.allocated_bytes - beside
         assert found[name] == pytest.approx(expected, rel=0.03 if name == "backward" else 0.06), name
+
+
+@pytest.mark.parametrize("compiles", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_chunks_that_run_backward_at_once_have_their_peak_in_the_forward_pass(
+    ask_worker: Any, budget_of: Estimate, tiny_llama: dict[str, Any], *, compiles: bool
+) -> None:
+    training = {"framework": "torchtitan", "precision": "bf16-mixed", "loss": "chunked", "compile": compiles}
+    config, tables = {**tiny_llama, "vocab_size": 32000}, {"training": {**training, **FULL}, "parallel": SHARDED}
+    found = traced(ask_worker, config, tables)
+    settings = {f"{table}.{key}": value for table, fields in tables.items() for key, value in fields.items()}
+    phase = budget_of(config, settings).phase("forward")
+    assert phase is not None
+    assert found["forward"] > found["backward"]
+    assert found["forward"] == pytest.approx(phase.allocated_bytes - workspace_bytes(generation_of(None)), rel=0.02)
+
+
+def test_chunks_that_run_backward_at_once_never_have_all_logits() -> None:
+    from storage_counter import StorageCounter
+
+    from vramtop.estimator.worker.loops.losses import CHUNKS, chunks_at_once_loss
+
+    tokens, hidden_size, vocabulary = 256, 8, 4096
+    head = torch.nn.Linear(hidden_size, vocabulary, bias=False)
+    hidden, labels = torch.ones(1, tokens, hidden_size, requires_grad=True), torch.zeros(1, tokens, dtype=torch.long)
+    expected = torch.autograd.grad(
+        torch.nn.functional.cross_entropy(head(hidden)[0], labels[0], reduction="sum"), (hidden, head.weight)
+    )
+    with StorageCounter() as counter:
+        chunks_at_once_loss(hidden, labels, head).backward()
+    logits = 4 * tokens * vocabulary
+    assert 3 * logits / CHUNKS <= counter.peak < 5 * logits / CHUNKS
+    assert torch.allclose(hidden.grad, expected[0], atol=1e-5)
+    assert torch.allclose(head.weight.grad, expected[1], atol=1e-4)

@@ -6,7 +6,6 @@ import pytest
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.tui.cli.commands import fit
 from vramtop.tui.cli.main import main
 
 Answer = Callable[..., tuple[int, dict[str, Any], str]]
@@ -26,7 +25,7 @@ def run_fit(
     def ask(*words: str, free: tuple[float, ...] = (10, 70, 70), visible: str | None = None, mig: bool = False) -> Any:
         gpus = [make_gpu(n, free_bytes=round(size * GIB)) for n, size in enumerate(free)]
         snapshot = make_snapshot([make_mig_gpu(0), *gpus[1:]] if mig else gpus)
-        monkeypatch.setattr(fit, "NvmlSource", lambda: scripted_source([snapshot]))
+        monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: scripted_source([snapshot]))
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
@@ -84,7 +83,7 @@ def test_each_mig_device_has_its_line(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1, mig=())])
-    monkeypatch.setattr(fit, "NvmlSource", lambda: scripted_source([snapshot]))
+    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: scripted_source([snapshot]))
     assert main(["fit", "gpt2", "--method", "formula"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("fits on GPU 0:3:0 (MIG 1c.3g.40gb)")

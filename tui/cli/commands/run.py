@@ -9,15 +9,25 @@ from vramtop.monitor.probe.launch import probed_environment
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Replace this process with the command; returns only if it cannot be started.
+    """Replace this process with the command; returns if it does not fit, 1 or 4, or cannot be started.
 
     Raises:
         InputError: no command is given, or it cannot be started.
+        CannotTellError: with ``--strict``, whether it fits is not known.
     """
-    del options
     if not launch:
         raise InputError("no command given; write: vramtop run -- python train.py ...")
+    environ = probed_environment(os.environ)
+    if options.fit:
+        from ..fitting import guarded  # imports the estimator
+
+        found = guarded(options, launch, environ)
+        if isinstance(found, int):
+            return found
+        environ = found
+    elif options.strict:
+        raise InputError("--strict needs --fit")
     try:
-        os.execvpe(launch[0], list(launch), probed_environment(os.environ))  # noqa: S606
+        os.execvpe(launch[0], list(launch), environ)  # noqa: S606
     except OSError as error:
         raise InputError(f"{launch[0]}: cannot be started: {error.strerror or error}") from None

@@ -1,6 +1,6 @@
-"""Parts of ``vramtop fit``: its advice, waiting until a job fits, and the cards on which it would fit.
+"""Parts of ``vramtop fit`` and ``run --fit``: the check, its advice, the GPUs of this machine, and waiting for them.
 
-Lives here: what ``commands/fit.py`` prints and does beside the verdict itself.
+Lives here: what commands that place a job on GPUs print and do beside the verdict itself.
 Callers: ``commands``.
 """
 
@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .advice import (
-        Advice as Advice,
-        Machine as Machine,
-        advice_json as advice_json,
-        advice_lines as advice_lines,
-        advise as advise,
+    from .fit_check import (
+        FitCheck as FitCheck,
+        check_here as check_here,
+        describe_machine as describe_machine,
+        estimate_job as estimate_job,
+        gpu_and_memory as gpu_and_memory,
+        judge_on as judge_on,
+        report_fit as report_fit,
+    )
+    from .guard import guarded as guarded
+    from .machine_gpus import (
+        NoGpusError as NoGpusError,
+        committed_bytes as committed_bytes,
+        open_source as open_source,
+        read_gpus as read_gpus,
+        select_devices as select_devices,
     )
     from .no_gpus import report_without_gpus as report_without_gpus
     from .waiting import (
@@ -27,7 +37,9 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "advice": "Advice Machine advice_json advice_lines advise",
+            "fit_check": "check_here describe_machine estimate_job FitCheck gpu_and_memory judge_on report_fit",
+            "machine_gpus": "committed_bytes NoGpusError open_source read_gpus select_devices",
+            "guard": "guarded",
             "no_gpus": "report_without_gpus",
             "waiting": "WaitRequest exec_program program_to_start wait_until_it_fits",
         },

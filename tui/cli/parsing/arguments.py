@@ -30,6 +30,11 @@ _FIT_EXIT_CODES = (
     "Exit codes: 0 fits, 1 does not fit, 2 wrong input, 3 cannot tell, 4 tight: the expected peak fits, the upper "
     "bound does not."
 )
+_RUN_EPILOG = """\
+Exit codes: those of the command. With --fit: 1 it does not fit and was not started; with --strict also 4, it is tight,
+and 3, whether it fits is not known. Otherwise a job that is tight or not understood starts, with a sentence on standard
+error. Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
+"""
 _PREFLIGHT_EXIT_CODES = """\
 Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
 run; 2 wrong input; 3 no check fails, but the driver, the memory or the model's files could not be checked, without
@@ -122,7 +127,23 @@ def _attach(parser: "Parser") -> None:
 
 
 def _run(parser: "Parser") -> None:
-    parser.usage = "vramtop run -- COMMAND [ARGUMENT ...]"
+    parser.usage = "vramtop run [FLAG ...] -- COMMAND [ARGUMENT ...]"
+    parser.examples = """\
+  vramtop run -- python train.py
+  vramtop run --fit -- torchrun --nproc-per-node 2 train.py --bf16
+  vramtop run --fit --set training.sequence_length=4096 -- python train.py
+"""
+    parser.epilog = _RUN_EPILOG
+    parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None, keep_global_batch=False)
+    text = "Check first whether the job fits on these GPUs; if not, say what would, and do not start it."
+    parser.add_argument("--fit", action="store_true", help=text)
+    text = "With --fit: start it only if it surely fits, not if that is tight or not known."
+    parser.add_argument("--strict", action="store_true", help=text)
+    parser.add_argument("--gpu", metavar="INDEX[,INDEX]", help="With --fit: only these GPUs of this machine.")
+    text = "With --fit: fill in or correct a setting, such as training.sequence_length=2048."
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    add_method_argument(parser)
+    _add_verbose_argument(parser)
 
 
 def _record(parser: "Parser") -> None:

@@ -1,0 +1,163 @@
+"""A job judged on the GPUs of this machine or of one that is described, and its report."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job import Gpu, Job
+from vramtop.monitor.board.fit import (
+    DeviceCapacity,
+    FitResult,
+    Verdict,
+    check_fit,
+    count_devices,
+    with_host_memory,
+)
+from vramtop.monitor.host import RANKS_OF_DESCRIBED_HOST, HostRam, available_host_memory
+
+from ...draw import detect_output
+from ...job import LoadedJob
+from ...reports import budget_lines, closing_lines, fit_lines
+from ..json_text import json_text
+from ..option_values import described_host, estimate_method
+from ..progress import Progress
+from .advice import Advice, Machine, advice_json, advice_lines, advise
+from .machine_gpus import gpus_here
+
+EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
+Judge = Callable[[Budget], FitResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCheck:
+    """A job with its budget, and the GPUs on which it is judged."""
+
+    loaded: LoadedJob
+    budget: Budget
+    judge: Judge
+    devices: tuple[DeviceCapacity, ...]
+    machine: Machine
+    """They, for the search for changes with which the job fits."""
+
+
+def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
+    """Estimate a job for the GPUs of this machine, and read what they have available.
+
+    Raises:
+        NoGpusError: there are none.
+        InputError: ``--gpu`` or CUDA_VISIBLE_DEVICES names no GPU here, or the job is invalid.
+        CannotTellError: no estimate can be made.
+    """
+    found = gpus_here(options.gpu)
+    gpu, memory_bytes = gpu_and_memory(found.devices)
+    return FitCheck(
+        loaded=replace(loaded, notes=(*loaded.notes, *found.notes)),
+        budget=estimate_job(options, loaded.job, gpu, memory_bytes),
+        judge=judge_on(found.devices, options, here=True),
+        devices=found.devices,
+        machine=describe_machine(gpu, memory_bytes, found.devices),
+    )
+
+
+def describe_machine(gpu: Gpu | None, memory_bytes: int | None, devices: Sequence[DeviceCapacity]) -> Machine:
+    """Return what estimates and the search for changes ask of these GPUs."""
+    return Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices))
+
+
+def estimate_job(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_bytes: int | None) -> Budget:
+    """Estimate a job by the method of the command line, with a line about what takes long."""
+    with Progress(quiet=options.json) as progress:
+        return estimate(
+            job,
+            method=estimate_method(options),
+            gpu=gpu,
+            memory_bytes=memory_bytes,
+            python=options.python,
+            progress=progress,
+        )
+
+
+def gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
+    """Return the catalogue entry and the total bytes of the GPUs that are considered."""
+    gpu = next((device.gpu_type for device in devices if device.name), None)
+    return gpu, max((device.total_bytes for device in devices if device.total_bytes), default=None)
+
+
+def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
+    """Print the verdict, what to change, and the budget; return the exit code."""
+    budget, judge = check.budget, check.judge
+    verdict = judge(budget)
+    loaded = replace(check.loaded, notes=(*check.loaded.notes, *_cuda_visible_devices_note(verdict)))
+    with Progress(quiet=options.json) as progress:
+        advice = advise(
+            loaded.job,
+            budget,
+            lambda changed: judge(changed).verdict,
+            replace(check.machine, python=options.python),
+            method=estimate_method(options),
+            keep_global_batch=options.keep_global_batch,
+            progress=progress,
+        )
+    if options.json:
+        print(json_text(_to_json(verdict, budget, advice, loaded)))
+    else:
+        output = detect_output(ascii_only=options.ascii)
+        print("\n".join([*fit_lines(verdict, budget, output), *advice_lines(advice, loaded, output)]))
+        print()
+        scale = _scale_bytes([each.device for each in verdict.gpus], budget)
+        print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
+        print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
+    return EXIT_CODES[verdict.verdict]
+
+
+def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
+    """Return how to name the chosen devices to CUDA if some GPU is in MIG mode."""
+    names = ",".join(verdict.cuda_devices)
+    clear = not any(gpu.device.mig for gpu in verdict.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
+    if clear or verdict.verdict not in ("fits", "tight"):
+        return ()
+    return (
+        "CUDA gives a program only one MIG device and no GPU beside it: start this job with "
+        f"CUDA_VISIBLE_DEVICES={names}.",
+    )
+
+
+def _to_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> dict[str, object]:
+    found = {"budget": budget.to_json(), **verdict.to_json(), "sentence": verdict.sentence}
+    return found | advice_json(advice, loaded) | ({"notes": list(loaded.notes)} if loaded.notes else {})
+
+
+def judge_on(devices: Sequence[DeviceCapacity], options: argparse.Namespace, *, here: bool) -> Judge:
+    """Return a function that judges whether a budget fits these GPUs, and their host if its RAM is known.
+
+    Args:
+        devices: the GPUs.
+        options: with ``--host-memory``.
+        here: they are those of this machine.
+    """
+    host = _host(options, here=here)
+
+    def judge(budget: Budget) -> FitResult:
+        verdict = check_fit(budget, devices)
+        if host is None:
+            return verdict
+        ranks = (
+            min(len(budget.ranks), count_devices(devices)) if here else min(len(budget.ranks), RANKS_OF_DESCRIBED_HOST)
+        )
+        return with_host_memory(verdict, budget, host, ranks=max(1, ranks))
+
+    return judge
+
+
+def _host(options: argparse.Namespace, *, here: bool) -> HostRam | None:
+    """Return the RAM of ``--host-memory``, otherwise of this machine if its GPUs are meant; None: unknown."""
+    return described_host(options) or (available_host_memory() if here else None)
+
+
+def _scale_bytes(devices: Sequence[DeviceCapacity], budget: Budget) -> int | None:
+    """Return what the full width of the budget's bar stands for; None: the budget itself."""
+    total = max((device.total_bytes or 0 for device in devices), default=0)
+    return total if total > budget.peak.device_bytes else None

@@ -1,0 +1,95 @@
+"""``vramtop run --fit``: the check before a command starts, which a job that would not fit does not pass."""
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError, VramtopError, mask_line
+from vramtop.estimator.job import Parallel
+from vramtop.monitor.board.fit import FitResult, Verdict, count_devices
+
+from ...draw import printable
+from ...job import load_from_options
+from .fit_check import EXIT_CODES, FitCheck, check_here, report_fit
+from .machine_gpus import gpus_here
+
+_MACHINES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(?:\d+:)?(\d+)")
+"""How launchers are told of several machines (torchrun, accelerate, deepspeed)."""
+_MACHINES_VARIABLES = ("NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+_STARTS: dict[Verdict, bool] = {"fits": True, "tight": True, "unknown": True, "does_not_fit": False}
+
+
+def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping[str, str]) -> int | dict[str, str]:
+    """Check whether the job of a command fits this machine's GPUs.
+
+    Args:
+        options: of ``vramtop run``.
+        launch: the command.
+        environ: with which it will start.
+
+    Returns:
+        The environment with which to start it: where it would not fit on every GPU that it sees, with those on which it
+        does in CUDA_VISIBLE_DEVICES. Otherwise the exit code; the report is printed.
+
+    Raises:
+        InputError: ``--gpu`` names no GPU here.
+        CannotTellError: with ``--strict``, whether it fits is not known.
+    """
+    if options.gpu is not None:
+        with contextlib.suppress(CannotTellError):
+            gpus_here(options.gpu)  # a wrong index is an error of this command line, not of the job
+    try:
+        loaded = load_from_options(options, launch)
+        check = _of_this_machine(check_here(options, loaded), launch)
+        verdict = check.judge(check.budget)
+    except VramtopError as error:
+        reason = f"whether {mask_line(launch[0])} fits is not known: {error.message.rstrip('.')}"
+        if options.strict:
+            raise CannotTellError(f"{reason}; it was not started (--strict)") from None
+        _say(f"{reason}; it is started all the same")
+        return dict(environ)
+    starts = verdict.verdict == "fits" if options.strict else _STARTS[verdict.verdict]
+    if not starts:
+        report_fit(options, check)
+        _say(f"{mask_line(launch[0])} was not started{' (--strict)' if _STARTS[verdict.verdict] else ''}")
+        return EXIT_CODES[verdict.verdict]
+    _say(verdict.sentence)
+    return {**environ, **_visible(verdict)}
+
+
+def _visible(verdict: FitResult) -> dict[str, str]:
+    """Return CUDA_VISIBLE_DEVICES with the GPUs that were found, if the command might take one that does not do."""
+    if all(_STARTS[gpu.verdict] and not gpu.device.mig for gpu in verdict.gpus) or not verdict.rank_devices:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(verdict.cuda_devices)}
+
+
+def _of_this_machine(check: FitCheck, launch: Sequence[str]) -> FitCheck:
+    """Return the check of this machine's ranks, if the command starts the job on several machines."""
+    count = count_devices(check.devices)
+    if len(check.budget.ranks) <= count or _machines(launch) < 2:
+        return check
+
+    def judge(budget: Budget) -> FitResult:
+        here = Parallel(strategy="ddp", data_replicate=count)  # as many ranks as GPUs, each with the highest peak
+        return check.judge(replace(budget, job=msgspec.structs.replace(budget.job, parallel=here), stages=()))
+
+    return replace(check, judge=judge)
+
+
+def _machines(launch: Sequence[str]) -> int:
+    """Return the number of machines that the command or the environment names; 1: it names none."""
+    named = _MACHINES.findall(" ".join(launch))
+    named += [os.environ[name] for name in _MACHINES_VARIABLES if os.environ.get(name, "").isdecimal()]
+    return max((int(number) for number in named), default=1)
+
+
+def _say(sentence: str) -> None:
+    print(f"vramtop: {printable(sentence)}", file=sys.stderr, flush=True)
