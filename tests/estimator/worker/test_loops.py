@@ -47,7 +47,13 @@ LOOPS: list[Any] = [
 def traced(ask_worker: Any, config: dict[str, Any], tables: dict[str, Any]) -> dict[str, int]:
     job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
     older = {"reduces_in_own_pool": resolve_job(job).versions.reduces_in_own_pool}
-    message = {"op": "trace", "config": config, **tables, "loop": loop_request(job, config["model_type"]), "older": older}
+    message = {
+        "op": "trace",
+        "config": config,
+        **tables,
+        "loop": loop_request(job, config["model_type"]),
+        "older": older,
+    }
     answer = ask_worker(message)
     assert "unsupported" not in answer, answer
     return {name: phase["allocated"] for name, phase in answer["phases"].items()}
