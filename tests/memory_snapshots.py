@@ -1,5 +1,7 @@
 """Hand-made memory snapshots in the schema that ``_snapshot()`` in torch's ``cuda/memory.py`` documents."""
 
+# ruff: noqa: E501 - paths of files
+
 from typing import Any
 
 MIB = 2**20

@@ -50,7 +50,7 @@ class _Machine:
         self._containers = self._values = 0
         self._bytes = 0
 
-    def run(self) -> Any:  # noqa: C901, PLR0912 - one branch per opcode, the frequent ones first
+    def run(self) -> Any:  # noqa: PLR0912, PLR0915 - one branch per opcode, the frequent ones first
         read, stack, memo, one = self._file.read, self._stack, self._memo, self._one
         while True:
             code = read(1)
@@ -61,9 +61,9 @@ class _Machine:
                 _refuse(f"it holds more than {_MAX_VALUES:,} values")
             op = code[0]
             if op == 0x6A:  # LONG_BINGET
-                stack.append(memo[int.from_bytes(self._take(4), "little")])
+                stack.append(memo[int.from_bytes(read(4), "little")])
             elif op == 0x68:  # BINGET
-                stack.append(memo[one()])
+                stack.append(memo[read(1)[0]])
             elif op == 0x94:  # MEMOIZE
                 memo[len(memo)] = stack[-1]
             elif op in (0x4B, 0x4D):  # BININT1, BININT2
@@ -105,7 +105,7 @@ class _Machine:
             if len(stack) > _MAX_STACK:
                 _refuse(f"one of its containers has more than {_MAX_STACK:,} values")
 
-    def _rare(self, op: int) -> None:  # noqa: C901, PLR0912 - one branch per opcode
+    def _rare(self, op: int) -> None:  # noqa: PLR0912 - one branch per opcode
         stack = self._stack
         if op == 0x80:  # PROTO
             if self._one() > 5:
@@ -144,7 +144,7 @@ class _Machine:
         elif op == 0x53:  # STRING of Python 2
             stack.append(
                 codecs.escape_decode(self._line(_MAX_TEXT).strip("'\"").encode())[0].decode("utf-8", "replace")
-            )  # type: ignore[attr-defined]
+            )
         elif op == 0x67:  # GET
             stack.append(self._memo[int(self._line())])
         elif op == 0x70:  # PUT

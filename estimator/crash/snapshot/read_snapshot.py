@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from ...common import InputError
 from .plain_pickle import load_plain_pickle
@@ -273,4 +273,4 @@ def _action(entry: Mapping[str, Any]) -> str:
 
 def _count(value: Any) -> int:
     """Return a size, address or index; 0 for what is none."""
-    return cast("int", value) if type(value) is int and 0 <= value < 2**64 else 0
+    return value if type(value) is int and 0 <= value < 2**64 else 0

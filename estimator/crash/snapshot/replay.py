@@ -9,8 +9,7 @@ from .stacks import StackComponent
 _ROUNDING = 512
 """Torch rounds the size of a block up to this (``kMinBlockSize`` in CUDACachingAllocator.cpp)."""
 _MAX_MOMENTS = 1500
-_DRAWN_AS: dict[StackComponent, ComponentName] = {"gradients or temporary": "temporary", "unknown": "temporary"}
-_NAMES = tuple(each.name for each in fields(Components))
+_NAMES: tuple[ComponentName, ...] = tuple(each.name for each in fields(Components))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,8 @@ def replay(
 
 
 def _base(events: Sequence[Event], held: dict[int, tuple[int, StackComponent]]) -> dict[ComponentName, int]:
-    """Return what was held before the history begins: blocks that it frees or that outlive it, but does not allocate."""
-    levels: dict[ComponentName, int] = dict.fromkeys(_NAMES, 0)  # type: ignore[arg-type]
+    """Return what was held before the history begins: blocks that it does not allocate, but frees or leaves."""
+    levels: dict[ComponentName, int] = dict.fromkeys(_NAMES, 0)
     allocated: set[int] = set()
     seen: set[int] = set()
     for event in events:
@@ -86,7 +85,7 @@ def _base(events: Sequence[Event], held: dict[int, tuple[int, StackComponent]]) 
 
 
 def _drawn(component: StackComponent) -> ComponentName:
-    return _DRAWN_AS.get(component, component)  # type: ignore[return-value]
+    return "temporary" if component in ("gradients or temporary", "unknown") else component
 
 
 def _reserved_change(event: Event) -> int:
