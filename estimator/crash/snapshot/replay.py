@@ -85,7 +85,9 @@ def _base(events: Sequence[Event], held: dict[int, tuple[int, StackComponent]]) 
 
 
 def _drawn(component: StackComponent) -> ComponentName:
-    return "temporary" if component in ("gradients or temporary", "unknown") else component
+    if component == "gradients or temporary" or component == "unknown":  # noqa: PLR1714 - so that types are narrowed
+        return "temporary"
+    return component
 
 
 def _reserved_change(event: Event) -> int:

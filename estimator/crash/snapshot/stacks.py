@@ -1,4 +1,4 @@
-"""What a recorded stack allocated: the component of the budget, the phase of the step, and the line that asked for it.
+"""What a recorded stack allocated: the budget's component, the phase of the step, and the line that asked for it.
 
 The rules name functions of torch 2.4 to 2.13, transformers 4.45 to 5, accelerate, DeepSpeed and bitsandbytes.
 """
