@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING
 from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .messages import parse_message as parse_message
-    from .read_log import read_log as read_log
-    from .records import (
-        CrashLog as CrashLog,
-        Failure as Failure,
-        FailureKind as FailureKind,
-        OtherProcess as OtherProcess,
-        OutOfMemory as OutOfMemory,
-        StackFrame as StackFrame,
+    from .explanation import (
+        Explanation as Explanation,
+        explain_failure as explain_failure,
+        failure_of_snapshot as failure_of_snapshot,
     )
+    from .findings import size_text as size_text
+    from .log_reader import read_log as read_log
+    from .predicted_place import PredictedPlace as PredictedPlace
+    from .records import CrashLog as CrashLog, Failure as Failure, OutOfMemory as OutOfMemory
+    from .snapshot import MemorySnapshot as MemorySnapshot, is_snapshot as is_snapshot, read_snapshot as read_snapshot
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "messages": "parse_message",
-            "read_log": "read_log",
-            "records": "CrashLog Failure FailureKind OtherProcess OutOfMemory StackFrame",
+            "explanation": "explain_failure Explanation failure_of_snapshot",
+            "findings": "size_text",
+            "predicted_place": "PredictedPlace",
+            "log_reader": "read_log",
+            "records": "CrashLog Failure OutOfMemory",
+            "snapshot": "is_snapshot MemorySnapshot read_snapshot",
         },
     )

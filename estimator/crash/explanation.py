@@ -9,7 +9,7 @@ from ..common import UNSEEN_BYTES
 from .findings import failure_findings, job_findings
 from .predicted_place import PredictedPlace, find_place
 from .records import Failure, OutOfMemory
-from .snapshot.records import MemorySnapshot
+from .snapshot import MemorySnapshot
 
 PartName = Literal["tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"]
 
@@ -89,9 +89,7 @@ def failure_of_snapshot(snapshot: MemorySnapshot) -> Failure | None:
         allocated_bytes=snapshot.allocated_bytes + snapshot.waiting_bytes,
         unallocated_bytes=snapshot.unallocated_bytes,
     )
-    return Failure(
-        kind="gpu", line=0, text="memory snapshot", memory=memory, phase=failed.phase, place=failed.place
-    )
+    return Failure(kind="gpu", line=0, text="memory snapshot", memory=memory, phase=failed.phase, place=failed.place)
 
 
 def _parts(memory: OutOfMemory) -> Iterator[Part]:

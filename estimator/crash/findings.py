@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from ..budget import Budget
-from ..common import GIB, MIB, InputError, format_gib
+from ..common import GIB, MIB, VramtopError, format_gib
 from ..model import resolve_model
 from .records import Failure, OutOfMemory
-from .snapshot.records import MemorySnapshot
+from .snapshot import MemorySnapshot
 
 ALLOCATOR_SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _MAX_OTHERS = 4
@@ -41,7 +41,7 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
 
 def _killed_findings(failure: Failure) -> Iterator[str]:
     if failure.sure:
-        yield "The out-of-memory killer ended a process: CPU RAM, or the memory limit of the job's cgroup, not GPU memory."
+        yield "The out-of-memory killer ended a process: CPU RAM or its limit for the job ran out, not GPU memory."
     else:
         yield (
             "A process was ended by SIGKILL (exit code -9), which GPU memory never causes: usually the out-of-memory "
@@ -102,9 +102,8 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
         return
     pieces, remedy = "", f"Set {ALLOCATOR_SETTING}."
     if snapshot is not None:
-        pieces = (
-            f", in {snapshot.free_blocks:,} free blocks of which the largest has {size_text(snapshot.largest_free_bytes)}"
-        )
+        largest = size_text(snapshot.largest_free_bytes)
+        pieces = f", in {snapshot.free_blocks:,} free blocks of which the largest has {largest}"
         if snapshot.expandable:
             remedy = "Expandable segments are on already; what is left are pools of other streams or of CUDA graphs."
     if unused >= tried:
@@ -158,9 +157,9 @@ def job_findings(
         yield f"The {size_text(memory.tried_bytes)} asked for are the size of {tensor}."
     if least_bytes is not None and least_bytes > peak.high_bytes:
         yield (
-            f"What ran needs more than the job that was given: at least {format_gib(least_bytes)} GiB (its tensors, the "
-            f"allocation that failed, and what lies outside PyTorch). Compare its settings: batch, length, optimizer, "
-            "checkpointing, sharding."
+            f"What ran needs more than the job that was given: at least {format_gib(least_bytes)} GiB (its tensors, "
+            "the allocation that failed, and what lies outside PyTorch). Compare its settings: batch, length, "
+            "optimizer, checkpointing, sharding."
         )
     if snapshot is not None and snapshot.has_stacks:
         yield from _components_beside(snapshot, budget, failure)
@@ -188,7 +187,7 @@ def _known_tensor(tried: int, budget: Budget) -> str | None:
     job = budget.job
     try:
         vocabulary = resolve_model(job.model).config.get("vocab_size")
-    except InputError:
+    except VramtopError:
         return None
     if type(vocabulary) is not int or vocabulary <= 0:
         return None
@@ -211,8 +210,8 @@ def _components_beside(snapshot: MemorySnapshot, budget: Budget, failure: Failur
     name = max(excess, key=lambda each: excess[each], default=None)
     if name is not None and excess[name] > max(GIB // 2, 0.05 * budget.peak.device_bytes):
         yield (
-            f"{name.capitalize()} hold {format_gib(snapshot.components[name])} GiB, {format_gib(excess[name])} GiB more "
-            f"than predicted {f'for the {phase.name}' if phase else 'at the peak'}."
+            f"{name.capitalize()} hold {format_gib(snapshot.components[name])} GiB, {format_gib(excess[name])} GiB "
+            f"more than predicted {'for that phase' if phase else 'at the peak'}."
         )
 
 

@@ -12,7 +12,7 @@ from ..records import StackFrame
 from ..step_place import own_frame, phase_of
 
 StackComponent = ComponentName | Literal["gradients or temporary", "unknown"]
-"""``gradients or temporary``: allocated by autograd itself; ``unknown``: the stack says nothing, or was not recorded."""
+"""``gradients or temporary``: allocated by autograd itself; ``unknown``: no stack was recorded, or it does not tell."""
 
 MAX_FRAMES = 200
 """Frames of a stack that are looked at."""

@@ -54,6 +54,7 @@ class _Reader:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._seen: set[object] = set()
         self._reported_rank: int | None = None
+        self._steps: int | None = None
 
     def take(self, line: LogLine) -> None:
         stream = self._stream(line.stream)
@@ -115,7 +116,7 @@ class _Reader:
         ):  # torchrun's summary names it before the exit code
             self._reported_rank = int(rank[1])
         if "/" in text and (progress := _PROGRESS.search(text)):
-            stream.steps = int(progress[1])
+            stream.steps = self._steps = int(progress[1])
         if len(text) <= _MAX_LAUNCH and (launch := _LAUNCH.search(text)):
             self.launch_line = launch[1].strip()
         found = find_other_failure(text)
@@ -158,7 +159,7 @@ class _Reader:
                 phase=phase_of(frames) if frames else None,
                 place=own_frame(frames[::-1]),
                 tried_host_bytes=tried_host_bytes,
-                steps=stream.steps,
+                steps=self._steps if stream.steps is None else stream.steps,
             )
         )
 
