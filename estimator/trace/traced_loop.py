@@ -17,7 +17,7 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
     """
     resolved = resolve_job(job)
     framework, training = resolved.framework, job.training
-    compiles = training.compile and not framework.trainer
+    compiles = training.compile
     liger = resolved.fused_kernels & (LIGER_PATCHES.get(family, frozenset()) | {"cross-entropy"})
     own = framework.rms_norm == "fused"
     fused = set(_COMPILED) if compiles else set(liger) | ({"norm"} if own else set())
@@ -28,6 +28,7 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
         "repeats_keys": framework.repeats_keys
         or ("torchtitan" in framework.libraries and resolved.versions.repeats_keys),
         "compiles": compiles,
+        "masks_attention": compiles and framework.trainer and job.model.attention == "sdpa",
         "own_loss": not framework.trainer,
         "chunks_at_once": framework.chunked_loss == "at-once",
         "compiles_loss": resolved.compiles_loss,

@@ -77,6 +77,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     The min-cut partitioner (torch/_functorch/partitioners.py) keeps inputs and outputs of matrix products and of
     attention, and recomputes what lies between them: norms save their input, the MLP both factors and the product.
     """
+    masks_compiled: bool = False
+    """A mask of all pairs of positions, which all blocks share: transformers makes one while it is traced."""
     repeats_keys: bool = False
     """Keys and values are copied to all query heads."""
     drops_adapter_input: bool = False
@@ -165,6 +167,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
     parallel, lora = job.parallel, job.lora
     eager = uses_eager_attention(job.model.attention, arch)
     compiled = job.training.compile and not job.framework.transformer_engine
+    masks = compiled and job.framework.trainer and job.model.attention == "sdpa"
     return LayerContext(
         arch=arch,
         framework=job.framework,
@@ -186,7 +189,8 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         compiled=compiled,
         repeats_keys=job.framework.repeats_keys
         or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
-        or (compiled and job.framework.trainer),  # a traced mask keeps sdpa from sharing keys itself
+        or masks,  # a mask keeps sdpa from sharing keys itself
+        masks_compiled=masks,
         lora_rank=lora.rank if lora else None,
         drops_adapter_input=job.adapters.dropout > 0 and job.trains,
         quantization=job.quantization,

@@ -231,6 +231,8 @@ def _outside_blocks_per_token(context: LayerContext, stage: Stage, *, flows: tup
     size = 0.0
     if stage.first:
         size += 8  # token ids
+        if context.masks_compiled:
+            size += widths.compute * context.length
         if arch.norm == "layer" and not arch.causal and enters:
             size += norm
         if arch.hidden_dropout and enters:

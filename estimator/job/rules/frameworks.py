@@ -185,6 +185,7 @@ _ROWS = (
         embeddings_without_gradient=True,
         tensor_parallel_plan=True,
         chunked_loss="without-logits",
+        compiles_loss=True,
         loss_in_forward=True,
         accumulates_unsharded=True,
         units_around_blocks=True,

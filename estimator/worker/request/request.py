@@ -132,6 +132,8 @@ class Loop:
     """Attention copies keys and values to all query heads."""
     compiles: bool = False
     """What torch.compile makes of the blocks is among these settings."""
+    masks_attention: bool = False
+    """sdpa is given a mask of all pairs of positions."""
     own_loss: bool = False
     """The loop takes the loss itself, from what the model returns."""
     chunks_at_once: bool = False
