@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .findings import size_text as size_text
     from .log_reader import read_log as read_log
     from .predicted_place import PredictedPlace as PredictedPlace
-    from .records import CrashLog as CrashLog, Failure as Failure, OutOfMemory as OutOfMemory
+    from .records import CrashLog as CrashLog, Failure as Failure
     from .snapshot import MemorySnapshot as MemorySnapshot, is_snapshot as is_snapshot, read_snapshot as read_snapshot
 else:
     __getattr__, __all__ = lazy_exports(
@@ -27,7 +27,7 @@ else:
             "findings": "size_text",
             "predicted_place": "PredictedPlace",
             "log_reader": "read_log",
-            "records": "CrashLog Failure OutOfMemory",
+            "records": "CrashLog Failure",
             "snapshot": "is_snapshot MemorySnapshot read_snapshot",
         },
     )

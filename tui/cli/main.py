@@ -94,20 +94,21 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
         require_none_typed(options)
-        return int(_command_module(options.command).run(options, launch))
+        return int(command_module(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
     gc.disable()  # starting up makes 100,000 objects and no garbage; the dashboard enables it after its first frame
     try:
-        return int(_command_module("once" if options.once else "dashboard").run(options))
+        return int(command_module("once" if options.once else "dashboard").run(options))
     finally:
         gc.freeze()  # at exit the interpreter need not search these objects for garbage either
         gc.enable()
 
 
-def _command_module(name: str) -> Any:
+def command_module(name: str) -> Any:
+    """Return the module of a command."""
     return importlib.import_module(f".commands.{_ROOMS.get(name, '')}{name}", __package__)
 
 

@@ -7,8 +7,8 @@ from memory_snapshots import AUTOGRAD, LOAD, LOSS, MIB, Recorder
 
 from vramtop.estimator import Budget, Job, ModelSpec, Training, estimate
 from vramtop.estimator.budget import Components, PhaseMark, PhaseName, Timeline
-from vramtop.estimator.crash import Failure, OutOfMemory, explain_failure, failure_of_snapshot
-from vramtop.estimator.crash.records import OtherProcess
+from vramtop.estimator.crash import Failure, explain_failure, failure_of_snapshot
+from vramtop.estimator.crash.records import OtherProcess, OutOfMemory
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import _Reader
 

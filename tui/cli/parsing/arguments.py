@@ -131,8 +131,8 @@ def _explain(parser: "Parser") -> None:
     parser.examples = """\
   vramtop explain slurm-4711.out
   vramtop explain slurm-4711.out --job job.toml
-  vramtop explain dump_snapshot.pickle --job llama-3.1-8b --set training.micro_batch=4
-  kubectl logs trainer-0 | vramtop explain - -- torchrun --nproc-per-node 8 train.py --bf16
+  vramtop explain dump_snapshot.pickle --job job.toml --set training.micro_batch=4
+  kubectl logs trainer-0 | vramtop explain - -- torchrun train.py --bf16
 """
     parser.epilog = (
         "Logs: torch's out-of-memory messages of every version, traces of the killer for CPU RAM, ranks of torchrun, "
