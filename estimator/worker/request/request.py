@@ -124,6 +124,10 @@ class Loop:
 
     fused: tuple[str, ...] = ()
     """Parts that fused kernels compute: norm, mlp, rope, cross-entropy."""
+    torch_norm: bool = False
+    """Norms are torch's RMSNorm before it was one kernel: its chain of operations multiplies in fp32."""
+    final_norm_eager: bool = False
+    """What is compiled are the blocks, and not the norm behind them."""
     in_place: bool = True
     """Fused kernels write gradients over other tensors."""
     fuses_query_norms: bool = False
@@ -170,6 +174,8 @@ class OlderVersions:
     """The model returns fp32 logits."""
     expert_names: list[str] | None = None
     """Experts are lists of linear layers of these names; None: they are fused, or there are none."""
+    reduces_in_own_pool: bool = False
+    """FSDP2 allocates the input of a reduce-scatter on the reducing stream, and frees it at once."""
     keeps_quantized_inputs: bool = False
     """The graph keeps the inputs of 4-bit layers."""
     zeroes_gradients: bool = False
