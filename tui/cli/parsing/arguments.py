@@ -131,7 +131,7 @@ def _explain(parser: "Parser") -> None:
     parser.examples = """\
   vramtop explain slurm-4711.out
   vramtop explain slurm-4711.out --job job.toml
-  vramtop explain dump_snapshot.pickle --job job.toml --set training.micro_batch=4
+  vramtop explain dump.pickle --job job.toml --set training.micro_batch=4
   kubectl logs trainer-0 | vramtop explain - -- torchrun train.py --bf16
 """
     parser.epilog = (
