@@ -152,6 +152,17 @@ def _explain(parser: "Parser") -> None:
     add_method_argument(parser)
 
 
+def _snapshot(parser: "Parser") -> None:
+    parser.epilog = (
+        "The process needs the probe: start it with vramtop run, or call vramtop.monitor.report() in it. Stacks are in "
+        "the snapshot only if it records them: vramtop run --snapshot-on-oom, or report(snapshot_on_oom=True)."
+    )
+    text = "The process that holds GPU memory: a rank, not its launcher."
+    parser.add_argument("process", type=process_id, metavar="PID", help=text)
+    text = "Give up after this time (default: 60)."
+    parser.add_argument("--timeout", type=positive_seconds, default=60.0, metavar="SECONDS", help=text)
+
+
 def _run(parser: "Parser") -> None:
     parser.usage = "vramtop run [FLAG ...] -- COMMAND [ARGUMENT ...]"
     parser.examples = """\
@@ -161,6 +172,11 @@ def _run(parser: "Parser") -> None:
 """
     parser.epilog = _RUN_EPILOG
     parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None, keep_global_batch=False)
+    text = (
+        "Record the history of allocations, and write a memory snapshot for vramtop explain into this folder (default: "
+        "the current one) when a process runs out of GPU memory."
+    )
+    parser.add_argument("--snapshot-on-oom", nargs="?", const=".", metavar="FOLDER", help=text)
     text = "Check first whether the job fits on these GPUs; if not, say what would, and do not start it."
     parser.add_argument("--fit", action="store_true", help=text)
     text = "With --fit: start it only if it surely fits, not if that is tight or not known."
@@ -211,6 +227,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "preflight": _preflight,
     "attach": _attach,
     "explain": _explain,
+    "snapshot": _snapshot,
     "run": _run,
     "record": _record,
     "doctor": _doctor,
