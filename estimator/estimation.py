@@ -9,9 +9,9 @@ import msgspec
 
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError
-from .formula import free_for_modules, host_need
+from .formula import JobFamilies, free_for_modules, host_need
 from .formula.beside import HeldModel, with_other_models, with_saving_phase
-from .formula.closed_form import JobFamilies, closed_form
+from .formula.closed_form import closed_form
 from .formula.reserved import with_varying_lengths
 from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS

@@ -6,6 +6,7 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .effective_batch import rank_sizes
 from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
 from .rules import (
@@ -239,28 +240,13 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")
         and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
-        **_sizes(job),
+        **rank_sizes(job),
     )
 
 
 def with_sizes_of(resolved: ResolvedJob, job: Job) -> ResolvedJob:
     """Return a resolved job with the micro-batch and the sequence length of a job that differs in nothing else."""
-    return replace(resolved, job=job, training=job.training, **_sizes(job))
-
-
-def _sizes(job: Job) -> dict[str, int]:
-    """Return all that depends on micro-batch and sequence length."""
-    training = job.training
-    length = -(-training.sequence_length // job.parallel.context)
-    sequences = training.micro_batch * training.sequences_per_example
-    return {
-        "sequences": sequences,
-        "local_length": length,
-        "local_tokens": sequences * length,
-        "generated_sequences": _generated_sequences(job, sequences),
-        "prompt_length": _prompt_length(job, length),
-        "scored_tokens": sequences * min(length, training.loss_length or length),
-    }
+    return replace(resolved, job=job, training=job.training, **rank_sizes(job))
 
 
 def _checkpoints_units(training: Training, framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
@@ -276,19 +262,6 @@ def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strateg
     if parallel.reduce_dtype is None:
         return not (strategy.flat_parameters and "transformers" in framework.libraries)
     return parallel.reduce_dtype == "fp32"
-
-
-def _generated_sequences(job: Job, sequences: int) -> int:
-    rollout = job.rollout
-    if rollout is None or rollout.engine != "transformers" or job.training.mode != "train":
-        return 0
-    return sequences * rollout.micro_batches
-
-
-def _prompt_length(job: Job, length: int) -> int:
-    """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
-    stated = job.rollout.prompt_length if job.rollout else None
-    return min(length, stated or max(1, length - (job.training.loss_length or 0)))
 
 
 def _trainable(job: Job, framework: Framework) -> TrainableRules | None:
