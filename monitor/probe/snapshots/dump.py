@@ -1,7 +1,7 @@
 """Writes a snapshot of torch's CUDA allocator to a file. Runs in the user's process, under its Python and its torch.
 
-``torch.cuda.memory._snapshot`` copies what the allocator knows: it makes no CUDA call and touches no tensor. The file is
-pickled as ``_dump_snapshot`` does, so that torch's own viewer opens it too; bounded in size, readable by the user
+``torch.cuda.memory._snapshot`` copies what the allocator knows: no CUDA call, no touch of a tensor. The file is pickled
+as ``_dump_snapshot`` does, so that torch's own viewer opens it too; bounded in size, readable by the user
 only, complete as soon as it has its name.
 """
 
