@@ -30,7 +30,7 @@ class Communication:
         self.gathers_before_loss = False
         """``begin_backward`` comes before the loss runs backward."""
         self.flat_states = 0
-        """Bytes of each flat optimizer state, whose fp32 weights exist before the first step; 0: states are not flat."""
+        """Bytes of each flat optimizer state; the fp32 weights exist before the first step. 0: states are not flat."""
         self.last_micro_batch = True
         """The step's last micro-batch runs, after which gradients are reduced."""
 

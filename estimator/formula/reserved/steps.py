@@ -203,6 +203,23 @@ class TrainingRun:
                 machine.release(machine.take_all([size] * tensors))
 
 
+def run_prompts(rank: RankMemory, machine: Machine) -> None:
+    """Load the weights, and run the forward pass of inference, which fills the key-value cache."""
+    job, stage = rank.job, rank.stage
+    context = layer_context(job, rank.arch, stage)
+    kinds = _kinds(rank)
+    programs = {
+        kind: record_block(context, block_weights(stage, kind), kind, saved_bytes=0, gradient_width=0, graph=False)
+        for kind in set(kinds)
+    }
+    machine.take_all(p.weight for p in stored_parameters(job, stage) if p.weight >= SMALLEST_BYTES)
+    machine.allocator.malloc(OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
+    for block, kind in enumerate(kinds):
+        machine.run(programs[kind].forward, (1 + block) * SLOTS)
+    if stage.last:
+        machine.run(_tail(rank).forward, (1 + stage.layers) * SLOTS)
+
+
 def _communication(rank: RankMemory) -> type[Communication]:
     """Return the strategy's part in a step."""
     job = rank.job
