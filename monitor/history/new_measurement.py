@@ -43,7 +43,7 @@ def new_measurement(
 
     Args:
         job: the job, as it was estimated.
-        budgets: its budgets, one per method, before any correction.
+        budgets: its budgets, one per method; of corrected ones the uncorrected figures are kept.
         observed: what was seen.
         run: what identifies the run, such as its processes; a digest of it is kept.
         state: what the figures are the peaks of.
