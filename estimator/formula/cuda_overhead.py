@@ -58,13 +58,35 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
     if job.strategy.flat_parameters:
         prefetch = parallel.fsdp_backward_prefetch or "pre"
         rule, ranks = unit_rule(job), shards.weights
-        return flat_buffers(stage, widths, rule=rule, shards=ranks, tied=tied, keeps=keeps, prefetch=prefetch)
+        return flat_buffers(
+            stage,
+            widths,
+            rule=rule,
+            shards=ranks,
+            tied=tied,
+            keeps=keeps,
+            prefetch=prefetch,
+            loss_in_forward=job.framework.loss_in_forward,
+        )
     if parallel.fsdp_units == "model":
         return whole_model_buffers(stage, widths)
     if job.units_around_blocks:
-        return unit_buffers(stage, widths, tied=tied, keeps=keeps, loss_in_forward=job.framework.loss_in_forward)
+        return unit_buffers(
+            stage,
+            widths,
+            tied=tied,
+            keeps=keeps,
+            loss_in_forward=job.framework.loss_in_forward,
+            own_pool=job.versions.reduces_in_own_pool,
+        )
     return root_buffers(
-        stage, widths, tied=tied, keeps=keeps, pools_root=job.strategy.fsdp2, last_stays=job.last_block_stays
+        stage,
+        widths,
+        tied=tied,
+        keeps=keeps,
+        pools_root=job.strategy.fsdp2,
+        last_stays=job.last_block_stays,
+        own_pool=job.strategy.fsdp2 and job.versions.reduces_in_own_pool,
     )
 
 
@@ -114,7 +136,7 @@ def workspace_bytes(
         transformer_engine: TransformerEngine runs the linear layers and has a workspace of its own.
         experts: TransformerEngine runs experts too, on four streams with a workspace each.
     """
-    pairs = _WORKSPACE_PAIRS.findall(setting or "")
+    pairs = _WORKSPACE_PAIRS.findall(setting) if setting else ()
     stated = sum(int(size) * KIB * int(count) for size, count in pairs)
     engines = (5 if experts else 1) if transformer_engine else 0
     return 2 * (stated if pairs else generation.cublas_workspace_bytes) + engines * generation.engine_workspace_bytes
@@ -179,6 +201,9 @@ class ColocatedVllm(Struct, frozen=True, kw_only=True):
         return self.weights + self.cache
 
 
+_NO_VLLM = ColocatedVllm()
+
+
 def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> ColocatedVllm:
     """Return what a vLLM beside training takes: its share of the GPU's total, whatever it needs.
 
@@ -189,7 +214,7 @@ def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> Colocated
     """
     rollout = job.rollout
     if rollout is None or rollout.engine != "vllm":
-        return ColocatedVllm()
+        return _NO_VLLM
     total = gpu.total_bytes if gpu is not None else _UNKNOWN_GPU_BYTES
     share = int(rollout.gpu_memory_utilization * total)
     weights = min(share, stage.elements() * job.widths.compute // rollout.tensor)
