@@ -26,6 +26,10 @@ _ALLOCATOR_NOISE = (8 * MIB, 0.002)
 _DEVICE_NOISE = (16 * MIB, 0.004)
 _READINGS_NOISE = (32 * MIB, 0.01)
 """Readings of NVML miss a peak between two of them; the allocator keeps what it once had, unless it is told not to."""
+_SAME_STEP: dict[Method, Method] = {"exact": "formula", "formula": "exact"}
+"""Methods that compute a step alike, and count parameters in different ways."""
+_OUTSIDE = frozenset[Mechanism](("context", "nccl"))
+"""Mechanisms whose figures do not depend on the method."""
 _NCCL_SHARE = 3.0
 """How much more doubtful a byte of NCCL is than one of CUDA's context (``ranges.calibration``)."""
 
@@ -117,8 +121,8 @@ def collect_evidence(
 ) -> tuple[Evidence, ...]:
     """Return the evidence of measured runs, one item per job.
 
-    Left out are runs that say nothing of a job's peak (they leaked, failed or ended early), and predictions that
-    another version of vramtop made of another job.
+    Left out are runs that say nothing of a job's peak (they leaked, failed or ended early), and what another method or
+    another version of vramtop predicted of another job. Of the very job that is estimated its own prediction counts.
 
     Args:
         measurements: the runs.
@@ -128,20 +132,21 @@ def collect_evidence(
     """
     groups: dict[object, list[Measurement]] = {}
     for each in measurements:
-        if each.is_complete and not each.job.is_served and each.by(method) is not None:
+        if each.is_complete and not each.job.is_served and each.predicted:
             groups.setdefault(_same_job(each), []).append(each)
     found = []
     for runs in groups.values():
         runs.sort(key=lambda run: -run.time)
-        first = runs[0].by(method)
-        if first is None:
-            continue
+        own_method = runs[0].by(method) or (runs[0].by(_SAME_STEP[method]) if method in _SAME_STEP else None)
+        first = own_method or runs[0].predicted[0]
         its = Subject.of_measurement(runs[0], first.phase)
-        same = all(share == 1 for share in kinship(replace_place(its, subject), subject).values())
-        theirs = predicted if same else first
+        same = all(share == 1 for share in kinship(_in_place_of(its, subject), subject).values())
         if not same and first.version != predicted.version:
             continue
-        errors = tuple(_errors(runs, theirs))
+        theirs = predicted if same else first
+        errors = tuple(
+            error for error in _errors(runs, theirs) if same or own_method or _OUTSIDE.issuperset(error.mechanisms)
+        )
         if errors:
             found.append(
                 Evidence(
@@ -151,9 +156,9 @@ def collect_evidence(
     return tuple(found)
 
 
-def replace_place(one: Subject, other: Subject) -> Subject:
-    """Return a subject as if it ran where another one does, on the same driver."""
-    return replace(one, machine=other.machine, driver=other.driver)
+def _in_place_of(one: Subject, other: Subject) -> Subject:
+    """Return a subject as if it ran where another one does, on the same driver, with the same phase as its peak."""
+    return replace(one, machine=other.machine, driver=other.driver, peak=other.peak)
 
 
 def _same_job(run: Measurement) -> object:

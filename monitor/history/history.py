@@ -12,7 +12,7 @@ from .database import MAX_BYTES, PAGE_BYTES, Database, repaired
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from vramtop.estimator.learning import Measurement
@@ -95,16 +95,20 @@ class History:
 
         return repaired(self._database, write)
 
-    def near(self, *, card: str | None, machine: str) -> tuple[Measurement, ...]:
+    def near(self, *, cards: Collection[str], machine: str) -> tuple[Measurement, ...]:
         """Return the newest measurements of the same machine or the same card, the newest first.
+
+        Args:
+            cards: the names under which NVML knows the card.
+            machine: digest of the machine; empty: another one.
 
         Raises:
             CannotTellError: the file cannot be read.
         """
         return _read_all(
             self._database,
-            "(card = ? OR (machine = ? AND machine != '')) ORDER BY time DESC LIMIT ?",
-            (card, machine, _NEAR_RUNS),
+            f"(card IN ({', '.join('?' * len(cards))}) OR (machine = ? AND machine != '')) ORDER BY time DESC LIMIT ?",
+            (*cards, machine, _NEAR_RUNS),
         )
 
     def list(self, choice: Choice | None = None) -> tuple[Measurement, ...]:
