@@ -11,13 +11,19 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .corrections import Corrections as Corrections
     from .history import Choice as Choice, History as History
-    from .recorder import RunRecorder as RunRecorder, is_own as is_own, run_identity as run_identity
+    from .recorder import RunRecorder as RunRecorder
+    from .run_measurement import (
+        is_own as is_own,
+        measurement_of_run as measurement_of_run,
+        run_identity as run_identity,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "corrections": "Corrections",
             "history": "Choice History",
-            "recorder": "is_own run_identity RunRecorder",
+            "recorder": "RunRecorder",
+            "run_measurement": "is_own measurement_of_run run_identity",
         },
     )

@@ -24,10 +24,12 @@ MAX_RUN_BYTES = 2**16
 """A measurement has about 4 KiB; one with a huge config is kept without its job's config."""
 _FULL_SHARE = 0.9
 _NEAR_RUNS = 400
+_BARE = "replace(replace(lower({}), ' ', ''), '-', '')"
+"""A model's name as people type it: ``llama-3.1-8b`` is Llama 3.1 8B."""
 _WHERE = {
     "run": "instr(run, ?) = 1",
     "card": "instr(lower(card), lower(?)) > 0",
-    "model": "instr(lower(model), lower(?)) > 0",
+    "model": f"instr({_BARE.format('model')}, {_BARE.format('?')}) > 0",
     "shape": "shape = ?",
     "state": "state = ?",
     "since": "time >= ?",

@@ -3,47 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import CannotTellError, ProcessLimitError, start_thread
 
-from ..host import read_stat
 from .history import History
+from .run_measurement import is_own, measurement_of_run, run_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.learning import Observed, RunState
+    from vramtop.estimator.learning import RunState
 
     from ..board import Board, ProcessRow, RunRow
     from ..snapshot import ProcessKey
+    from .run_measurement import RunFacts
 
 MIN_SECONDS = 60.0
 """Between two measurements of one run, unless it ends."""
 _MIN_RISE = 1.005
 """Rise of the peak that is worth another write."""
 THREAD = "keep measured run"
-
-
-class RunFacts(Protocol):
-    """What was read of a run's process, as far as a measurement needs it."""
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """Versions of the installed frameworks, by name."""
-
-    @property
-    def estimate_environ(self) -> Mapping[str, str]:
-        """The Hugging Face cache and the allocator's settings."""
-
-    @property
-    def command(self) -> str:
-        """Command line without secrets."""
 
 
 @dataclass(slots=True)
@@ -116,26 +100,17 @@ class RunRecorder:
         driver = board.snapshot.source.driver_version
 
         def keep() -> None:
-            from vramtop.estimator.trace import allocator_settings
-
-            from .new_measurement import new_measurement
-
-            environ = None if facts is None else facts.estimate_environ
-            _, allocator = (allocator_settings(environ) if environ else None) or (None, None)
-            measurement = new_measurement(
+            measurement = measurement_of_run(
                 run.job,
-                [budget],
-                _observed(row),
+                budget,
+                row.gpu,
+                row.process,
+                usage=row.comparison.peak_usage if row.comparison else None,
                 run=followed.identity,
                 state=state,
                 time=now,
-                card=row.gpu.name,
-                card_bytes=row.gpu.total_bytes,
                 driver=driver,
-                versions=dict(facts.versions) if facts else None,
-                command=facts.command if facts else row.process.command,
-                allocator=allocator,
-                environ=environ,
+                facts=facts,
             )
             with self._writing:
                 try:
@@ -149,27 +124,6 @@ class RunRecorder:
 
         with contextlib.suppress(ProcessLimitError):  # the next board tries again
             start_thread(threading.Thread(target=keep, name=THREAD))  # not a daemon: the program waits for it at exit
-
-
-def run_identity(pid: int) -> str | None:
-    """Return what identifies a process on this machine for all time; None: it has ended, or may not be read."""
-    stat = read_stat(pid)
-    if stat is None:
-        return None
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel
-            boot = file.read().strip()
-    except OSError:
-        boot = ""
-    return f"{boot} {pid} {stat.start_ticks}"
-
-
-def is_own(pid: int) -> bool:
-    """Return True if a process belongs to the user who runs vramtop."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116 - a path that is read once
-    except OSError:
-        return False
 
 
 def _follow(run: RunRow) -> _Followed:
@@ -193,17 +147,3 @@ def _state(run: RunRow, row: ProcessRow, followed: _Followed) -> RunState | None
 def _peak_bytes(row: ProcessRow) -> int:
     usage = row.comparison.peak_usage if row.comparison else None
     return usage.size_bytes if usage else 0
-
-
-def _observed(row: ProcessRow) -> Observed:
-    from vramtop.estimator.learning import Observed
-
-    counters, usage = row.process.counters, row.comparison.peak_usage if row.comparison else None
-    allocated, reserved = (counters.allocated_peak_bytes, counters.reserved_peak_bytes) if counters else (None, None)
-    return Observed(
-        allocated_bytes=allocated or None,
-        reserved_bytes=reserved or None,
-        device_bytes=usage.size_bytes if usage else None,
-        allocator_source="probe" if allocated or reserved else None,
-        device_source=None if usage is None else "readings" if usage.source == "seen" else usage.source,
-    )

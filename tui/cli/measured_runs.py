@@ -2,11 +2,16 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError
 from vramtop.estimator.job import Gpu, Job
-from vramtop.monitor.history import Corrections
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.board.divergence import Comparison
+from vramtop.monitor.history import Corrections, History, is_own, measurement_of_run, run_identity
+from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 from ..draw import printable
 
@@ -27,3 +32,40 @@ def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: 
     found = Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))
     card = gpu.name if gpu is not None else job.target.gpu
     return lambda budget: found.corrected(budget, card=card, here=here)
+
+
+def keep_reading(
+    attachment: Attachment,
+    budget: Budget,
+    comparison: Comparison,
+    gpu: GpuReading,
+    process: GpuProcess,
+    *,
+    driver: str | None,
+) -> None:
+    """Keep one reading of a run of this user, if it is known to be steady: it tells its steps through the probe.
+
+    A history that cannot be written is a sentence on standard error.
+    """
+    first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
+    identity = run_identity(first)
+    if comparison.phase != "steady" or identity is None or not all(is_own(rank.pid) for rank in attachment.ranks):
+        return
+    try:
+        measurement = measurement_of_run(
+            budget.job,
+            budget,
+            gpu,
+            process,
+            usage=comparison.peak_usage,
+            run=identity,
+            state="steady",
+            time=time.time(),
+            driver=driver,
+            facts=attachment,
+        )
+        warning = History().add(measurement)
+    except CannotTellError as error:
+        warning = error.message
+    if warning:
+        print(f"vramtop: {printable(warning)}", file=sys.stderr)
