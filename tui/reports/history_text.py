@@ -7,8 +7,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import match_nvml_name
 from vramtop.estimator.learning import Measurement
 
-from ..draw import TextOutput, format_table
-from ..draw.text_output import truncate
+from ..draw import TextOutput, format_table, truncate
 
 _STATES = {"out_of_memory": "no memory"}
 _SOURCES = {"readings": "NVML", "accounting": "driver", "probe": "probe", "measure": "measure", None: "-"}
