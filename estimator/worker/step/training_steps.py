@@ -20,6 +20,7 @@ from ..model.quantized.peft_layers import autocast_seen_by_peft
 from ..parallel import data_parallel, fsdp_tracking
 from ..parallel.deepspeed.engine import ZeroModel, zero_model
 from ..parallel.fsdp1 import labels as fsdp1_labels
+from ..parallel.fsdp1.host_copies import host_copies
 from ..parallel.fsdp1.streams import ordered_streams
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
@@ -176,6 +177,8 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
         if request.parallel.flat_sharded:
             stack.enter_context(ordered_streams(tracker))
             stack.enter_context(fsdp1_labels.communication_labelled(tracker))
+            if request.parallel.cpu_offload == "all":
+                stack.enter_context(host_copies(tracker))
         yield
 
 
