@@ -6,8 +6,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from ..budget import Budget
-from ..common import CannotTellError, VramtopError
-from ..common.rough_estimates import rough_estimates
+from ..common import CannotTellError, VramtopError, with_reserved_memory
 from ..job import Job, with_changes
 from .change import HOST_LOADING, Change
 from .change_table import candidate_changes
@@ -83,7 +82,7 @@ def suggest(
     singles = list(_smallest_per_kind(search.estimates((change,) for change in changes)))
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
-    with rough_estimates():
+    with with_reserved_memory("guessed"):
         combining = _Search(job, current, calibrated(job, current, estimate), judge)
         combined = _search_combinations(combining, changes, singles, most)
     ranked = _ranked(_without_redundant(_without_repetitions([*singles, *combined])))

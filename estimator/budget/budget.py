@@ -227,6 +227,10 @@ class Budget:
     saved_state_bytes: int | None = field(default=None, compare=False)
     """Optimizer states of all ranks together, as a checkpoint holds them; None: not counted."""
 
+    is_least: bool = field(default=False, compare=False)
+    """The peak's reserved and device bytes, and the upper ends of their ranges, are the least that they can be, and
+    ``phases`` may be incomplete: for searches only, which show no such budget."""
+
     serving: "ServingNeed | None" = None
     """Memory that vLLM needs, and what remains for its cache; None: vLLM does not run the job."""
 

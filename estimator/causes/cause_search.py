@@ -11,8 +11,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from ..budget import Budget
-from ..common import MIB, VramtopError
-from ..common.rough_estimates import rough_estimates
+from ..common import MIB, VramtopError, with_reserved_memory
 from ..job import Job, with_changes
 from .cause import COMMON, Cause
 from .extra_memory import Estimate
@@ -129,7 +128,7 @@ class CauseSearch:
             plausibility = a.plausibility * b.plausibility
             guesses.append((plausibility / (1 + (difference / (3 * self._spread())) ** 2), (a, b)))
         guesses.sort(key=lambda guess: -guess[0])
-        with rough_estimates():
+        with with_reserved_memory("guessed"):
             rough = replace(self, quick=self.estimate(self.job))
             return rough.weigh([pair for _, pair in guesses[:_MAX_PAIRS]])
 

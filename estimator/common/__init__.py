@@ -33,7 +33,11 @@ if TYPE_CHECKING:
         require_threads as require_threads,
         start_thread as start_thread,
     )
-    from .rough_estimates import are_estimates_rough as are_estimates_rough
+    from .reserved_memory import (
+        ReservedMemory as ReservedMemory,
+        how_reserved_memory_is_found as how_reserved_memory_is_found,
+        with_reserved_memory as with_reserved_memory,
+    )
     from .secrets import (
         displayed as displayed,
         displayed_arguments as displayed_arguments,
@@ -64,7 +68,7 @@ else:
         __name__,
         {
             "cancellation": "CancelToken current_token",
-            "rough_estimates": "are_estimates_rough",
+            "reserved_memory": "how_reserved_memory_is_found ReservedMemory with_reserved_memory",
             "errors": "CancelledError CannotTellError InputError VramtopError",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"

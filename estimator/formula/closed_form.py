@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
-from ..common import are_estimates_rough, format_gib
+from ..common import ReservedMemory, format_gib, how_reserved_memory_is_found
 from ..job import Gpu, Job, ResolvedJob
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, slack_assumptions, trained_assumptions, trained_warnings, warnings
 from .fsdp1 import unit_rule
 from .host_memory import host_need_of_plan
-from .peak_moments import highest_phase, phase_peaks
+from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .peak_range import peak_with_range
 from .placement import placement_assumptions, placement_warnings, plan_warnings, with_split_doubt
 from .plan import Plan, make_plan
@@ -34,7 +34,7 @@ def closed_form(
     words: bool = True,
     optimizer: Optimizer | None = None,
     doubts: bool = True,
-    replayed: bool = True,
+    reserved: ReservedMemory | None = None,
     conf: str | None = None,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
@@ -48,21 +48,27 @@ def closed_form(
         words: with assumptions and warnings, which a search does not need.
         doubts: with a range that allows for what is not known about which parameters train.
         optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
-        replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
+        reserved: how the reserved memory is found; None: as ``with_reserved_memory`` says, by default from a replay.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
     plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
-    replayed = replayed and not are_estimates_rough()
+    reserved = reserved or how_reserved_memory_is_found()
     if plan.job.is_served:
         return serving_budget(plan, method=method)
     ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
-    phases = [phase_peaks(rank) for rank in ranks]
+    only_highest = reserved == "least" and not job.other_models  # which may make another phase the highest
+    phases = [(highest_phase_of(rank),) if only_highest else phase_peaks(rank) for rank in ranks]
     peaks = [
         peak_with_range(
-            rank, highest_phase(each), inventory, phases=each if replayed else (), replayed=replayed, conf=conf
+            rank,
+            highest_phase(each),
+            inventory,
+            phases=each if reserved == "replayed" else (),
+            reserved=reserved,
+            conf=conf,
         )
         for rank, each in zip(ranks, phases, strict=True)
     ]
@@ -89,6 +95,7 @@ def closed_form(
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
+        is_least=reserved == "least" and plan.job.trains,
     )
 
 
@@ -131,7 +138,7 @@ def _peak_of(job: Job, plan: Plan) -> Peak:
         optimizer=plan.job.optimizer,
         words=False,
         doubts=False,
-        replayed=False,
+        reserved="guessed",
     ).peak
 
 

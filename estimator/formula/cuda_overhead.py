@@ -114,7 +114,7 @@ def workspace_bytes(
         transformer_engine: TransformerEngine runs the linear layers and has a workspace of its own.
         experts: TransformerEngine runs experts too, on four streams with a workspace each.
     """
-    pairs = _WORKSPACE_PAIRS.findall(setting or "")
+    pairs = _WORKSPACE_PAIRS.findall(setting) if setting else ()
     stated = sum(int(size) * KIB * int(count) for size, count in pairs)
     engines = (5 if experts else 1) if transformer_engine else 0
     return 2 * (stated if pairs else generation.cublas_workspace_bytes) + engines * generation.engine_workspace_bytes
@@ -179,6 +179,9 @@ class ColocatedVllm(Struct, frozen=True, kw_only=True):
         return self.weights + self.cache
 
 
+_NO_VLLM = ColocatedVllm()
+
+
 def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> ColocatedVllm:
     """Return what a vLLM beside training takes: its share of the GPU's total, whatever it needs.
 
@@ -189,7 +192,7 @@ def colocated_vllm(job: ResolvedJob, stage: Stage, gpu: Gpu | None) -> Colocated
     """
     rollout = job.rollout
     if rollout is None or rollout.engine != "vllm":
-        return ColocatedVllm()
+        return _NO_VLLM
     total = gpu.total_bytes if gpu is not None else _UNKNOWN_GPU_BYTES
     share = int(rollout.gpu_memory_utilization * total)
     weights = min(share, stage.elements() * job.widths.compute // rollout.tensor)

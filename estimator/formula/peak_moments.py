@@ -5,7 +5,6 @@ pass, and the optimizer step - in the second step, when optimizer states exist.
 """
 
 from collections.abc import Iterator
-from operator import itemgetter
 
 from ..budget import Components, Phase, PhaseName
 from .rank_memory import RankMemory
@@ -14,24 +13,18 @@ from .saving import gathered_bytes
 
 def phase_peaks(rank: RankMemory) -> tuple[Phase, ...]:
     """Return loading, and the moment with the highest memory of each phase of a step."""
-    loading = Components(weights=rank.states.weights, context=rank.bare_context)
-    moments: dict[PhaseName, Iterator[_Moment]] = {"forward": _inference(rank)}
-    if rank.job.trains:
-        generation: dict[PhaseName, Iterator[_Moment]] = {"generation": _generation(rank)} if rank.job.rollout else {}
-        saving: dict[PhaseName, Iterator[_Moment]] = {"saving": _saving(rank)} if rank.job.job.saving else {}
-        moments = {
-            **generation,
-            "forward": _forward(rank),
-            "backward": _backward(rank),
-            "optimizer step": _step(rank),
-            **saving,
-        }
-    found = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
-    for name, candidates in moments.items():
-        highest = max(candidates, key=itemgetter(0))
-        components = rank.with_vllm(_components(rank, highest), name)
-        found.append(Phase(name=name, components=components, outside_bytes=rank.outside))
-    return tuple(found)
+    return (_loading(rank), *(_phase(rank, name, moment) for name, moment in _highest_moments(rank)))
+
+
+def highest_phase_of(rank: RankMemory) -> Phase:
+    """Return the phase with the most bytes of a rank: ``highest_phase(phase_peaks(rank))``, without the others."""
+    always = rank.states.weights + rank.states.optimizer + rank.workspace + rank.nccl + rank.context
+    most, found = rank.states.weights + rank.bare_context, None
+    for name, moment in _highest_moments(rank):
+        total = always + sum(moment) + (rank.vllm.total_bytes if rank.vllm_is_awake(name) else 0)
+        if total > most:
+            most, found = total, (name, moment)
+    return _loading(rank) if found is None else _phase(rank, *found)
 
 
 def highest_phase(phases: tuple[Phase, ...]) -> Phase:
@@ -41,22 +34,36 @@ def highest_phase(phases: tuple[Phase, ...]) -> Phase:
 
 _SAMPLING_BYTES = 16
 """Per logit of the token that is sampled: fp32 logits, filtered ones, probabilities."""
-_Moment = tuple[int, int, int, int, int, int]
-"""The sum of what follows, then gradients, activations, logits, temporary and communication: cheap to compare."""
+_Moment = tuple[int, int, int, int, int]
+"""Gradients, activations, logits, temporary and communication: bytes beside those that exist all through a step."""
 
 
-def _moment(
-    *, gradients: int = 0, activations: int = 0, logits: int = 0, temporary: int = 0, communication: int = 0
-) -> _Moment:
-    """Return a moment, without the bytes that exist at every moment of a step."""
-    total = gradients + activations + logits + temporary + communication
-    return total, gradients, activations, logits, temporary, communication
+def _highest_moments(rank: RankMemory) -> list[tuple[PhaseName, _Moment]]:
+    """Return the highest moment of each phase of a step."""
+    job = rank.job
+    if not job.trains:
+        return [("forward", _inference(rank))]
+    found: list[tuple[PhaseName, _Moment]] = [
+        ("forward", max(_forward(rank), key=sum)),
+        ("backward", max(_backward(rank), key=sum)),
+        ("optimizer step", _step(rank)),
+    ]
+    if job.rollout:
+        found.insert(0, ("generation", max(_generation(rank), key=sum)))
+    if job.job.saving:
+        found.append(("saving", _saving(rank)))
+    return found
 
 
-def _components(rank: RankMemory, moment: _Moment) -> Components:
+def _loading(rank: RankMemory) -> Phase:
+    components = Components(weights=rank.states.weights, context=rank.bare_context)
+    return Phase(name="loading", components=components, outside_bytes=rank.bare_context)
+
+
+def _phase(rank: RankMemory, name: PhaseName, moment: _Moment) -> Phase:
     """Return a moment with the bytes that exist at every moment of a step."""
-    _, gradients, activations, logits, temporary, communication = moment
-    return Components(
+    gradients, activations, logits, temporary, communication = moment
+    components = Components(
         weights=rank.states.weights,
         gradients=gradients,
         optimizer=rank.states.optimizer,
@@ -66,6 +73,7 @@ def _components(rank: RankMemory, moment: _Moment) -> Components:
         communication=rank.nccl + communication,
         context=rank.context,
     )
+    return Phase(name=name, components=rank.with_vllm(components, name), outside_bytes=rank.outside)
 
 
 def _generation(rank: RankMemory) -> Iterator[_Moment]:
@@ -78,27 +86,29 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
     gathered = rank.gathered_weights or max(rank.buffers.forward, rank.buffers.head_forward)
     prompts = job.generated_sequences * job.prompt_length
     casts = rank.casts + rank.head_casts
-    yield _moment(
-        gradients=kept,
-        activations=rank.generation_cache * job.prompt_length // max(1, job.local_length),
-        temporary=rank.saved.forward_temporary_bytes * prompts // max(1, job.local_tokens) + casts,
-        communication=gathered,
+    yield (
+        kept,
+        rank.generation_cache * job.prompt_length // max(1, job.local_length),
+        0,
+        rank.saved.forward_temporary_bytes * prompts // max(1, job.local_tokens) + casts,
+        gathered,
     )
-    yield _moment(
-        gradients=kept,
-        activations=rank.generation_cache,
-        logits=_SAMPLING_BYTES * job.generated_sequences * rank.vocabulary,
-        temporary=rank.generation_cache // layers + casts,
-        communication=gathered,
+    yield (
+        kept,
+        rank.generation_cache,
+        _SAMPLING_BYTES * job.generated_sequences * rank.vocabulary,
+        rank.generation_cache // layers + casts,
+        gathered,
     )
 
 
-def _inference(rank: RankMemory) -> Iterator[_Moment]:
-    yield _moment(
-        activations=rank.kv_cache + rank.saved.layer_bytes // 2,
-        logits=max(rank.loss.forward_bytes, rank.returned_logits),
-        temporary=rank.stage.passing_bytes,
-        communication=max(rank.buffers.forward, rank.buffers.head_forward),
+def _inference(rank: RankMemory) -> _Moment:
+    return (
+        0,
+        rank.kv_cache + rank.saved.layer_bytes // 2,
+        max(rank.loss.forward_bytes, rank.returned_logits),
+        rank.stage.passing_bytes,
+        max(rank.buffers.forward, rank.buffers.head_forward),
     )
 
 
@@ -109,33 +119,34 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
     activations = rank.stage.in_flight * graph + saved.previous_graph_bytes
     kept = rank.forward_casts
     if saved.no_graph_bytes:  # blocks before the first one that trains
-        yield _moment(
-            gradients=rank.accumulated_gradients,
-            logits=rank.loss.retained_before_bytes,
-            temporary=saved.no_graph_bytes + rank.casts // max(1, rank.stage.layers),
-            communication=buffers.forward,
+        yield (
+            rank.accumulated_gradients,
+            0,
+            rank.loss.retained_before_bytes,
+            saved.no_graph_bytes + rank.casts // max(1, rank.stage.layers),
+            buffers.forward,
         )
-    yield _moment(
-        gradients=rank.accumulated_gradients,
-        activations=activations,
-        logits=rank.loss.retained_before_bytes,
-        temporary=rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
-        communication=buffers.forward,
+    yield (
+        rank.accumulated_gradients,
+        activations,
+        rank.loss.retained_before_bytes,
+        rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
+        buffers.forward,
     )
-    yield _moment(
-        gradients=rank.accumulated_gradients,
-        activations=activations,
-        logits=max(rank.loss.forward_bytes, rank.returned_logits),
-        temporary=rank.batch_mask + kept + rank.head_casts,
-        communication=buffers.head_forward,
+    yield (
+        rank.accumulated_gradients,
+        activations,
+        max(rank.loss.forward_bytes, rank.returned_logits),
+        rank.batch_mask + kept + rank.head_casts,
+        buffers.head_forward,
     )
     if rank.loss.upcast_bytes:  # the root's forward pass is over, and so is autocast
-        yield _moment(
-            gradients=rank.accumulated_gradients,
-            activations=activations,
-            logits=rank.loss.upcast_bytes,
-            temporary=rank.head_casts + (0 if recomputes else kept),
-            communication=buffers.loss_backward,
+        yield (
+            rank.accumulated_gradients,
+            activations,
+            rank.loss.upcast_bytes,
+            rank.head_casts + (0 if recomputes else kept),
+            buffers.loss_backward,
         )
 
 
@@ -152,12 +163,12 @@ def _backward(rank: RankMemory) -> Iterator[_Moment]:
         ends.add(min(max(1, buffers.pending_blocks), layers - 1))
     for done in sorted(ends):
         yield from _block_backward(rank, done, casts, others)
-    yield _moment(  # the embedding; where it is the head too, it has two gradients, which are added
-        gradients=max(rank.accumulated_gradients, rank.states.gradients),
-        activations=others + (saved.boundary_bytes if layers else 0) + (rank.saved_bytes(layers) if layers else 0),
-        logits=rank.loss.retained_bytes,
-        temporary=rank.second_gradient,
-        communication=buffers.embedding,
+    yield (  # the embedding; where it is the head too, it has two gradients, which are added
+        max(rank.accumulated_gradients, rank.states.gradients),
+        others + (saved.boundary_bytes if layers else 0) + (rank.saved_bytes(layers) if layers else 0),
+        rank.loss.retained_bytes,
+        rank.second_gradient,
+        buffers.embedding,
     )
 
 
@@ -171,42 +182,42 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
     """
     saved, buffers, accumulated = rank.saved, rank.buffers, rank.accumulated_gradients
     activations = others + saved.all_layers_bytes + saved.outside_blocks_bytes
-    yield _moment(
-        gradients=accumulated,
-        activations=activations,
-        logits=rank.loss.backward_bytes,
-        temporary=casts,
-        communication=buffers.loss_backward,
+    yield (
+        accumulated,
+        activations,
+        rank.loss.backward_bytes,
+        casts,
+        buffers.loss_backward,
     )
     gradients = max(accumulated, rank.gradients_after(0))
-    yield _moment(  # the head; under autocast its gradient has the compute dtype first
-        gradients=accumulated if rank.job.widths.autocast else gradients,
-        activations=activations,
-        logits=rank.loss.gradient_bytes,
-        temporary=casts + (rank.head_casts if rank.stage.trains_head else 0),
-        communication=buffers.head_backward,
+    yield (  # the head; under autocast its gradient has the compute dtype first
+        accumulated if rank.job.widths.autocast else gradients,
+        activations,
+        rank.loss.gradient_bytes,
+        casts + (rank.head_casts if rank.stage.trains_head else 0),
+        buffers.head_backward,
     )
     if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
-        yield _moment(
-            gradients=gradients // 2,  # its own: the next one is not computed yet
-            activations=activations,
-            logits=rank.loss.retained_bytes,
-            temporary=casts + rank.states.step,
-            communication=buffers.after_head,
+        yield (
+            gradients // 2,  # its own: the next one is not computed yet
+            activations,
+            rank.loss.retained_bytes,
+            casts + rank.states.step,
+            buffers.after_head,
         )
     if not rank.blocks_backward and not rank.stage.trains_embeddings:
         return  # nothing before the head needs a gradient
-    yield _moment(  # the last norm
-        gradients=gradients,
-        activations=activations,
-        logits=rank.loss.retained_bytes,
-        temporary=casts + saved.norm_backward_bytes,
-        communication=buffers.after_head,
+    yield (  # the last norm
+        gradients,
+        activations,
+        rank.loss.retained_bytes,
+        casts + saved.norm_backward_bytes,
+        buffers.after_head,
     )
 
 
-def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Iterator[_Moment]:
-    """Yield three moments of one block: its MLP, its attention, and its end.
+def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> tuple[_Moment, _Moment, _Moment]:
+    """Return three moments of one block: its MLP, its attention, and its end.
 
     Args:
         rank: the rank's figures.
@@ -221,42 +232,50 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> Ite
     temporary = casts * (layers - done) // layers
     pending = min(done, buffers.pending_blocks) * buffers.pending_bytes
     communication = pending + (buffers.block if done else buffers.first_block) - buffers.kept * done // layers
-    yield _moment(
-        gradients=gradients,
-        activations=activations,
-        logits=rank.loss.retained_bytes,
-        temporary=temporary + saved.mlp_backward_bytes,
-        communication=communication,
-    )
-    yield _moment(
-        gradients=gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
-        activations=max(0, activations - saved.mlp_half_bytes),
-        temporary=temporary + saved.attention_backward_bytes,
-        communication=communication + round(mlp * buffers.unreduced),
-    )
-    yield _moment(
-        gradients=max(accumulated, rank.gradients_after(done + 1)),
-        activations=others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
-        communication=pending + buffers.block_end - buffers.kept * (done + 1) // layers,
+    return (
+        (
+            gradients,
+            activations,
+            rank.loss.retained_bytes,
+            temporary + saved.mlp_backward_bytes,
+            communication,
+        ),
+        (
+            gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
+            max(0, activations - saved.mlp_half_bytes),
+            0,
+            temporary + saved.attention_backward_bytes,
+            communication + round(mlp * buffers.unreduced),
+        ),
+        (
+            max(accumulated, rank.gradients_after(done + 1)),
+            others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
+            0,
+            0,
+            pending + buffers.block_end - buffers.kept * (done + 1) // layers,
+        ),
     )
 
 
-def _step(rank: RankMemory) -> Iterator[_Moment]:
+def _step(rank: RankMemory) -> _Moment:
     unsplit = rank.unsplit_gradient
-    yield _moment(
-        gradients=rank.step_gradients + unsplit,
-        logits=rank.loss.retained_in_step_bytes,
-        temporary=rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
-        communication=rank.buffers.step,
+    return (
+        rank.step_gradients + unsplit,
+        0,
+        rank.loss.retained_in_step_bytes,
+        rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
+        rank.buffers.step,
     )
 
 
-def _saving(rank: RankMemory) -> Iterator[_Moment]:
-    """Yield a checkpoint being saved, between steps: gradients are freed unless they are zeroed."""
+def _saving(rank: RankMemory) -> _Moment:
+    """Return a checkpoint being saved, between steps: gradients are freed unless they are zeroed."""
     job, states = rank.job, rank.states
     kept = states.gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
-    yield _moment(
-        gradients=kept,
-        logits=rank.loss.retained_in_step_bytes,
-        communication=gathered_bytes(job, rank.stage) + rank.buffers.step,
+    return (
+        kept,
+        0,
+        rank.loss.retained_in_step_bytes,
+        0,
+        gathered_bytes(job, rank.stage) + rank.buffers.step,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from ..budget import Peak, Phase, Span
-from ..common import MIB
+from ..common import MIB, ReservedMemory
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
 from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
@@ -27,7 +27,7 @@ def peak_with_range(
     inventory: Inventory,
     *,
     phases: tuple[Phase, ...] = (),
-    replayed: bool = True,
+    reserved: ReservedMemory = "replayed",
     conf: str | None = None,
 ) -> Peak:
     """Return a rank's peak in its highest phase, as NVML counts it, with its lower and upper bound.
@@ -37,7 +37,7 @@ def peak_with_range(
         phase: its highest phase.
         inventory: the model's parameters.
         phases: all of its phases.
-        replayed: the reserved memory comes from a replay of two steps; False: from a guess, for searches.
+        reserved: how the reserved memory is found.
         conf: the allocator's settings; None: those that the job's framework makes.
 
     vLLM allocates its share at once and keeps it, which adds neither slack nor doubt but for its CUDA graphs. The cache
@@ -45,28 +45,31 @@ def peak_with_range(
     """
     whole, components = phase, rank.with_vllm(phase.components, phase.name, sign=-1)
     beside = whole.components.total_bytes - components.total_bytes
-    phase = replace(phase, components=components)
+    if beside:
+        phase = replace(phase, components=components)
     allocated = phase.allocated_bytes
-    slack = _slack_bytes(rank, phase, replayed=replayed, conf=conf)
-    reserved = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
-    device = reserved + phase.outside_bytes
+    slack = _slack_bytes(rank, phase, reserved=reserved, conf=conf)
+    segments = -(-(allocated + slack) // _SEGMENT_BYTES) * _SEGMENT_BYTES
+    device = segments + phase.outside_bytes
     states, counted = rank.states, phase.components.optimizer
     fewer, more = (
         (states.optimizer - states.optimizer_low, states.optimizer_high - states.optimizer) if counted else (0, 0)
     )
-    kept_less = max(0, slack - _slack_with(rank, phase, -fewer, replayed=replayed, conf=conf)) if fewer else 0
-    kept_more = max(0, _slack_with(rank, phase, more, replayed=replayed, conf=conf) - slack) if more else 0
+    kept_less = kept_more = 0
+    if reserved != "least":
+        kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
+        kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
     outgrown = rank.generation_cache if phase.name == "generation" else 0
     more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
     approximate = inventory.count == "approximate"
     ranges = figure_ranges(
-        DoubtfulBytes.of(phase.components, allocated=allocated, reserved=reserved, outside=phase.outside_bytes),
+        DoubtfulBytes.of(phase.components, allocated=allocated, reserved=segments, outside=phase.outside_bytes),
         doubts_of(rank.job, known_family=inventory.family in FAMILIES, recurrent=rank.recurrent),
         FORMULA,
         allocated=allocated + beside,
-        reserved=reserved + beside,
+        reserved=segments + beside,
         device=device + beside,
         exact=not approximate,
         too_many=_TOO_MANY,
@@ -80,7 +83,7 @@ def peak_with_range(
         phase=phase.name,
         components=whole.components,
         allocated_bytes=allocated + beside,
-        reserved_bytes=reserved + beside,
+        reserved_bytes=segments + beside,
         device_bytes=device + beside,
         low_bytes=ranges.device.low_bytes,
         high_bytes=ranges.device.high_bytes,
@@ -109,30 +112,31 @@ def _spans_of_others(
         )
 
 
-def _slack_bytes(rank: RankMemory, phase: Phase, *, replayed: bool, conf: str | None) -> int:
+def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
     """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
 
     A strategy whose buffers no stream has (ZeRO 3, Megatron-FSDP) keeps at least its usual share.
     """
     if not rank.job.trains:
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
-    guessed = _guessed_slack(rank, phase)
-    if not replayed or phase.allocated_bytes > REPLAYED_BYTES:
-        return guessed
-    slack = replayed_slack(rank, conf)
-    return slack if rank.job.strategy.slack is None or rank.job.strategy.flat_parameters else max(slack, guessed)
+    if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
+        return _guessed_slack(rank, phase)
+    strategy = rank.job.strategy
+    floor = 0 if strategy.slack is None or strategy.flat_parameters else _guessed_slack(rank, phase)
+    # no allocator reserves less than it has allocated
+    return floor if reserved == "least" else max(floor, replayed_slack(rank, conf))
 
 
-def _slack_with(rank: RankMemory, phase: Phase, more: int, *, replayed: bool, conf: str | None) -> int:
+def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:
     """Return the slack if the optimizer's states were so many bytes larger: each leaves gaps of its own."""
     states = msgspec.structs.replace(rank.states, optimizer=rank.states.optimizer + more)
     components = replace(phase.components, optimizer=max(0, phase.components.optimizer + more))
-    changed = replace(rank, states=states), replace(phase, components=components)
-    return _slack_bytes(*changed, replayed=replayed, conf=conf)
+    changed = msgspec.structs.replace(rank, states=states), replace(phase, components=components)
+    return _slack_bytes(*changed, reserved=reserved, conf=conf)
 
 
 def _guessed_slack(rank: RankMemory, phase: Phase) -> int:
-    """Return about what a replay finds, for searches: its usual share of the allocated bytes."""
+    """Return about what a replay finds: its usual share of the allocated bytes."""
     job, allocated = rank.job, phase.allocated_bytes
     loop = job.framework.lora_slack if job.lora else job.framework.slack
     if job.strategy.fsdp2 and job.shards.weights > 1:

@@ -1,7 +1,9 @@
 """Bytes that one rank holds, by purpose, before they are put together into the moments of a step."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
+
+from msgspec import Struct
 
 from ..budget import Components, PhaseName
 from ..job import ResolvedJob
@@ -32,8 +34,7 @@ from .ranges import preparation_doubt
 from .zero import own_gradient_bytes
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: it has cached properties
-class RankMemory:
+class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
     """Bytes of one rank by purpose."""
 
     job: ResolvedJob
@@ -72,6 +73,12 @@ class RankMemory:
     """Autocast's copies of weights outside of the blocks."""
     preparation_doubt: tuple[int, int]
     """How much less, and how much more, a quantized model takes that is prepared otherwise than is assumed."""
+    step_gradients: int
+    """Gradients that exist while the optimizer steps: ZeRO 1 has freed those of other ranks' parts."""
+    accumulated_gradients: int
+    """Gradients that are kept from one micro-batch to the next."""
+    gradient_shares: tuple[float, float]
+    """Shares of all gradients: those outside of the blocks without the embedding's, and those of one block."""
 
     @property
     def residual_bytes(self) -> int:
@@ -85,6 +92,11 @@ class RankMemory:
         """Bytes that never pass through torch's allocator."""
         return self.context + self.nccl
 
+    def vllm_is_awake(self, phase: PhaseName) -> bool:
+        """Return True if a vLLM in the same process holds memory in the phase."""
+        vllm = self.vllm
+        return bool(vllm.total_bytes) and phase != "loading" and not (vllm.sleeps and phase != "generation")
+
     def with_vllm(self, components: Components, phase: PhaseName, *, sign: int = 1) -> Components:
         """Return components with those of a vLLM in the same process, as far as it is awake in the phase.
 
@@ -94,7 +106,7 @@ class RankMemory:
             sign: 1; -1 to take vLLM's off.
         """
         vllm = self.vllm
-        if not vllm.total_bytes or phase == "loading" or (vllm.sleeps and phase != "generation"):
+        if not self.vllm_is_awake(phase):
             return components
         return replace(
             components,
@@ -179,54 +191,20 @@ class RankMemory:
             return 0
         return tokens.elements * (job.parallel.tensor - 1) * job.widths.gradient
 
-    @cached_property
-    def accumulated_gradients(self) -> int:
-        """Gradients that are kept from one micro-batch to the next."""
-        job, states = self.job, self.states
-        views = job.parallel.gradient_as_bucket_view and job.strategy.buckets and job.parallel.data_ranks > 1
-        if job.framework.gradient_buffer or views:
-            return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
-        if job.steps_in_backward:
-            return 0
-        if job.deepspeed and job.partitions_weights and job.parallel.data_ranks > 1:
-            return states.gradients  # a flat buffer of this rank's gradients (stage3.py)
-        if job.training.gradient_accumulation == 1:
-            return states.gradients if job.versions.zeroes_gradients else 0
-        if job.accumulates_unsharded:
-            return states.unsharded_gradients
-        return states.gradients if not job.deepspeed or job.zero_stage == 1 else self.step_gradients
-
-    @property
-    def step_gradients(self) -> int:
-        """Gradients that exist while the optimizer steps: ZeRO 1 has freed those of other ranks' parts."""
-        if self.job.deepspeed and not self.job.partitions_weights and self.job.parallel.data_ranks > 1:
-            return own_gradient_bytes(self.job, self.stage)
-        return self.states.gradients
-
-    @cached_property
-    def gradient_shares(self) -> tuple[float, float]:
-        """Shares of all gradients: those outside of the blocks without the embedding's, and those of one block."""
-        stage = self.stage
-        trainable = max(1, stage.elements(trainable=True))
-        embedding = stage.elements(trainable=True, role="embedding")
-        blocks = stage.elements(trainable=True, layered=True)
-        around = trainable - embedding - blocks
-        if self.tied and embedding and not self.buffers.unreduced:
-            around += embedding  # the head's gradient is the embedding's
-        return around / trainable, blocks / max(1, stage.layers) / trainable
-
 
 def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     """Return what one rank of a pipeline stage holds."""
     job, arch, tied = plan.job, plan.arch, plan.inventory.tied_head
+    states = model_states(job, stage)
+    stepped, buffers = _step_gradients(job, stage, states), communication_buffers(job, stage, tied=tied)
     return RankMemory(
         job=job,
         arch=arch,
         stage=stage,
-        states=model_states(job, stage),
+        states=states,
         saved=saved_activations(job, arch, stage),
         loss=loss_bytes(job, arch, stage),
-        buffers=communication_buffers(job, stage, tied=tied),
+        buffers=buffers,
         nccl=nccl_bytes(job.parallel),
         kv_cache=key_value_cache_bytes(job, arch, stage),
         generation_cache=generation_cache_bytes(job, arch, stage),
@@ -237,7 +215,7 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
             plan.generation,
             setting=job.software.cublas_workspace,
             transformer_engine=job.framework.transformer_engine,
-            experts=any(held.group.role == "expert" for held in stage.parameters),
+            experts=stage.has_experts,
         )
         + gathered_input_bytes(job, arch.hidden, stage),
         batch_mask=batch_mask_bytes(job, stage) if job.trains else 0,
@@ -248,7 +226,42 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         trained_casts=_cast_bytes(job, stage, layered=True, tied=tied, trained=True),
         head_casts=_cast_bytes(job, stage, layered=False, tied=tied),
         preparation_doubt=preparation_doubt(job, arch),
+        step_gradients=stepped,
+        accumulated_gradients=_accumulated_gradients(job, states, stepped),
+        gradient_shares=_gradient_shares(stage, tied and not buffers.unreduced),
     )
+
+
+def _step_gradients(job: ResolvedJob, stage: Stage, states: ModelStates) -> int:
+    if job.deepspeed and not job.partitions_weights and job.parallel.data_ranks > 1:
+        return own_gradient_bytes(job, stage)
+    return states.gradients
+
+
+def _accumulated_gradients(job: ResolvedJob, states: ModelStates, stepped: int) -> int:
+    views = job.parallel.gradient_as_bucket_view and job.strategy.buckets and job.parallel.data_ranks > 1
+    if job.framework.gradient_buffer or views:
+        return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
+    if job.steps_in_backward:
+        return 0
+    if job.deepspeed and job.partitions_weights and job.parallel.data_ranks > 1:
+        return states.gradients  # a flat buffer of this rank's gradients (stage3.py)
+    if job.training.gradient_accumulation == 1:
+        return states.gradients if job.versions.zeroes_gradients else 0
+    if job.accumulates_unsharded:
+        return states.unsharded_gradients
+    return states.gradients if not job.deepspeed or job.zero_stage == 1 else stepped
+
+
+@lru_cache(maxsize=256)
+def _gradient_shares(stage: Stage, tied: bool) -> tuple[float, float]:
+    trainable = max(1, stage.elements(trainable=True))
+    embedding = stage.elements(trainable=True, role="embedding")
+    blocks = stage.elements(trainable=True, layered=True)
+    around = trainable - embedding - blocks
+    if tied and embedding:
+        around += embedding  # the head's gradient is the embedding's
+    return around / trainable, blocks / max(1, stage.layers) / trainable
 
 
 def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool, trained: bool = False) -> int:

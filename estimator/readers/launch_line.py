@@ -138,6 +138,8 @@ def _read_own_script(program: Program) -> JobReading:
     # accelerate's own order (state.py, accelerator.py): the script's precision, but the launcher's accumulation
     precision = {name: setting for name, setting in script.accelerate.items() if name == "mixed_precision"}
     accelerate = [precision, *accelerate_layers(program, files), script.accelerate]
+    if script.has_own_loop and method is None:
+        accelerate.append({"script_own_loop": default_setting(True, "the script trains in a loop of its own")})
     layers = [{**flags, **script.assigned}, files, script.written, script.hints, *defaults]
     for doubt in script.doubts:
         program.findings.warn(doubt.sentence)

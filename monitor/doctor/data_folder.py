@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.common import read_file
+from vramtop.estimator.common import CannotTellError, read_file
 
+from ..history import History
 from ..storage import data_folder
 
 _MAX_FILE_BYTES = 16 << 20
@@ -22,7 +23,7 @@ class DataFile:
     size_bytes: int
     mode: str
     state: str
-    """``version 1``, or what is wrong with it."""
+    """``version 1``, the number of runs in a history, or what is wrong with it."""
     sound: bool
     private: bool
     """True if only its owner may read it."""
@@ -55,7 +56,7 @@ def collect_data_folder_facts(folder: Path | None = None) -> DataFolderFacts:
         folder=str(folder),
         there=folder.is_dir(),
         writable=os.access(folder if folder.exists() else _nearest_parent(folder), os.W_OK),
-        files=tuple(_inspect(folder / name) for name in names if name.endswith(".json")),
+        files=tuple(_inspect(folder / name) for name in names if name.endswith((".json", ".sqlite3"))),
         set_aside=sum(".damaged-" in name for name in names),
     )
 
@@ -71,10 +72,17 @@ def _inspect(file: Path) -> DataFile:
         size, mode = stat.st_size, stat.st_mode & 0o7777
     except OSError:
         size, mode = 0, 0
-    sound, state = _state(file, size)
+    sound, state = _history_state(file) if file.suffix == ".sqlite3" else _state(file, size)
     return DataFile(
         name=file.name, size_bytes=size, mode=f"{mode:04o}", state=state, sound=sound, private=not mode & 0o077
     )
+
+
+def _history_state(file: Path) -> tuple[bool, str]:
+    try:
+        return True, f"{History(file).count():,} measured runs"
+    except CannotTellError as error:
+        return False, "damaged" if "is damaged" in error.message else error.message.removeprefix(f"{file}").lstrip(", ")
 
 
 def _state(file: Path, size: int) -> tuple[bool, str]:

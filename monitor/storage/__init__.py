@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .file_lock import lock_file as lock_file
     from .pending_jobs import PendingJobs as PendingJobs
     from .recent_models import RecentModels as RecentModels
     from .reservations import Reservation as Reservation, Reservations as Reservations
@@ -23,6 +24,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "file_lock": "lock_file",
             "pending_jobs": "PendingJobs",
             "recent_models": "RecentModels",
             "reservations": "Reservation Reservations",

@@ -1,7 +1,7 @@
 """Throughput of the closed form in jobs per second, with the model's architecture and inventory already computed.
 
-Searches estimate thousands of jobs roughly, and replay the steps of those that they report (``rough_estimates``): both
-rates are printed.
+Searches estimate thousands of jobs roughly, and replay the steps of those that they report
+(``with_reserved_memory``): both rates are printed.
 
 Run as ``python tests/bench/closed_form.py``. Rates use processor time and the best of several rounds, so other load on
 the machine matters little. The jobs differ in the settings that a sweep varies: micro-batch, sequence length and
@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from vramtop.estimator.advice.change_table import candidate_changes
-from vramtop.estimator.common.rough_estimates import rough_estimates
+from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job
@@ -54,7 +54,7 @@ def jobs_per_second(tables: dict[str, Any]) -> float:
     arch = read_architecture(CONFIG)
     inventory, jobs = count_parameters(arch), sweep_jobs(tables)
     seconds = []
-    with rough_estimates():
+    with with_reserved_memory("guessed"):
         for _ in range(ROUNDS):
             started = time.process_time()
             for job in jobs:
@@ -80,7 +80,7 @@ def candidates_per_second() -> float:
     changes = candidate_changes(job, gpus=8)
     pairs = [{**a.changes, **b.changes} for a, b in combinations(changes, 2) if a.kind != b.kind]
     seconds = []
-    with rough_estimates():
+    with with_reserved_memory("guessed"):
         for _ in range(ROUNDS):
             started = time.process_time()
             for pair in pairs:

@@ -1,7 +1,8 @@
 """The sources of doubt of an estimate: what its figures rest on that was not checked against the real thing."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from ...job import ResolvedJob
 
@@ -18,8 +19,7 @@ AllocatorDoubt = Literal["plain", "fsdp2", "fsdp1", "other"]
 """Whose streams the allocator serves: one only (``plain``), those of FSDP, or of another library."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doubts:
+class Doubts(Struct, frozen=True):
     """The sources of doubt of one estimate."""
 
     step: StepDoubt

@@ -1,8 +1,9 @@
 """Ranges of what is allocated, what is reserved, and what the device shows: independent errors, added as squares."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import hypot
+
+from msgspec import Struct
 
 from ...budget import Components, Span
 from .calibration import APPROXIMATE_COUNT_SHARE, COUNT_SHARE, SMALL_BYTES, Calibration
@@ -12,8 +13,7 @@ _KEPT_SHARE = 0.03
 """Share of the allocated bytes that are in doubt as the allocator's, however little it is expected to keep."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoubtfulBytes:
+class DoubtfulBytes(Struct, frozen=True, kw_only=True):
     """Bytes of an estimate by the error that they are subject to."""
 
     states: int
@@ -47,8 +47,7 @@ class DoubtfulBytes:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(Struct, frozen=True):
     """Ranges of the three figures of a peak."""
 
     allocated: Span
@@ -106,20 +105,26 @@ def figure_ranges(
     below, above = _step_errors(bytes_, doubts, calibration, exact=exact, too_many=too_many)
     kept = calibration.allocator[doubts.allocator] * bytes_.allocator
     outside = hypot(calibration.context * bytes_.context, calibration.nccl * bytes_.nccl)
-    ours, least = _span(allocated, below, above), 0
+    low, high, least = allocated - round(below), allocated + round(above), 0
     for other in others:
-        more = max(more, other.high_bytes - ours.high_bytes)
+        more = max(more, other.high_bytes - high)
         least = max(least, min(allocated, other.low_bytes))
-    ours = ours.raised(least).moved(0, less=less, more=more)
+    ours = Span(max(0, min(max(0, low, least), high) - less), max(0, high + more))
     least = ours.low_bytes  # nothing is reserved that is less than what is allocated
     less, more = less + kept_less, more + kept_more
     return Ranges(
         ours,
-        _span(reserved, hypot(below, kept), hypot(above, kept)).moved(0, less=less, more=more).raised(least),
-        _span(device, hypot(below, kept, outside), hypot(above, kept, outside))
-        .moved(0, less=less, more=more)
-        .raised(least),
+        _raised_span(reserved, less + round(hypot(below, kept)), more + round(hypot(above, kept)), least),
+        _raised_span(
+            device, less + round(hypot(below, kept, outside)), more + round(hypot(above, kept, outside)), least
+        ),
     )
+
+
+def _raised_span(figure: int, below: int, above: int, least: int) -> Span:
+    """Return the range of a figure without what lies below ``least``."""
+    high = max(0, figure + above)
+    return Span(min(max(0, figure - below, least), high), high)
 
 
 def _step_errors(

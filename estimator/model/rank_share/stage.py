@@ -70,6 +70,11 @@ class Stage:
         return tuple(local for local in self.parameters if local.quantized and local.group.layered)
 
     @cached_property
+    def has_experts(self) -> bool:
+        """True if any of its parameters belongs to an expert."""
+        return any(local.group.role == "expert" for local in self.parameters)
+
+    @cached_property
     def head(self) -> tuple[LocalParameters, ...]:
         """Parameters of the task head, with its adapters."""
         return tuple(local for local in self.parameters if local.group.role == "head")

@@ -61,6 +61,11 @@ class ScriptSettings:
         """True if it uses a Trainer, TrainingArguments or a class derived from them."""
         return any(TRAINING_CONFIG.fullmatch(name) or name.endswith("Trainer") for name in self.called)
 
+    @property
+    def has_own_loop(self) -> bool:
+        """True if it was read, and uses no Trainer."""
+        return bool(self.called) and not self.trains_with_trainer
+
 
 def read_script(
     path: Path,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from .layered_settings import Setting, default_layer
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
-_ASSUMED = {"transformers": "5", "trl": "1.16", "peft": "0.17", "torch": "2.8"}
+_ASSUMED = {"transformers": "5.23", "trl": "1.16", "peft": "0.17", "torch": "2.8"}
 
 
 def version_tuple(text: str | None) -> tuple[int, ...] | None:
@@ -21,7 +21,7 @@ def is_at_least(framework: str, version: tuple[int, int], versions: Mapping[str,
 
 
 def framework_with_version(framework: str, versions: Mapping[str, str]) -> str:
-    """Return ``transformers 5.2.0``, or ``transformers (version not known, 5 assumed)``."""
+    """Return ``transformers 5.2.0``, or ``transformers (version not known, 5.23 assumed)``."""
     known = versions.get(framework)
     return f"{framework} {known}" if known else f"{framework} (version not known, {_ASSUMED[framework]} assumed)"
 
@@ -36,6 +36,6 @@ def transformers_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
         "optim": "adamw_torch_fused" if fused else "adamw_torch",
         "activation_checkpointing": False,
         "dtype": "auto" if five else "float32",
-        "fsdp_version_default": 2 if five else 1,
+        "fsdp_version_default": 2 if is_at_least("transformers", (5, 10), versions) else 1,
     }
     return default_layer(values, f"default of {framework_with_version('transformers', versions)}")

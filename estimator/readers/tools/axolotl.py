@@ -43,6 +43,7 @@ _TRAINER_NAMES = {
     "peft_r": "lora_r",
     "wandb_name": "run_name",
 }
+_ADAPTERS_BY_TRL = ("dpo", "kto")
 _OF_TRL = "trl."
 """What the names of the settings in axolotl's section for TRL begin with."""
 _LEFT_TO_TRL = ("max_completion_length", "num_generations", "beta", "vllm_mode", "vllm_gpu_memory_utilization")
@@ -99,6 +100,7 @@ def read(program: Program) -> JobReading:
         "max_length": default_setting(512, "axolotl's default sequence_len"),
         "packing": default_setting(False, "axolotl's default sample_packing"),
         **_quantization(settings),
+        **_adapter_types(settings),
         **_trl_defaults(program, settings),
     }
     accelerate = [each.accelerate for each in translated]
@@ -179,6 +181,8 @@ def _translate_sharding(translation: Translation) -> None:
         translation.move_to_accelerate({name: inner if inner.startswith("fsdp_") else f"fsdp_{inner}"})
     if on is not None:
         translation.put_accelerate("use_fsdp", True, on)
+        policy = default_setting("TRANSFORMER_BASED_WRAP", "transformers' default under axolotl")
+        translation.accelerate.setdefault("fsdp_auto_wrap_policy", policy)
 
 
 def _translate_checkpointing(translation: Translation) -> None:
@@ -248,6 +252,22 @@ def _quantization(settings: LayeredSettings) -> dict[str, Setting]:
     double = settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant")
     default = default_setting(True, "axolotl's default for qlora")
     return {"load_in_4bit": adapter.with_value(True), "bnb_4bit_use_double_quant": double or default}
+
+
+def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return the types around adapters (``loaders/model.py``, ``loaders/adapter.py``; 0.5 to 0.18).
+
+    It calls peft's k-bit preparation, unless the model is sharded, and then casts norms, embedding and head back to the
+    type of computation. DPO and KTO leave the adapters to TRL, which may prepare the model again.
+    """
+    found = {}
+    if _method(settings) not in _ADAPTERS_BY_TRL:
+        origin = "axolotl casts what k-bit preparation made fp32 back to the type of computation"
+        found["kbit_preparation"] = default_setting(False, origin)
+    cast = settings.find("peft_autocast_adapter_dtype")
+    if cast is not None and as_bool(cast) is False:
+        found["lora_adapter_dtype"] = cast.with_value("as weights")
+    return found
 
 
 def _method(settings: LayeredSettings) -> str | None:

@@ -2,13 +2,16 @@
 
 from typing import Any
 
-from ..source import MODEL_STATES, FindingCollector, LayeredSettings, Setting, as_bool, default_setting
+from ..source import MODEL_STATES, FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
+from .precision import WEIGHT_DTYPES
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
 _DOUBLE_QUANTIZATION_NAMES = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
 _COPIED_NAMES = ("lora_modules_to_save", "modules_to_save")
 _DROPOUT_NAMES = ("lora_dropout", "lora_dropout_p")
+_AS_WEIGHTS = "as weights"
+"""Value of ``lora_adapter_dtype`` where peft leaves adapters in the type of what they adapt."""
 _EMBEDDINGS = ("embed_tokens", "embed_in", "wte")
 _HEADS = ("lm_head", "embed_out")
 _PATTERN_CHARACTERS = frozenset("*|()[]\\$^")
@@ -41,11 +44,27 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
     _read_copied_modules(inputs.settings, findings)
     _read_dropout(find(*_DROPOUT_NAMES), findings)
     prepared = find("kbit_preparation")
+    _read_type(inputs.settings, findings)
     if quantization is not None:
         findings.record_from(quantization, "lora.quantization", quantization.value)
         if prepared is not None:
             findings.record_from(prepared, "lora.kbit_preparation", as_bool(prepared))
     return True
+
+
+def _read_type(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Record the adapters' type where it is stated, by a tool's flag or as that of the weights that they adapt."""
+    setting = settings.find("lora_adapter_dtype")
+    if setting is None:
+        return
+    word = as_word(setting) or ""
+    if word == _AS_WEIGHTS:
+        halves = [name for name in ("bf16", "fp16") if settings.is_true(name)]
+        dtype = WEIGHT_DTYPES.get(as_word(settings.find("dtype", "torch_dtype")) or "") or next(iter(halves), None)
+    else:
+        dtype = WEIGHT_DTYPES.get(word)
+    if dtype is not None:
+        findings.record_from(setting, "lora.adapter_dtype", dtype)
 
 
 def _read_dropout(setting: Setting | None, findings: FindingCollector) -> None:

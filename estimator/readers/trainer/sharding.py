@@ -16,18 +16,15 @@ from ..source import (
     as_word,
     default_setting,
     is_open,
-    layer_from_table,
     parse_digits,
     table_of_setting,
 )
-from .fsdp import read_units
+from .fsdp import FSDP1_NAMES, read_units
 from .trainer_inputs import TrainerInputs
 
 _UNKNOWN_STAGE = "unknown"
 """Stands for a ZeRO stage whose file cannot be read."""
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
-_FSDP1_NAMES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-"""FSDP's sharding strategies; accelerate also takes their positions, from 1."""
 _FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op"} | {
     f"hybrid_shard{end}": sharding for end, sharding in (("", "hybrid"), ("_zero2", "hybrid_grad_op"))
 }
@@ -62,34 +59,6 @@ def deepspeed_settings(inputs: TrainerInputs, findings: FindingCollector) -> Lay
     return LayeredSettings(deepspeed_layer(table, source=source or config.origin))
 
 
-def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredSettings | None:
-    """Return FSDP's settings where it is used: from the trainer's arguments, otherwise from accelerate's.
-
-    They have the names of accelerate's flags.
-    """
-    fsdp = inputs.settings.find("fsdp")
-    if fsdp is None or as_bool(fsdp) is False or fsdp.value == []:
-        return inputs.accelerate if inputs.accelerate.is_true("use_fsdp") else None
-    table: dict[str, Any] = {}
-    source = "fsdp_config"
-    config = inputs.settings.find("fsdp_config")
-    if config is not None:
-        try:
-            table, file = table_of_setting(config.value, inputs.filesystem)
-            source = file or config.origin
-        except InputError as error:
-            findings.mark_uncertain("parallel.strategy", f"fsdp_config is not counted: {error.message}")
-    prefixed = {name if name.startswith("fsdp_") else f"fsdp_{name}": value for name, value in table.items()}
-    layer = layer_from_table(prefixed, source=source)
-    if "fsdp_cpu_offload" in layer:
-        layer["fsdp_offload_params"] = layer["fsdp_cpu_offload"]
-    if as_bool(fsdp) is None:
-        layer.update(_fsdp_words(fsdp, layer))
-    default = inputs.settings.find("fsdp_version_default")
-    layer.setdefault("fsdp_version", default or default_setting(2, f"{fsdp.origin}; version 2 by default"))
-    return LayeredSettings(layer)
-
-
 def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Record ``parallel.*``: the strategy and the number of ranks in each dimension."""
     same_data = _read_dimensions(inputs, findings)
@@ -108,7 +77,7 @@ def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
         record_megatron_fsdp(inputs.accelerate, findings)
         _record_shards_and_replicas(inputs, data, findings)
     else:
-        _read_ddp(inputs.accelerate, inputs.world, data, findings)
+        _read_ddp(inputs, data, findings)
     _read_synchronisation(inputs, findings)
 
 
@@ -154,24 +123,6 @@ def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Settin
         return config.with_value(_UNKNOWN_STAGE)
     findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.strategy")
     return default_setting(int(stage[1]), f"{config.origin}, by the file's name")
-
-
-def _fsdp_words(fsdp: Setting, given: dict[str, Setting]) -> dict[str, Setting]:
-    """Return the settings in ``--fsdp "full_shard auto_wrap offload"``, which transformers had before 5."""
-    words = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).replace(",", " ").split()
-    layer = {}
-    for word in (str(word).lower() for word in words):
-        if word == "offload":
-            layer["fsdp_offload_params"] = Setting(value=True, origin=fsdp.origin)
-        elif word.upper() in _FSDP1_NAMES:
-            layer["fsdp_sharding_strategy"] = Setting(value=word, origin=fsdp.origin)
-            if "fsdp_reshard_after_forward" not in given:
-                layer["fsdp_reshard_after_forward"] = Setting(value=word == "full_shard", origin=fsdp.origin)
-        elif word == "auto_wrap":
-            by_size = (as_int(given.get("fsdp_min_num_params")) or 0) > 0
-            policy = "SIZE_BASED_WRAP" if by_size else "TRANSFORMER_BASED_WRAP"
-            layer["fsdp_auto_wrap_policy"] = Setting(value=policy, origin=fsdp.origin)
-    return layer
 
 
 def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
@@ -247,7 +198,8 @@ def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, f
     load = fsdp.find("fsdp_cpu_ram_efficient_loading")
     if load is not None and as_bool(load) is not None:
         findings.record("parallel.load_on_rank_zero", as_bool(load), load.origin)
-    read_units(fsdp, findings, first_version=as_int(version) == 1)
+    by_trainer = not fsdp.is_true("script_own_sharding") and not inputs.accelerate.is_true("script_own_loop")
+    read_units(fsdp, findings, first_version=as_int(version) == 1, by_trainer=by_trainer)
     own, steps = fsdp.find_true("script_own_sharding"), findings.get("training.gradient_accumulation")
     if own is not None and steps is not None and steps.value > 1:
         sentence = f"{own.origin}: gradients are counted as accumulated before they are reduced, as under no_sync."
@@ -265,8 +217,8 @@ def _read_fsdp1(
         strategy = reshard
     strategy = strategy or default_setting("full_shard", "FSDP's default sharding strategy")
     word = (as_word(strategy) or "").removeprefix("_")
-    if 1 <= (parse_digits(word) or 0) <= len(_FSDP1_NAMES):
-        word = _FSDP1_NAMES[int(word) - 1].lower()
+    if 1 <= (parse_digits(word) or 0) <= len(FSDP1_NAMES):
+        word = FSDP1_NAMES[int(word) - 1].lower()
     if word == "no_shard":
         findings.record("parallel.strategy", "ddp", f"{strategy.origin} (NO_SHARD)")
         _record_ranks("parallel.data_replicate", data, inputs.world, findings)
@@ -277,8 +229,13 @@ def _read_fsdp1(
         findings.mark_uncertain("parallel.sharding", sentence, direction="more")
     findings.record_from(strategy, "parallel.sharding", _FSDP1.get(word, "full"))
     prefetch = fsdp.find("fsdp_backward_prefetch") or fsdp.find("fsdp_backward_prefetch_policy")
+    if prefetch is None and not fsdp.is_true("script_own_sharding"):  # torch's own default is BACKWARD_PRE
+        prefetch = default_setting("no_prefetch", "accelerate's default fsdp_backward_prefetch")
     if prefetch is not None and as_word(prefetch) in _PREFETCH:
         findings.record_from(prefetch, "parallel.fsdp_backward_prefetch", _PREFETCH[as_word(prefetch) or ""])
+    limit = fsdp.find("fsdp_limit_all_gathers")
+    if limit is not None and as_bool(limit) is not None:
+        findings.record_from(limit, "parallel.limit_all_gathers", as_bool(limit))
     per_node = inputs.world.per_node
     if word.startswith("hybrid") and data and per_node and data % per_node == 0:
         _record_ranks("parallel.data_shard", per_node, inputs.world, findings)
@@ -300,7 +257,9 @@ def _record_shards_and_replicas(inputs: TrainerInputs, data: int | None, finding
         _record_ranks("parallel.data_shard", data // copies, inputs.world, findings)
 
 
-def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
+def _read_ddp(inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
+    """Record replicas under DDP. Of its own settings, none but these decides about bytes that count."""
+    settings, accelerate, world = inputs.settings, inputs.accelerate, inputs.world
     shard = accelerate.find("parallelism_config_dp_shard_size")
     if shard is not None and (as_int(shard) or 1) > 1:
         findings.record("parallel.strategy", "fsdp2", shard.origin)
@@ -314,6 +273,10 @@ def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, f
     views = accelerate.find("gradient_as_bucket_view")
     if views is not None and as_bool(views) is not None:
         findings.record_from(views, "parallel.gradient_as_bucket_view", as_bool(views))
+    hook = settings.find("ddp_comm_hook") or accelerate.find("ddp_comm_hook")
+    if hook is not None and as_word(hook) not in ("no", "none"):
+        findings.warn(f"{hook.origin}: the hook's copies of DDP's buckets are not counted.")
+        findings.add_uncertainty("more", "communication")
 
 
 def _read_synchronisation(inputs: TrainerInputs, findings: FindingCollector) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 from ..program import Program, logged_trainer_settings, read_world_size, record_zero_sizes
 from ..source import FindingCollector, JobReading, LayeredSettings, SettingsLayer, as_int
 from ..trl import Method, Setup, read_other_models, read_rollout
+from .fsdp import fsdp_settings
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, given_config, hidden_size, known_config, stored_dtype
 from .precision import read_precision
 from .run_arguments import read_run, read_saving
 from .script_facts import config_of_script, models_of_script, read_trainable
-from .sharding import deepspeed_settings, fsdp_settings, read_device_map, read_parallel
+from .sharding import deepspeed_settings, read_device_map, read_parallel
 from .step_arguments import read_step
 from .trainer_inputs import TrainerInputs
 from .unread_settings import warn_of_unread, warn_of_unresolved

@@ -17,6 +17,7 @@ _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]
     r"fsdp|parallel|zero|shard": ("less", (*MODEL_STATES, "activations")),
     r"checkpointing|(?<!p)recompute|remat": ("either", ("activations",)),
     r"liger|cross_entropy|tiled|chunked": ("less", ("activations", "logits")),
+    r"upcast_layernorm|fp32_norm": ("more", ("activations",)),
     r"precision|autocast": ("either", (*MODEL_STATES, "activations")),
 }
 """Patterns in a setting's name, and the effect that such settings may have on components; the first match counts.

@@ -196,7 +196,8 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
             lambda p, name=name: tracker.label((p.grad,), "gradients", (name,))
         )
     tracker.begin_phase(1, "wrapping")
-    replicated = parallel.data_replicate > 1 and not parallel.sharded and zero is None
+    fsdp = parallel.sharded or parallel.flat_sharded
+    replicated = parallel.data_replicate > 1 and not fsdp and zero is None
     views = parallel.gradient_as_bucket_view
     buckets = data_parallel.ReplicaBuckets(whole, tracker, views=views) if replicated else None
     optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]

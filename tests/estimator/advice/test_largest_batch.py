@@ -60,7 +60,7 @@ def test_memory_never_falls_as_batch_or_length_grow(
     def need(batch: int, length: int) -> Peak:
         sizes = {"micro_batch": batch, "sequence_length": length}
         tables = {"model": {"config": config}, "training": {**training, **sizes}, "parallel": parallel}
-        return closed_form(job_from_mapping(tables, where="test"), arch, inventory, replayed=False).peak
+        return closed_form(job_from_mapping(tables, where="test"), arch, inventory, reserved="guessed").peak
 
     small = need(batch, length)
     for large in (need(batch + more[0], length), need(batch, length + more[1])):

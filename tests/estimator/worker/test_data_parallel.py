@@ -87,3 +87,19 @@ def test_traced_buckets_hold_what_real_ones_hold(
     )
     traced = [answer["phases"][name]["allocated"] for name in PHASES]
     assert traced == pytest.approx(real, rel=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("views", [False, True])
+def test_other_arguments_of_ddp_take_no_bytes(tmp_path: Path, views: bool) -> None:
+    """Readers pass over the size of buckets and the search for unused parameters: the gradients are all there is."""
+    peaks = {}
+    choices: dict[str, dict[str, Any]] = {"usual": {}, "large": {"bucket_cap_mb": 500}}
+    choices["unused"] = {"find_unused_parameters": True}
+    for name, options in choices.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        torch.multiprocessing.spawn(run_rank, (str(folder), {"gradient_as_bucket_view": views, **options}, 1), nprocs=2)
+        peaks[name] = [int(peak) for peak in (folder / "peaks").read_text().split()]
+    assert peaks["large"] == pytest.approx(peaks["usual"], rel=1e-2)
+    assert peaks["unused"] == pytest.approx(peaks["usual"], rel=1e-2)

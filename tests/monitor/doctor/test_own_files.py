@@ -5,6 +5,7 @@ import json
 from vramtop.monitor.doctor.data_folder import collect_data_folder_facts
 from vramtop.monitor.doctor.driver_facts import DriverFacts
 from vramtop.monitor.doctor.permissions import DeviceFile, PermissionFacts, collect_permission_facts
+from vramtop.monitor.history.database import Database
 
 
 def test_permissions_are_read(tmp_path, make_page, issue_sentences):
@@ -32,6 +33,9 @@ def test_permissions_are_read(tmp_path, make_page, issue_sentences):
 def test_own_files_are_checked(tmp_path, make_page, issue_sentences):
     (tmp_path / "pending.json").write_text(json.dumps({"version": 1, "content": []}))
     (tmp_path / "pending.json").chmod(0o600)
+    with Database(tmp_path / "history.sqlite3").writing():
+        pass
+    (tmp_path / "other.sqlite3").write_bytes(b"no database")
     (tmp_path / "answers.json").write_text('{"version": 1, "cont')
     (tmp_path / "answers.json").chmod(0o644)
     (tmp_path / "deep.json").write_text("[" * 100_000)
@@ -40,6 +44,8 @@ def test_own_files_are_checked(tmp_path, make_page, issue_sentences):
     states = {file.name: (file.state, file.sound) for file in facts.files}
     assert states["pending.json"] == ("version 1", True)
     assert states["answers.json"] == ("damaged", False)
+    assert states["history.sqlite3"] == ("0 measured runs", True)
+    assert states["other.sqlite3"] == ("damaged", False)
     assert states["deep.json"] == ("damaged", False)
     assert facts.set_aside == 1
     words = issue_sentences(make_page(DriverFacts(), files=facts))

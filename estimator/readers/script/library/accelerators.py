@@ -6,6 +6,7 @@ from typing import Any
 from ...source import MODEL_STATES, Setting, default_setting
 from ..models import Model, Notes, models_in
 from ..python import UNKNOWN, Attribute, Call, Function, Thing, short_text
+from .replicas import take_handlers
 from .sharding import DtypePolicy
 
 _FSDP_ARGUMENTS = {
@@ -18,6 +19,8 @@ _FSDP_ARGUMENTS = {
     "transformer_cls_names_to_wrap": "fsdp_transformer_layer_cls_to_wrap",
     "activation_checkpointing": "fsdp_activation_checkpointing",
     "cpu_ram_efficient_loading": "fsdp_cpu_ram_efficient_loading",
+    "backward_prefetch": "fsdp_backward_prefetch",
+    "limit_all_gathers": "fsdp_limit_all_gathers",
 }
 _DEEPSPEED_ARGUMENTS = {
     "hf_ds_config": "deepspeed_config_file",
@@ -28,7 +31,7 @@ _DEEPSPEED_ARGUMENTS = {
 }
 _SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 _WITHOUT_EFFECT = {
-    *("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states"),
+    *("forward_prefetch", "use_orig_params", "sync_module_states"),
     *("state_dict_type", "state_dict_config", "optim_state_dict_config"),
     *("param_init_fn", "mixed_precision_policy", "gradient_clipping", "zero3_save_16bit_model"),
     *("zero3_init_flag", "offload_optimizer_nvme_path", "offload_param_nvme_path", "parallelism_config"),
@@ -121,6 +124,9 @@ def make_accelerator(call: Call, notes: Notes) -> Any:
     for name in call.kwargs:
         if name in (*_PLUGINS, *_UNREAD):
             _take_plugin(call, name, notes)
+            continue
+        if name == "kwargs_handlers":
+            take_handlers(call.kwargs[name], call, notes)
             continue
         setting = call.setting(name)
         if setting is not None and setting.value is not None:

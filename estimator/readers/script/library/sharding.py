@@ -8,6 +8,7 @@ from ...source import MODEL_STATES, Component, Setting
 from ..models import Model, Notes, Part, models_in
 from ..python import UNKNOWN, Call, External, Instance, Method, ScriptClass, Thing, plain, short_text
 from .megatron_fsdp import MainDtypes, is_megatron_fsdp, shard_with_megatron
+from .replicas import REPLICA_FUNCTIONS, put_on_gpu
 
 FSDP_VERSION = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 MIXED_PRECISION = {
@@ -91,13 +92,26 @@ def shard(call: Call, notes: Notes) -> Any:
     policy = call.value(4 if version == 1 else None, "auto_wrap_policy")
     if policy is not None and _UNITS not in loop:
         _read_units(policy, call, notes, setting)
-    if call.value(None, "limit_all_gathers", default=True) is not True:
-        _doubt(notes, call, "limit_all_gathers", ("communication",), "more")
+    if version == 1:
+        _read_ahead(call, notes, setting)
     for name in ("ignored_modules", "ignored_states", "ignored_parameters", "ignored_params"):
         ignored = call.value(None, name)
         if ignored is not None and ignored != [] and not _is_small(ignored):
             _unsharded(notes, call, f"{name}=... leaves parameters unsharded")
-    return replicate(call, notes)
+    return put_on_gpu(call)
+
+
+def _read_ahead(call: Call, notes: Notes, setting: Setting) -> None:
+    """Read how far FSDP1 gathers ahead: ``backward_prefetch`` and ``limit_all_gathers``."""
+    prefetch, limit = call.value(5, "backward_prefetch", default=False), call.value(None, "limit_all_gathers")
+    if prefetch is None or isinstance(plain(prefetch), str):
+        notes.own_loop.setdefault("fsdp_backward_prefetch", setting.with_value(plain(prefetch) or "no_prefetch"))
+    elif prefetch is not False:
+        _doubt(notes, call, "backward_prefetch", ("communication",), "less", key="parallel.fsdp_backward_prefetch")
+    if isinstance(limit, bool):
+        notes.own_loop.setdefault("fsdp_limit_all_gathers", setting.with_value(limit))
+    elif limit is not None:
+        _doubt(notes, call, "limit_all_gathers", ("communication",), "more", key="parallel.limit_all_gathers")
 
 
 def _read_units(policy: Any, call: Call, notes: Notes, setting: Setting) -> None:
@@ -294,19 +308,6 @@ def _flat(values: list[Any]) -> Iterator[Any]:
             yield value
 
 
-def replicate(call: Call, notes: Notes) -> Any:
-    """Follow ``DDP(model)``, and put what is wrapped on the GPU."""
-    model = call.value(0, "module", default=UNKNOWN)
-    for each in models_in(model):
-        if isinstance(each, Model):
-            each.on_gpu = True if each.on_gpu is None else each.on_gpu
-            each.sharded = each.sharded or call.name in FSDP_VERSION
-    views = call.setting("gradient_as_bucket_view") if "gradient_as_bucket_view" in call.kwargs else None
-    if views is not None and isinstance(views.value, bool):
-        notes.own_loop.setdefault("gradient_as_bucket_view", views)
-    return model
-
-
 def split_tensors(call: Call, notes: Notes) -> Any:
     """Follow ``parallelize_module(model, mesh, plan)``, whose plan is not read."""
     sentence = f"{call.where}: {call.name}(...) is not read: tensor-parallel ranks are not counted."
@@ -334,7 +335,7 @@ def autocast(call: Call, notes: Notes) -> Any:
 SHARDING_FUNCTIONS: Mapping[str, Any] = {
     **dict.fromkeys(FSDP_VERSION, shard),
     "fully_shard_model": shard_with_megatron,
-    **dict.fromkeys(("DDP", "DistributedDataParallel", "DataParallel"), replicate),
+    **REPLICA_FUNCTIONS,
     **dict.fromkeys(("MixedPrecisionPolicy", "MixedPrecision"), lambda call, _: _dtype_policy(call)),
     "CPUOffload": lambda call, _: call.value(0, "offload_params", default=False),
     "CPUOffloadPolicy": lambda call, _: True,

@@ -239,6 +239,8 @@ def get_peft_model(call: Call, notes: Notes) -> Any:
         return model
     add_adapters(model, config, call)
     read_lora(call, model.settings, model.unresolved)
+    if call.value(None, "autocast_adapter_dtype", default=True) is False:
+        model.put("lora_adapter_dtype", "as weights", call.where, "autocast_adapter_dtype=False")
     if "r" not in call.kwargs and unsloth:
         _hint(model, "lora_r", 16)
     given = call.value(None, "use_gradient_checkpointing", default=UNKNOWN)

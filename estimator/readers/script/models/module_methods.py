@@ -305,6 +305,13 @@ def _fit(part: Part, call: Call) -> Any:
     return None
 
 
+def _hook(part: Part, call: Call) -> Any:
+    """Note a communication hook of DDP's, which may copy its buckets."""
+    if isinstance(part.owner, Model):
+        part.owner.put("ddp_comm_hook", "hook", call.where, f".{call.name}({_arguments(call)})")
+    return UNKNOWN
+
+
 MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     **dict.fromkeys(("parameters", "named_parameters"), _parameters),
     **dict.fromkeys(("modules", "named_modules"), _modules),
@@ -333,6 +340,7 @@ MODULE_METHODS: Mapping[str, Callable[[Part, Call], Any]] = {
     "apply": _apply,
     "compile": _compile,
     "fit": _fit,
+    "register_comm_hook": _hook,
     **dict.fromkeys(("add_module", "register_module"), _add_module),
     **dict.fromkeys(("merge_and_unload", "unload", "merge_adapter"), _merge),
     **dict.fromkeys(("train", "eval", "get_base_model", "share_memory", "unwrap", "to_bettertransformer"), _share),

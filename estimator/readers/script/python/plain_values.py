@@ -8,7 +8,10 @@ from .values import PLAIN, UNKNOWN, External
 
 _MAX_ITEMS = 10_000
 """Items of a list, with those of the lists in it, that are looked at."""
-_NAMESPACES_OF_WORDS = ("torch", "jnp", "IntervalStrategy", "SaveStrategy", "TaskType", "ShardingStrategy")
+_NAMESPACES_OF_WORDS = (
+    *("torch", "jnp", "IntervalStrategy", "SaveStrategy", "TaskType", "ShardingStrategy", "BackwardPrefetch"),
+    "DDPCommunicationHookType",
+)
 
 
 def short_text(node: ast.AST | None) -> str:

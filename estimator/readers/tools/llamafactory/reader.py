@@ -49,10 +49,11 @@ _SWITCHES: Mapping[str, tuple[str, object]] = {
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("finetuning_type", "quantization_bit", "double_quantization", "bnb_4bit_quant_type"),
-    *("lora_alpha", "lora_dropout", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage"),
+    *("lora_alpha", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage"),
     *("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules", "use_llama_pro"),
     *("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
 )
+_FUSED_LOSS = "fused_linear_cross_entropy"
 _COMMANDS = frozenset({"train", "sft", "dpo", "rm"})
 """The last three are version 1's."""
 
@@ -80,13 +81,27 @@ def read(program: Program) -> JobReading:
     }
     stage = as_word(settings.find("stage"))
     defaults["packing"] = default_setting(stage == "pt", "LLaMA-Factory's default packing")
+    if stage == "rm":  # labels are in its batches, so that the language model computes its loss too (rm/trainer.py)
+        defaults["task"] = default_setting("causal-lm", "LLaMA-Factory's reward model is a language model")
     return read_trainer(
         program,
-        [*translated, _quantization(settings, findings), defaults],
+        [*translated, _quantization(settings, findings), _kernels(settings, stage), defaults],
         [uses_deepspeed(settings), processes_per_node(program.environ), *accelerate_layers(program, {})],
         method=_method(stage, settings),
         own_loss=False,
     )
+
+
+def _kernels(settings: LayeredSettings, stage: str | None) -> dict[str, Setting]:
+    """Return Liger-Kernel's settings outside of supervised training and pre-training, where logits are needed.
+
+    The loss writes its gradient over the logits then (``cross_entropy``), which only the model's own loss does
+    (``model/model_utils/liger_kernel.py``): DPO and KTO have one of their own.
+    """
+    liger = settings.find("enable_liger_kernel")
+    if liger is None or stage in (None, "pt", "sft"):
+        return {}
+    return {"liger_kernel_config": liger.with_value({_FUSED_LOSS: False, "cross_entropy": stage == "rm"})}
 
 
 def _method(stage: str | None, settings: LayeredSettings) -> str | None:
@@ -102,6 +117,9 @@ def _warn_of_uncounted(settings: LayeredSettings, findings: FindingCollector) ->
     if finetuning is not None and as_word(finetuning) not in ("lora", "full", "freeze"):
         findings.warn(f"{finetuning.origin}: {finetuning.value} is counted as training all weights.")
         findings.add_uncertainty("less", "gradients", "optimizer")
+    if as_word(settings.find("stage")) == "rm":
+        findings.warn("The reward model's head is counted as a language model's: its loss is computed and not used.")
+        findings.add_uncertainty("less", "logits")
     if as_word(settings.find("stage")) == "ppo":
         findings.warn("PPO's reference, reward and value models are not counted, nor is the text it generates.")
         findings.add_uncertainty("more", "weights", "activations")
@@ -135,7 +153,8 @@ def _own_defaults(*, lora: bool) -> dict[str, Setting]:
     values: dict[str, object] = {"max_length": 2048, "activation_checkpointing": True, "galore_rank": 16}
     values["apollo_rank"] = 16
     if lora:
-        values |= {"lora_r": 8, "lora_target_modules": "all-linear", "kbit_preparation": False}
+        values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
+        values |= {"kbit_preparation": False, "lora_adapter_dtype": "float32"}  # model/adapter.py
     return default_layer(values, "LLaMA-Factory's default")
 
 

@@ -192,6 +192,8 @@ def _sharding(settings: LayeredSettings, dist: Plugin) -> dict[str, Setting]:
     if _word(dist, "name") in _FSDP:
         found["use_fsdp"] = dist["name"].with_value(True)
         found["fsdp_version"] = dist["name"].with_value(2)
+        found["fsdp_auto_wrap_policy"] = dist["name"].with_value("TRANSFORMER_BASED_WRAP")
+        found["script_own_loop"] = dist["name"].with_value(True)  # its own trainer: plugins/trainer_plugins/distributed
         options = {"reshard_after_forward": "fsdp_reshard_after_forward", "offload_params": "fsdp_offload_params"}
         found |= {new: dist[old] for old, new in options.items() if old in dist}
     copies, shard, context = (settings.find(name) for name in ("mp_replicate_size", "mp_shard_size", "cp_size"))

@@ -4,11 +4,14 @@ Read from ``swift/pipelines/train/tuner.py`` and ``swift/arguments/tuner_args.py
 """
 
 from ...program import Program
-from ...source import MODEL_STATES, LayeredSettings, Setting, as_bool, as_word, default_setting
+from ...source import MODEL_STATES, LayeredSettings, Setting, as_bool, as_word, default_setting, version_tuple
 from ..shared import config_of_model, globs_of_regex
 
 _ALL_LINEAR = "all-linear"
 _ADALORA_RANK = 12
+_DROPOUT = 0.05
+_KEEPS_DTYPE = (4, 5)
+"""Version since which ``lora_dtype`` is the adapters' type (swift/tuners/peft.py, pull request 9832)."""
 _TASKS_WITHOUT_LOGITS = ("embedding", "reranker", "generative_reranker", "decision")
 
 
@@ -19,9 +22,25 @@ def read_adapters(program: Program, settings: LayeredSettings) -> dict[str, Sett
     if as_word(tuner) == "adalora":
         default = default_setting(_ADALORA_RANK, "ms-swift's default adalora_init_r")
         found["lora_r"] = settings.find("adalora_init_r") or default
+    found |= _types(program, settings)
     if trained is not None and trained.value:
         findings.warn(f"{trained.origin}: rank and layers are those of the saved adapter, which is not read.")
         findings.add_uncertainty("either", "gradients", "optimizer", "activations", unless="lora.rank")
+    return found
+
+
+def _types(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
+    """Return dropout and type of the adapters; before 4.5 peft made them fp32 after ``lora_dtype`` had been applied.
+
+    Nothing in 1.5 to 4.5 casts what is not quantized to fp32 (peft's k-bit preparation).
+    """
+    found = {"kbit_preparation": default_setting(False, "ms-swift never calls peft's k-bit preparation")}
+    found["lora_dropout"] = settings.find("lora_dropout", "lora_dropout_p") or default_setting(
+        _DROPOUT, "ms-swift's default lora_dropout"
+    )
+    dtype, version = settings.find("lora_dtype"), program.versions.get("ms_swift") or program.versions.get("ms-swift")
+    if dtype is not None and (version_tuple(version) or _KEEPS_DTYPE) >= _KEEPS_DTYPE:
+        found["lora_adapter_dtype"] = dtype
     return found
 
 

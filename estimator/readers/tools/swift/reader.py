@@ -72,6 +72,7 @@ _SHIPPED_FSDP: Mapping[str, Mapping[str, object]] = {
         "use_fsdp": True,
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": True,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_activation_checkpointing": True,
     }
 }

@@ -228,3 +228,49 @@ def test_megatron_fsdp_without_unit_modules_gathers_the_whole_model(tmp_path: Pa
 def test_ddps_gradients_as_views_of_its_buckets_are_read(tmp_path: Path) -> None:
     reading = read(tmp_path, "model = DDP(model, gradient_as_bucket_view=True)")
     assert values(reading, "strategy", "gradient_as_bucket_view") == ("ddp", True)
+
+
+REPLICAS = """import torch
+from accelerate import *
+from torch.nn.parallel import DistributedDataParallel as DDP
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16)
+LINES
+optimizer = torch.optim.AdamW(model.parameters())
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "views", "doubts"),
+    [
+        ("model = DDP(model, gradient_as_bucket_view=True, bucket_cap_mb=100, static_graph=True)", True, set()),
+        ("model = DDP(model, gradient_as_bucket_view=find())", None, {("communication", "less")}),
+        ("model = DDP(model, **find())", None, {("communication", "less")}),
+        ("model = DDP(model)\nmodel.register_comm_hook(None, hook)", None, {("communication", "more")}),
+        (
+            "a = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
+            True,
+            set(),
+        ),
+        (
+            "k = DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.NO, find_unused_parameters=True)\n"
+            "a = Accelerator(kwargs_handlers=[k])",
+            None,
+            set(),
+        ),
+        (
+            "a = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(comm_hook='fp16')])",
+            None,
+            {("communication", "more")},
+        ),
+        ("a = Accelerator(kwargs_handlers=find())", None, {("communication", "less")}),
+        ("a = Accelerator(kwargs_handlers=[AutocastKwargs(enabled=False)])", None, {("activations", "either")}),
+    ],
+)
+def test_arguments_of_ddp(tmp_path: Path, lines: str, views: bool | None, doubts: set[tuple[str, str]]) -> None:
+    (tmp_path / "train.py").write_text(REPLICAS.replace("LINES", lines))
+    reading = read_launch(["python", "train.py"], environ=RANKS, cwd=tmp_path, versions={"transformers": "5.23.0"})
+    assert values(reading, "strategy", "gradient_as_bucket_view") == ("ddp", views)
+    assert doubts <= unsure(reading)
+    assert bool(doubts) == any(component in ("communication", "activations") for component, _ in unsure(reading))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
 Read = Callable[..., JobReading]
@@ -61,6 +62,45 @@ def test_axolotl(read: Read, tmp_path: Path, line: str | None, environ: dict[str
 def test_axolotls_batches_are_all_of_one_length_if_it_packs_or_pads(read: Read, tmp_path: Path, key: str) -> None:
     (tmp_path / "cfg.yml").write_text(f"{AXOLOTL}{key}: true\n")
     assert read("axolotl train cfg.yml").job().training.varying_lengths is False
+
+
+def types_around_adapters(reading: JobReading) -> tuple[Any, ...]:
+    return values(reading, "lora.kbit_preparation", "lora.adapter_dtype", "lora.dropout")
+
+
+def test_types_around_adapters(read: Read, tmp_path: Path) -> None:
+    """axolotl casts back what peft's preparation made fp32, unless TRL adds the adapters; ms-swift never calls it."""
+    path = tmp_path / "cfg.yml"
+    path.write_text(AXOLOTL + "lora_dropout: 0.1\n")
+    assert types_around_adapters(read("axolotl train cfg.yml")) == (False, None, 0.1)
+    path.write_text(AXOLOTL + "peft_autocast_adapter_dtype: false\n")
+    assert types_around_adapters(read("axolotl train cfg.yml")) == (False, "bf16", None)
+    path.write_text(AXOLOTL + "rl: dpo\n")
+    trl = read_launch(["axolotl", "train", "cfg.yml"], environ={}, cwd=tmp_path, versions={"trl": "0.24.0"})
+    assert types_around_adapters(trl)[0] is True
+    line = "swift sft --model org/model --quant_method bnb --quant_bits 4 --torch_dtype bfloat16"
+    assert types_around_adapters(read(line)) == (False, None, 0.05)
+    assert types_around_adapters(read(f"{line} --lora_dtype bfloat16 --lora_dropout 0")) == (False, "bf16", None)
+
+
+@pytest.mark.parametrize(("stage", "loss", "in_place"), [("sft", "fused-linear", False), ("rm", None, True)])
+def test_ligers_loss_needs_logits_outside_of_supervised_training(
+    read: Read, tmp_path: Path, stage: str, loss: str | None, in_place: bool
+) -> None:
+    text = FACTORY.replace("stage: sft", f"stage: {stage}")
+    (tmp_path / "x.yaml").write_text(f"{text}enable_liger_kernel: true\nlora_dropout: 0.1\n")
+    reading = read("llamafactory-cli train x.yaml")
+    kernels = {"norm", "mlp", "rope"} | ({"cross-entropy"} if in_place else set())
+    assert values(reading, "training.loss", "model.task") == (loss, "causal-lm" if stage == "rm" else None)
+    assert set(reading.value("training.fused_kernels")) == kernels
+    assert types_around_adapters(reading) == (False, "fp32", 0.1)
+
+
+def test_llamafactorys_preferences_are_scored_from_all_logits(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FACTORY.replace("sft", "dpo") + "enable_liger_kernel: true\n")
+    reading = read("llamafactory-cli train x.yaml")
+    assert values(reading, "training.loss") == ("log-probs",)
+    assert set(reading.value("training.fused_kernels")) == {"norm", "mlp", "rope"}
 
 
 def test_the_command_line_of_axolotl_takes_precedence_over_its_file(read: Read, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from textual.style import Style
 from vramtop.monitor.board import GpuRow
 from vramtop.monitor.snapshot import GpuKey
 
-from ....widgets import ContentLines
+from ....widgets import ContentLines, scroll_to_row
 from .gpu_row_text import gpu_row_line
 
 
@@ -94,9 +94,7 @@ class GpuRows(ContentLines, can_focus=True):
     def _select(self, position: int) -> None:
         if 0 <= position < len(self.lines):
             self._selected = position
-            top, height = self.scroll_offset.y, self.size.height
-            if not top <= position < top + height:
-                self.scroll_to(y=position - (height - 1 if position > top else 0), animate=False)
+            scroll_to_row(self, position, page=self.size.height)
             self.post_message(self.Selected(position))
 
     def _style_of(self, at: int) -> Style:

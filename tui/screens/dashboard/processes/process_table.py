@@ -13,6 +13,7 @@ from textual.strip import Strip
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
+from ....widgets import scroll_to_row
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
 from .marks import Marks
 from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
@@ -204,10 +205,7 @@ class ProcessTable(ScrollView, can_focus=True):
     def move_cursor(self, *, row: int) -> None:
         """Put the cursor on the row at this position, and scroll to it."""
         self.cursor_row, self._moved = max(0, min(row, len(self._rows) - 1)), True
-        page = self.size.height - _HEADER_LINES
-        top = self.scroll_offset.y
-        if page > 0 and not top <= self.cursor_row < top + page:
-            self.scroll_to(y=self.cursor_row - (page - 1 if self.cursor_row > top else 0), animate=False)
+        scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
         self._repaint()
 
     def action_move(self, by: int) -> None:
@@ -277,8 +275,10 @@ class ProcessTable(ScrollView, can_focus=True):
             self.post_message(self.DemandChanged())
 
     def on_resize(self, _: Resize) -> None:
-        """Measure again: other rows may be visible."""
+        """Measure again, and keep the cursor in sight: other rows may be visible."""
         self._measure()
+        if self._moved:
+            scroll_to_row(self, self.cursor_row, page=self.size.height - _HEADER_LINES)
 
     def render_line(self, y: int) -> Strip:
         """Return the titles, or a row."""

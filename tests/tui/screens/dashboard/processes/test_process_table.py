@@ -271,3 +271,21 @@ def test_processes_are_named_as_what_they_are(make_board, make_gpu, make_process
         "Xorg",
         "python train.py",
     ]
+
+
+async def test_the_cursor_is_in_sight_when_rows_are_new_and_when_the_terminal_shrinks(
+    make_board, make_gpu, make_process
+):
+    app = TableApp()
+    async with app.run_test(size=(120, 40)) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(10, 110)])]), width=120)
+        table.show_vertical_scrollbar = False  # as before the first layout with these rows
+        table.action_move_to(-1)
+        assert table.cursor_row == table.row_count - 1
+        assert table.scroll_offset.y == table.row_count - 39
+        await pilot.pause()
+        table.move_cursor(row=96)
+        await pilot.resize_terminal(120, 20)
+        await pilot.pause()
+        assert table.scroll_offset.y <= 96 < table.scroll_offset.y + table.size.height - 1

@@ -1,0 +1,26 @@
+"""How estimates of a search find what torch's allocator reserves: replaying a step takes much longer than the rest."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+ReservedMemory = Literal["replayed", "least", "guessed"]
+"""``replayed``: from a replay of two steps; ``least``: what is allocated at the peak, less than which the allocator
+never reserves, so that a job which does not even fit so does not fit; ``guessed``: its usual share more."""
+_FOUND: ContextVar[ReservedMemory] = ContextVar("how reserved memory is found", default="replayed")
+
+
+@contextmanager
+def with_reserved_memory(how: ReservedMemory) -> Iterator[None]:
+    """Let estimates that the thread makes in the block find the reserved memory in this way."""
+    before = _FOUND.set(how)
+    try:
+        yield
+    finally:
+        _FOUND.reset(before)
+
+
+def how_reserved_memory_is_found() -> ReservedMemory:
+    """Return how estimates find the reserved memory: ``replayed`` outside of ``with_reserved_memory``."""
+    return _FOUND.get()

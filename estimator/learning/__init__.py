@@ -1,0 +1,32 @@
+"""Learning from measurements: what was predicted and what was seen of a run, and what that says about another job.
+
+Lives here: the record of a measured run without paths, names or secrets, and the correction of an estimate by such
+records. No files, no processes.
+Callers: ``monitor.history``, which keeps the records, and the commands that correct an estimate or measure a job.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .measurement import (
+        Measurement as Measurement,
+        Observed as Observed,
+        Predicted as Predicted,
+        RunState as RunState,
+        digest as digest,
+        merged as merged,
+    )
+    from .measurement_json import (
+        measurement_from_json as measurement_from_json,
+        measurement_to_json as measurement_to_json,
+    )
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "measurement": "digest Measurement merged Observed Predicted RunState",
+            "measurement_json": "measurement_from_json measurement_to_json",
+        },
+    )

@@ -1,0 +1,71 @@
+"""Converts a measurement to plain data and back."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from ..common import InputError
+from ..job import job_from_mapping, job_to_mapping
+from .measurement import Measurement, Observed, Predicted, RunState
+
+
+def measurement_to_json(measurement: Measurement) -> dict[str, Any]:
+    """Return plain dicts and lists; what is unknown is left out."""
+    data = {
+        "run": measurement.run,
+        "time": measurement.time,
+        "state": measurement.state,
+        "model": measurement.model,
+        "shape": measurement.shape,
+        "hidden": measurement.hidden or None,
+        "card": measurement.card,
+        "card_bytes": measurement.card_bytes,
+        "driver": measurement.driver,
+        "machine": measurement.machine or None,
+        "versions": dict(measurement.versions) or None,
+        "command": measurement.command,
+        "allocator": measurement.allocator or None,
+        "observed": _known(asdict(measurement.observed)),
+        "predicted": [_known(asdict(each)) for each in measurement.predicted],
+        "job": job_to_mapping(measurement.job),
+    }
+    return _known(data)
+
+
+def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
+    """Return the measurement that ``measurement_to_json`` wrote; unknown keys are ignored.
+
+    Raises:
+        InputError: it is no such data.
+    """
+    try:
+        read = msgspec.convert(data, _Measurement)
+    except msgspec.ValidationError as error:
+        raise InputError(f"this is no measurement as vramtop writes it: {error}") from None
+    facts = {name: getattr(read, name) for name in read.__struct_fields__ if name != "job"}
+    return Measurement(**facts, job=job_from_mapping(read.job, where="the measurement's job"))
+
+
+def _known(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if value is not None}
+
+
+class _Measurement(msgspec.Struct, frozen=True):
+    run: str
+    job: dict[str, Any]
+    model: str
+    shape: str
+    predicted: tuple[Predicted, ...]
+    observed: Observed
+    state: RunState
+    time: float
+    hidden: str = ""
+    card: str | None = None
+    card_bytes: int | None = None
+    driver: str | None = None
+    machine: str = ""
+    versions: dict[str, str] = {}
+    command: str | None = None
+    allocator: str = ""

@@ -1,0 +1,107 @@
+"""Makes the measurement of a run: its job without names, its card, its machine and its versions."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import VramtopError, read_file
+from vramtop.estimator.learning import Measurement, Predicted, digest
+from vramtop.estimator.learning.private_job import private_job
+from vramtop.estimator.model import resolve_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
+    from vramtop.estimator.learning import Observed, RunState
+
+_MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+"""machine-id(5); it must not leave the machine as it is, so only a digest of it is kept."""
+_LIBRARIES = ("torch", "cuda", "transformers", "bitsandbytes", "peft", "litgpt", "torchtitan", "trl")
+
+
+def new_measurement(
+    job: Job,
+    budgets: Sequence[Budget],
+    observed: Observed,
+    *,
+    run: str,
+    state: RunState,
+    time: float,
+    card: str | None = None,
+    card_bytes: int | None = None,
+    driver: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    command: str | None = None,
+    allocator: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Measurement:
+    """Return the measurement of one run, without paths, names or secrets.
+
+    Args:
+        job: the job, as it was estimated.
+        budgets: its budgets, one per method, before any correction.
+        observed: what was seen.
+        run: what identifies the run, such as its processes; a digest of it is kept.
+        state: what the figures are the peaks of.
+        time: Unix seconds at which they were seen.
+        card: the GPU's name, as NVML gives it.
+        card_bytes: its memory.
+        driver: version of the driver.
+        versions: versions of libraries in the run, which count more than those that the job states.
+        command: the command line, of which a digest is kept.
+        allocator: the allocator's settings.
+        environ: the run's environment, with the Hugging Face cache; None: this process's.
+    """
+    try:
+        config = resolve_model(job.model, environ=environ).config
+    except VramtopError:  # the model's folder is gone
+        config = {}
+    facts = private_job(job, config, parameters=budgets[0].model.parameters if budgets else None)
+    machine = machine_digest()
+    stated = {name: value for name in _LIBRARIES if (value := getattr(facts.job.software, name, None))}
+    return Measurement(
+        run=digest(machine, run),
+        job=facts.job,
+        model=facts.model,
+        shape=facts.shape,
+        hidden=facts.hidden,
+        predicted=tuple(Predicted.of(budget, vramtop_version()) for budget in budgets),
+        observed=observed,
+        state=state,
+        card=card,
+        card_bytes=card_bytes,
+        driver=driver,
+        machine=machine,
+        versions={**stated, **(versions or {})},
+        command=digest(command) if command else None,
+        allocator=(allocator or "").strip(),
+        time=time,
+    )
+
+
+@functools.cache
+def machine_digest() -> str:
+    """Return a digest that identifies this machine; empty: it has no id."""
+    for path in _MACHINE_IDS:
+        try:
+            found = read_file(path, 1024).strip()
+        except OSError:
+            continue
+        if found:
+            return digest("vramtop history", found.decode("ascii", "replace"))
+    return ""
+
+
+@functools.cache
+def vramtop_version() -> str:
+    """Return vramtop's version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("vramtop-budget")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,131 @@
+"""What FSDP gathers at once under the Trainer and accelerate, by version, policy and adapters."""
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+TRAINER = """from transformers import *
+from peft import *
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+{adapters}
+args = TrainingArguments(output_dir="o", bf16=True, per_device_train_batch_size=1, fsdp={fsdp})
+Trainer(model=model, args=args, train_dataset=data).train()
+"""
+LOOP = """import torch
+from accelerate import Accelerator
+from peft import *
+from transformers import AutoModelForCausalLM
+accelerator = Accelerator()
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+{adapters}
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+for batch in loader:
+    accelerator.backward(model(batch).loss)
+    optimizer.step()
+"""
+ADAPTERS = "model = get_peft_model(model, LoraConfig(r=8, target_modules=['c_attn']))"
+OLD, MIDDLE, NEW = "4.57.1", "5.2.0", "5.23.0"
+
+
+def read(folder: Path, line: str, version: str = NEW) -> JobReading:
+    return read_launch(shlex.split(line), environ={}, cwd=folder, versions={"transformers": version})
+
+
+@pytest.mark.parametrize(
+    ("version", "fsdp", "adapters", "strategy", "units"),
+    [
+        (OLD, "'full_shard'", False, "fsdp1", "model"),
+        (OLD, "True", False, "fsdp1", "model"),
+        (OLD, "'full_shard auto_wrap'", False, "fsdp1", None),
+        (OLD, "'full_shard'", True, "fsdp1", None),
+        (MIDDLE, "'full_shard'", False, "fsdp1", "model"),
+        (NEW, "'full_shard'", False, "fsdp2", None),
+        (NEW, "True, fsdp_config={'auto_wrap_policy': 'NO_WRAP'}", False, "fsdp2", "model"),
+        (OLD, "'full_shard', fsdp_config={'auto_wrap_policy': 'TRANSFORMER_BASED_WRAP'}", False, "fsdp1", "model"),
+        (NEW, "True", True, "fsdp2", "model"),
+    ],
+)
+def test_units_under_the_trainer(
+    tmp_path: Path, version: str, fsdp: str, adapters: bool, strategy: str, units: str | None
+) -> None:
+    (tmp_path / "t.py").write_text(TRAINER.format(fsdp=fsdp, adapters=ADAPTERS if adapters else ""))
+    reading = read(tmp_path, "torchrun --nproc_per_node 4 t.py", version)
+    assert (reading.value("parallel.strategy"), reading.value("parallel.fsdp_units")) == (strategy, units)
+
+
+@pytest.mark.parametrize(
+    ("flags", "adapters", "units"),
+    [
+        ("--fsdp_version 1", False, "model"),
+        ("--fsdp_version 1 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP", False, None),
+        ("--fsdp_version 2 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP", True, None),
+    ],
+)
+def test_units_of_a_loop_under_accelerate(tmp_path: Path, flags: str, adapters: bool, units: str | None) -> None:
+    (tmp_path / "t.py").write_text(LOOP.format(adapters=ADAPTERS if adapters else ""))
+    reading = read(tmp_path, f"accelerate launch --use_fsdp --num_processes 4 {flags} t.py")
+    assert reading.value("parallel.fsdp_units") == units
+
+
+def test_what_fsdp1_gathers_ahead(tmp_path: Path) -> None:
+    """accelerate passes no prefetching unless it is told to; torch's own class prefetches."""
+    (tmp_path / "t.py").write_text(LOOP.format(adapters=""))
+    line = "accelerate launch --use_fsdp --num_processes 4 --fsdp_version 1 FLAGS t.py"
+    keys = ("parallel.fsdp_backward_prefetch", "parallel.limit_all_gathers")
+    for flags, found in (("", ("none", None)), ("--fsdp_backward_prefetch BACKWARD_POST", ("post", None))):
+        reading = read(tmp_path, line.replace("FLAGS", flags))
+        assert tuple(reading.value(key) for key in keys) == found
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom torch.distributed.fsdp import *\nfrom transformers import AutoModelForCausalLM\n"
+        "model = FSDP(AutoModelForCausalLM.from_pretrained('gpt2'), limit_all_gathers=False,"
+        " backward_prefetch=BackwardPrefetch.BACKWARD_POST)\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\noptimizer.step()\n"
+    )
+    reading = read(tmp_path, "torchrun --nproc_per_node 4 own.py")
+    assert tuple(reading.value(key) for key in keys) == ("post", False)
+
+
+@pytest.mark.slow
+def test_accelerate_wraps_no_block_of_a_model_with_adapters(tmp_path: Path) -> None:
+    """The real ``fsdp2_prepare_model`` with the policy that the Trainer gives it."""
+    import torch
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+    from peft import LoraConfig, get_peft_model
+    from torch.distributed.fsdp import FSDPModule
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.distributed.fsdp import update_fsdp_plugin_peft
+
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
+        blocks = {}
+        for adapters in (False, True):
+            sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "vocab_size": 64}
+            model: Any = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=2))
+            plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="TRANSFORMER_BASED_WRAP")
+            accelerator = SimpleNamespace(
+                state=SimpleNamespace(fsdp_plugin=plugin),
+                mixed_precision="no",
+                is_main_process=True,
+                torch_device_mesh=mesh,
+                parallelism_config=SimpleNamespace(fsdp_dim_names=["fsdp"]),
+            )
+            if adapters:
+                model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+                update_fsdp_plugin_peft(model, accelerator)
+            found = fsdp2_prepare_model(accelerator, model)
+            blocks[adapters] = [
+                name for name, module in found.named_modules() if isinstance(module, FSDPModule) and ".layers." in name
+            ]
+        assert len(blocks[False]) == 2
+        assert blocks[True] == []
+    finally:
+        torch.distributed.destroy_process_group()
