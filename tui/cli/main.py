@@ -21,6 +21,7 @@ COMMANDS = {
     "preflight": "check everything a job needs (exit code 0 nothing fails, 1 a check fails, 3 cannot tell)",
     "attach": "read a running training process and compare it with its budget",
     "run": "start a command unchanged, with a memory probe in its Python processes that import torch",
+    "measure": "run the job's real steps, and show their memory beside the prediction (exit code 1 out of memory)",
     "record": "record the GPUs to a file, for --replay",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",

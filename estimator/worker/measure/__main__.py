@@ -1,9 +1,9 @@
 """Program that runs real training steps: the request is one line of JSON on stdin, the answers are files.
 
 The request is that of the operation ``trace``, with ``device`` (``cuda`` or ``cpu``) and ``measure``: ``folder``,
-``steps``, ``limits`` and ``keeps`` (``real_steps``). Each rank writes ``RANK.STAGE.json`` there (``stages``): ``context``
-once its CUDA context exists, ``steady`` after the last step, and at the end ``done`` with its figures, or ``failed`` with
-a sentence.
+``steps``, ``limits`` and ``keeps`` (``real_steps``). Each rank writes ``RANK.STAGE.json`` there (``stages``):
+``context`` once its CUDA context exists, ``steady`` after the last step, and at the end ``done`` with its figures, or
+``failed`` with a sentence.
 
 Several ranks are started by torchrun, which this program becomes; each runs this program again with the folder.
 """

@@ -48,7 +48,7 @@ def placed_model(request: Request, device: Any) -> Any:
             dtype=weights_dtype(request),
             code=request.code,
         )
-        if quantized:
+        if quantized and lora is not None:
             from .quantized import quantize
 
             quantize(model, request, device)

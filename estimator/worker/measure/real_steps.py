@@ -31,7 +31,7 @@ def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[st
 
     Args:
         request: the job.
-        plan: ``steps``, and by rank ``limits``, the bytes that a CPU rank may use, and ``keeps``, the bytes of its GPU
+        plan: ``steps``, and by rank ``limits``, the bytes that it may allocate, and ``keeps``, the bytes of its GPU
             that it must leave free; None: none.
         stages: where they are reported.
 
@@ -78,12 +78,14 @@ def _start_counting(request: Request, plan: dict[str, Any], rank: int, stages: S
     torch.ones(1, device="cuda")
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
-    keep = plan["keeps"][rank]
+    keep, limit = plan["keeps"][rank], plan["limits"][rank]
+    allowed = [] if limit is None else [limit]
     if keep is not None:  # others hold memory there: the allocator must fail before they do
-        allowed = free - keep + torch.cuda.memory_reserved()
-        if allowed <= 0:
+        allowed.append(free - keep + torch.cuda.memory_reserved())
+        if allowed[-1] <= 0:
             raise RefusedError("another program has taken the rest of the GPU's memory meanwhile; try again")
-        torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total))
+    if allowed:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, min(allowed) / total))
     stages.wait("context", {"reserved_bytes": torch.cuda.memory_reserved()})
     return CudaCounter()
 
