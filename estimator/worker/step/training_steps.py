@@ -170,7 +170,8 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
         if request.parallel.world_size > 1:
             stack.enter_context(meta_propagation_untracked(tracker))
         if request.parallel.sharded:
-            stack.enter_context(fsdp_tracking.communication_labelled(tracker))
+            own_pool = request.older.reduces_in_own_pool
+            stack.enter_context(fsdp_tracking.communication_labelled(tracker, own_pool=own_pool))
             if request.parallel.cpu_offload == "all":
                 stack.enter_context(fsdp_tracking.offload_copies(tracker))
         if request.parallel.flat_sharded:
