@@ -129,6 +129,10 @@ class Loop:
 
     fused: tuple[str, ...] = ()
     """Parts that fused kernels compute: norm, mlp, rope, cross-entropy."""
+    torch_norm: bool = False
+    """Norms are torch's RMSNorm before it was one kernel: its chain of operations multiplies in fp32."""
+    final_norm_eager: bool = False
+    """What is compiled are the blocks, and not the norm behind them."""
     in_place: bool = True
     """Fused kernels write gradients over other tensors."""
     fuses_query_norms: bool = False
@@ -137,6 +141,8 @@ class Loop:
     """Attention copies keys and values to all query heads."""
     compiles: bool = False
     """What torch.compile makes of the blocks is among these settings."""
+    masks_attention: bool = False
+    """sdpa is given a mask of all pairs of positions."""
     own_loss: bool = False
     """The loop takes the loss itself, from what the model returns."""
     chunks_at_once: bool = False
@@ -173,6 +179,8 @@ class OlderVersions:
     """The model returns fp32 logits."""
     expert_names: list[str] | None = None
     """Experts are lists of linear layers of these names; None: they are fused, or there are none."""
+    reduces_in_own_pool: bool = False
+    """FSDP2 allocates the input of a reduce-scatter on the reducing stream, and frees it at once."""
     keeps_quantized_inputs: bool = False
     """The graph keeps the inputs of 4-bit layers."""
     zeroes_gradients: bool = False
@@ -236,6 +244,8 @@ class Request:
     """Settings and capacity for the replay through the allocator model."""
     code: UserCode | None = None
     """Code that the user allows to run; None: only the installed libraries."""
+    device: str = "cpu"
+    """Type of the device that holds the tensors: fake ones are on the CPU."""
 
     @property
     def autocasts(self) -> bool:
@@ -270,6 +280,7 @@ def read_request(message: dict[str, Any]) -> Request:
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),
         code=read_user_code(message),
+        device=message.get("device", "cpu"),
     )
 
 

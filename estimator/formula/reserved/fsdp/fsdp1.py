@@ -60,6 +60,7 @@ class FlatUnits(Communication):
         self._on_gpu: list[int] = []
         """Sharded gradients that have been copied to the host."""
         self._prefetch = job.parallel.fsdp_backward_prefetch or "pre"
+        self.gathers_before_loss = job.framework.loss_in_forward
         self._limit = job.parallel.limit_all_gathers is not False
         width = job.widths.compute if self._casts else 0
         adapters = job.adapter_units
