@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
 from ..common import ReservedMemory, format_gib, how_reserved_memory_is_found
-from ..job import Gpu, Job, ResolvedJob
+from ..job import Gpu, Job
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, slack_assumptions, trained_assumptions, trained_warnings, warnings
-from .fsdp1 import unit_rule
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .peak_range import peak_with_range
@@ -89,9 +88,7 @@ def closed_form(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=_assumptions(plan) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_unit_warnings(plan.job), *_vllm_warnings(ranks))
-        if words
-        else (),
+        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_vllm_warnings(ranks)) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=host_need_of_plan(plan),
         saved_state_bytes=_saved_state_bytes(plan, ranks),
@@ -166,13 +163,6 @@ def _trainable_parameters(plan: Plan) -> int:
     if plan.trained is not None:
         return adapters + plan.trained.count
     return adapters if plan.job.lora else plan.inventory.parameters
-
-
-def _unit_warnings(job: ResolvedJob) -> Iterator[str]:
-    """Yield a warning where FSDP1 is told to wrap layers of a class that is not understood."""
-    if job.strategy.flat_parameters and not unit_rule(job).understood:
-        names = ", ".join(job.parallel.fsdp_wrap_classes or ())
-        yield f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks."
 
 
 def _vllm_warnings(ranks: Sequence[RankMemory]) -> Iterator[str]:
