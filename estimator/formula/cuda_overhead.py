@@ -58,13 +58,35 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
     if job.strategy.flat_parameters:
         prefetch = parallel.fsdp_backward_prefetch or "pre"
         rule, ranks = unit_rule(job), shards.weights
-        return flat_buffers(stage, widths, rule=rule, shards=ranks, tied=tied, keeps=keeps, prefetch=prefetch)
+        return flat_buffers(
+            stage,
+            widths,
+            rule=rule,
+            shards=ranks,
+            tied=tied,
+            keeps=keeps,
+            prefetch=prefetch,
+            loss_in_forward=job.framework.loss_in_forward,
+        )
     if parallel.fsdp_units == "model":
         return whole_model_buffers(stage, widths)
     if job.units_around_blocks:
-        return unit_buffers(stage, widths, tied=tied, keeps=keeps, loss_in_forward=job.framework.loss_in_forward)
+        return unit_buffers(
+            stage,
+            widths,
+            tied=tied,
+            keeps=keeps,
+            loss_in_forward=job.framework.loss_in_forward,
+            own_pool=job.versions.reduces_in_own_pool,
+        )
     return root_buffers(
-        stage, widths, tied=tied, keeps=keeps, pools_root=job.strategy.fsdp2, last_stays=job.last_block_stays
+        stage,
+        widths,
+        tied=tied,
+        keeps=keeps,
+        pools_root=job.strategy.fsdp2,
+        last_stays=job.last_block_stays,
+        own_pool=job.strategy.fsdp2 and job.versions.reduces_in_own_pool,
     )
 
 

@@ -243,14 +243,14 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> tup
         (
             gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
             max(0, activations - saved.mlp_half_bytes),
-            0,
+            rank.loss.retained_bytes,
             temporary + saved.attention_backward_bytes,
             communication + round(mlp * buffers.unreduced),
         ),
         (
             max(accumulated, rank.gradients_after(done + 1)),
             others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
-            0,
+            rank.loss.retained_bytes,
             0,
             pending + buffers.block_end - buffers.kept * (done + 1) // layers,
         ),

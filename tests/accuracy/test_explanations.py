@@ -22,6 +22,7 @@ def test_the_true_cause_is_found(simulated: list[Trial]) -> None:
     assert sum(rank <= 3 for rank in ranks) >= 0.75 * len(visible)
 
 
+@pytest.mark.slow
 def test_memory_within_the_range_is_not_explained(simulated: list[Trial]) -> None:
     hidden = [trial for trial in simulated if not trial.visible]
     assert hidden

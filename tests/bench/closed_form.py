@@ -54,7 +54,7 @@ def jobs_per_second(tables: dict[str, Any]) -> float:
     arch = read_architecture(CONFIG)
     inventory, jobs = count_parameters(arch), sweep_jobs(tables)
     seconds = []
-    with with_reserved_memory("guessed"):
+    with with_reserved_memory("least"):
         for _ in range(ROUNDS):
             started = time.process_time()
             for job in jobs:
@@ -80,7 +80,7 @@ def candidates_per_second() -> float:
     changes = candidate_changes(job, gpus=8)
     pairs = [{**a.changes, **b.changes} for a, b in combinations(changes, 2) if a.kind != b.kind]
     seconds = []
-    with with_reserved_memory("guessed"):
+    with with_reserved_memory("least"):
         for _ in range(ROUNDS):
             started = time.process_time()
             for pair in pairs:

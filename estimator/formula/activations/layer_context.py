@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...job import ResolvedJob
-from ...job.rules import Framework, VersionRules, Widths
+from ...job.rules import Framework, NormKind, VersionRules, Widths, norm_kind
 from ...model import Architecture, BlockRun, Stage, separates_experts
 from ...model.families import LIGER_PATCHES
 from .block_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
@@ -71,12 +71,16 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """The parts of the block whose own weights train."""
     fused: frozenset[str] = frozenset()
     """Parts that fused kernels compute: norm, mlp, rope."""
+    rms_norm: NormKind
+    """What computes an RMSNorm in eager mode."""
     compiled: bool = False
     """torch.compile has made kernels of the block: it saves what fused kernels save, but not in place.
 
     The min-cut partitioner (torch/_functorch/partitioners.py) keeps inputs and outputs of matrix products and of
     attention, and recomputes what lies between them: norms save their input, the MLP both factors and the product.
     """
+    masks_compiled: bool = False
+    """A mask of all pairs of positions, which all blocks share: transformers makes one while it is traced."""
     repeats_keys: bool = False
     """Keys and values are copied to all query heads."""
     drops_adapter_input: bool = False
@@ -144,6 +148,11 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         """True if quantized layers keep their input: 8-bit ones do (``MatMul8bitLt``), and older 4-bit ones."""
         return self.quantization == "int8" or self.versions.keeps_quantized_inputs
 
+    def fuses_norm(self, *, final: bool) -> bool:
+        """Return True if a norm is one of the fused kernels: the final one is not where blocks are compiled alone."""
+        eager = final and self.compiled and self.framework.compiles_blocks
+        return "norm" in self.fused and not eager
+
     @property
     def expert_width(self) -> int:
         """Bytes per element in which experts multiply: autocast ignores grouped products (integrations/moe.py)."""
@@ -165,6 +174,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
     parallel, lora = job.parallel, job.lora
     eager = uses_eager_attention(job.model.attention, arch)
     compiled = job.training.compile and not job.framework.transformer_engine
+    masks = compiled and job.framework.trainer and job.model.attention == "sdpa"
     return LayerContext(
         arch=arch,
         framework=job.framework,
@@ -183,10 +193,12 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         context_parallel=parallel.context,
         keeps_inputs=job.partitions_weights and job.deepspeed and parallel.data_ranks > 1 and lora is not None,
         fused=COMPILED_PARTS if compiled else job.fused_kernels & LIGER_PATCHES.get(arch.family, frozenset()),
+        rms_norm=norm_kind(job.framework, job.versions),
         compiled=compiled,
         repeats_keys=job.framework.repeats_keys
         or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
-        or (compiled and job.framework.trainer),  # a traced mask keeps sdpa from sharing keys itself
+        or masks,  # a mask keeps sdpa from sharing keys itself
+        masks_compiled=masks,
         lora_rank=lora.rank if lora else None,
         drops_adapter_input=job.adapters.dropout > 0 and job.trains,
         quantization=job.quantization,

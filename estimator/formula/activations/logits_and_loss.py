@@ -125,8 +125,9 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
     if logits.in_place:
         return _in_place_cross_entropy(logits)
     if logits.compiled:
+        outputs = 4 * n if framework.trainer and logits.mixed and copy else 0  # accelerate's convert_outputs_to_fp32
         return LossBytes(
-            forward_bytes=c * n + capped,
+            forward_bytes=c * n + capped + outputs,
             backward_bytes=2 * c * n + capped,
             eager_extra_bytes=(3 * wide - c) * n if framework.may_leave_loss_eager else 0,
         )

@@ -1,9 +1,9 @@
 """Buffers of FSDP1 on one rank, moment by moment (torch/distributed/fsdp/_runtime_utils.py, torch 2.13).
 
 A unit is gathered before it runs and freed after it, the root's only at the end of the step. In the backward pass the
-next unit is gathered ahead: before this one's gradients are computed (BACKWARD_PRE), beginning with the last one
-while the loss runs backward; after them (BACKWARD_POST); or not at all. The gradient of a flat parameter covers all
-of it, frozen parts too; autograd puts it together from those of the unit's parameters while the unit is still
+next unit is gathered ahead: before this one's gradients are computed (BACKWARD_PRE), beginning with the last one when
+the root's output has its gradient; after them (BACKWARD_POST); or not at all. The gradient of a flat parameter covers
+all of it, frozen parts too; autograd puts it together from those of the unit's parameters while the unit is still
 gathered. What is reduced on another stream is no longer allocated, though its block is not free yet
 (``record_stream``).
 """
@@ -23,7 +23,15 @@ Prefetch = Literal["pre", "post", "none"]
 
 @lru_cache(maxsize=256)
 def flat_buffers(
-    stage: Stage, widths: Widths, *, rule: UnitRule, shards: int, tied: bool, keeps: bool, prefetch: Prefetch
+    stage: Stage,
+    widths: Widths,
+    *,
+    rule: UnitRule,
+    shards: int,
+    tied: bool,
+    keeps: bool,
+    prefetch: Prefetch,
+    loss_in_forward: bool = True,
 ) -> Buffers:
     """Return the buffers of FSDP1.
 
@@ -35,6 +43,7 @@ def flat_buffers(
         tied: the stage's head is its embedding, whose gradient autograd holds from the head to the embedding.
         keeps: units stay gathered after the forward pass.
         prefetch: when the backward pass gathers the next unit.
+        loss_in_forward: the root computes the loss, so that its hook gathers before the loss runs backward.
     """
     units, layers = flat_units(stage, rule), stage.layers
     root, around, left = (_flat(parts, widths) for parts in (units.root, units.around, units.left))
@@ -69,7 +78,7 @@ def flat_buffers(
     return Buffers(
         forward=always + max(over + (kept or inside), embedding.whole),
         head_forward=always + kept,
-        loss_backward=always + kept + (early if root.whole else 0),
+        loss_backward=always + kept + (early if root.whole and loss_in_forward else 0),
         head_backward=always + kept + own_head + first + gradients,
         after_head=always + (kept or first) + gradients + (own_head + head.gradients if head.whole else 0),
         first_block=always + running + late,

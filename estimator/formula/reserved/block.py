@@ -60,6 +60,10 @@ class BlockProgram:
     """What the forward pass leaves allocated, without casts."""
     begins: int = 0
     """Operations of ``backward`` before its first layer runs backward: those of the loss."""
+    held: int | None = None
+    """Slot of the outputs that a variable of the training loop holds, which no program releases."""
+    replaces: int = 0
+    """Operations of ``forward`` after which the variable takes these outputs, and drops those before."""
 
 
 def record_block(

@@ -57,13 +57,21 @@ class Writer:
             self.gradients.append((made.slot, made.size))
 
 
-def norm(w: Writer, x: Tensor, size: float, *, trained: bool) -> tuple[Tensor, Backward]:
-    """Return the output of a norm over ``size`` elements, and its backward pass. The input stays the caller's."""
+def norm(w: Writer, x: Tensor, size: float, *, trained: bool, final: bool = False) -> tuple[Tensor, Backward]:
+    """Return the output of a norm over ``size`` elements, and its backward pass. The input stays the caller's.
+
+    Args:
+        w: of the block.
+        x: the input.
+        size: elements per token.
+        trained: its scale trains.
+        final: it is the norm behind the blocks.
+    """
     rec, context, wide = w.rec, w.context, 4 * w.tokens * size
     plain = x.size
     if context.arch.norm == "layer":
         return _one_kernel_norm(w, x, wide if context.widths.mixed else plain, output=plain, tensors=2)
-    if context.framework.rms_norm == "fused":
+    if context.rms_norm == "fused" or context.fuses_norm(final=final):
         return _one_kernel_norm(w, x, plain, output=plain, tensors=1)
     narrow = plain < wide
     x32 = rec.new(wide) if narrow else x.keep()
@@ -71,9 +79,14 @@ def norm(w: Writer, x: Tensor, size: float, *, trained: bool) -> tuple[Tensor, B
     scaled = rec.new(wide)
     kept: Tensor | None = None
     if narrow:
-        kept = rec.new(plain)
-        output = rec.new(plain)
-        rec.drop(scaled)
+        if context.rms_norm == "torch":  # multiplied by the scale in fp32
+            kept, product = scaled, rec.new(wide)
+            output = rec.new(plain)
+            rec.drop(product)
+        else:
+            kept = rec.new(plain)
+            output = rec.new(plain)
+            rec.drop(scaled)
     else:
         output, kept = rec.new(wide), scaled
     if not (w.graph and trained):

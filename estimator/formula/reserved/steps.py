@@ -36,6 +36,8 @@ class TrainingRun:
         self.take_batches_of(rank)
         self._gradients: list[int] = []
         self._states: list[int] = []
+        self._held: list[int] = []
+        """Outputs that a variable of the training loop holds."""
         self._base = SLOTS
         self._communication = _communication(rank)(machine, rank, self._parameters)
 
@@ -84,9 +86,17 @@ class TrainingRun:
             communication.after_block(block)
         if self._tail is not None:
             communication.before_head()
-            machine.run(self._tail.forward, self._base + self._layers * SLOTS)
+            self._run_tail(self._tail, self._base + self._layers * SLOTS)
         communication.end_forward()
         machine.release(casts)
+
+    def _run_tail(self, tail: BlockProgram, base: int) -> None:
+        """Run final norm, head and loss forward; a variable that holds the outputs before drops them."""
+        machine = self.machine
+        machine.run(tail.forward[: tail.replaces], base)
+        machine.release(self._held)
+        machine.run(tail.forward[tail.replaces :], base)
+        self._held = [] if tail.held is None else [machine.keep(base + tail.held)]
 
     def _backward(self, *, first: bool) -> None:
         machine, communication, job = self.machine, self._communication, self._rank.job
@@ -96,9 +106,7 @@ class TrainingRun:
         elif job.steps_in_backward:
             each = self._step_one
         base, kept = self._base + self._layers * SLOTS, list[int]()
-        if self._tail is not None:
-            machine.run(self._tail.backward[: self._tail.begins], base)
-        communication.begin_backward()
+        self._loss_backward(base)
         if self._tail is not None:
             found = machine.run_backward(self._tail, base, each)
             self._gradients += communication.after_head_backward(found)
@@ -124,6 +132,18 @@ class TrainingRun:
         found = self._embedding_backward(each is not None)
         machine.release([gradient, *self._outside, *kept])
         self._gradients += communication.after_backward(found)
+        if not job.keeps_between_steps:
+            machine.release(self._held)
+            self._held = []
+
+    def _loss_backward(self, base: int) -> None:
+        communication = self._communication
+        if communication.gathers_before_loss:
+            communication.begin_backward()
+        if self._tail is not None:
+            self.machine.run(self._tail.backward[: self._tail.begins], base)
+        if not communication.gathers_before_loss:
+            communication.begin_backward()
 
     def _embedding_backward(self, passing: bool) -> list[int]:
         rank, machine = self._rank, self.machine

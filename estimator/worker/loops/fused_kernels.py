@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model.build import transformer_blocks
+from .attention_mask import masks_made
 from .state_spaces import fused_state_spaces, kernel_versions
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _ROTATION = "apply_rotary_pos_emb"
 
 def fuse_modules(model: Any, loop: Loop) -> None:
     """Make the model's norms and MLPs allocate as the loop's fused kernels do."""
-    if "norm" in loop.fused:
+    if "norm" in loop.fused or loop.torch_norm:
         _fuse_norms(model, loop)
     if "mlp" in loop.fused:
         _fuse_mlps(model, loop)
@@ -40,6 +41,8 @@ def attention_of_loop(model: Any, loop: Loop) -> Iterator[None]:
         if "rope" in loop.fused:
             for name in _block_modules(model):
                 stack.enter_context(_replaced(name, _ROTATION, _rotate_in_place))
+        if loop.masks_attention:
+            stack.enter_context(masks_made())
         if loop.repeats_keys:
             stack.enter_context(_replaced("transformers.integrations.sdpa_attention", "use_gqa_in_sdpa", _never))
         if kernel_versions(_block_modules(model)):
@@ -47,24 +50,40 @@ def attention_of_loop(model: Any, loop: Loop) -> Iterator[None]:
         yield
 
 
+def is_rms_norm(module: Any) -> bool:
+    """Return True if a module is an RMSNorm with a weight."""
+    return "RMSNorm" in type(module).__name__ and getattr(module, "weight", None) is not None
+
+
+def is_gated_mlp(module: Any) -> bool:
+    """Return True if a module is an MLP whose two first projections are multiplied."""
+    return _gated_forward(module) is not None
+
+
 def _fuse_norms(model: Any, loop: Loop) -> None:
+    in_blocks = {f"{at}.{name}" for at, block in transformer_blocks(model).items() for name, _ in block.named_modules()}
     for name, module in model.named_modules():
-        kind, weight = type(module).__name__, getattr(module, "weight", None)
         own = name.rpartition(".")[2]
-        if "RMSNorm" not in kind or weight is None or (own in ("q_norm", "k_norm") and not loop.fuses_query_norms):
+        if not is_rms_norm(module) or (own in ("q_norm", "k_norm") and not loop.fuses_query_norms):
             continue
-        module.forward = _bound(_norm, module, loop.in_place)
+        fused = "norm" in loop.fused and not (loop.final_norm_eager and name not in in_blocks)
+        if fused or loop.torch_norm:
+            module.forward = _bound(_norm if fused else _torch_norm, module, loop.in_place)
 
 
 def _fuse_mlps(model: Any, loop: Loop) -> None:
     for module in model.modules():
-        linear = {
-            name for name, child in module.named_children() if hasattr(child, "weight") or hasattr(child, "lora_A")
-        }
-        if {"gate_proj", "up_proj", "down_proj"} <= linear:
-            module.forward = _bound(_gated_mlp, module, loop.in_place)
-        elif {"gate_up_proj", "down_proj"} <= linear:
-            module.forward = _bound(_fused_gated_mlp, module, loop.in_place)
+        forward = _gated_forward(module)
+        if forward is not None:
+            module.forward = _bound(forward, module, loop.in_place)
+
+
+def _gated_forward(module: Any) -> Callable[..., Any] | None:
+    """Return the stand-in for a gated MLP's forward pass; None: the module is none."""
+    linear = {name for name, child in module.named_children() if hasattr(child, "weight") or hasattr(child, "lora_A")}
+    if {"gate_proj", "up_proj", "down_proj"} <= linear:
+        return _gated_mlp
+    return _fused_gated_mlp if {"gate_up_proj", "down_proj"} <= linear else None
 
 
 def _bound(function: Callable[..., Any], module: Any, in_place: bool) -> Callable[..., Any]:
@@ -73,6 +92,13 @@ def _bound(function: Callable[..., Any], module: Any, in_place: bool) -> Callabl
 
 def _norm(module: Any, hidden: Any, in_place: bool) -> Any:
     return _Norm.apply(hidden, module.weight, in_place)
+
+
+def _torch_norm(module: Any, hidden: Any, _in_place: bool) -> Any:
+    """Run torch's RMSNorm as on CUDA before torch 2.9 (``rms_norm_composite`` in ATen/native/layer_norm.cpp)."""
+    wide = hidden.float()
+    normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (normalized * module.weight).to(hidden.dtype)
 
 
 def _gated_mlp(module: Any, hidden: Any, in_place: bool) -> Any:

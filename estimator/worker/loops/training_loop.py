@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..model.build import transformer_blocks
 from ..request.errors import UnsupportedError
+from .compiled_model import compile_model
 from .fused_kernels import fuse_modules
 from .losses import CHUNKS, chunked_loss, chunks_at_once_loss, full_loss, fused_linear_loss
 from .selective_checkpointing import keeping_contexts
@@ -37,6 +38,8 @@ def takes_own_loss(request: Request) -> bool:
 
 def prepare_loop(model: Any, request: Request) -> None:
     """Put in fused kernels, checkpoint parts of blocks one by one, and return what the loop's loss reads."""
+    if request.loop.compiles and not request.loop.own_loss:
+        compile_model(model)
     fuse_modules(model, request.loop)
     if request.loop.checkpoints_parts:
         _checkpoint_parts(model)

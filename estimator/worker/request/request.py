@@ -124,6 +124,10 @@ class Loop:
 
     fused: tuple[str, ...] = ()
     """Parts that fused kernels compute: norm, mlp, rope, cross-entropy."""
+    torch_norm: bool = False
+    """Norms are torch's RMSNorm before it was one kernel: its chain of operations multiplies in fp32."""
+    final_norm_eager: bool = False
+    """What is compiled are the blocks, and not the norm behind them."""
     in_place: bool = True
     """Fused kernels write gradients over other tensors."""
     fuses_query_norms: bool = False
@@ -132,6 +136,8 @@ class Loop:
     """Attention copies keys and values to all query heads."""
     compiles: bool = False
     """What torch.compile makes of the blocks is among these settings."""
+    masks_attention: bool = False
+    """sdpa is given a mask of all pairs of positions."""
     own_loss: bool = False
     """The loop takes the loss itself, from what the model returns."""
     chunks_at_once: bool = False
@@ -168,6 +174,8 @@ class OlderVersions:
     """The model returns fp32 logits."""
     expert_names: list[str] | None = None
     """Experts are lists of linear layers of these names; None: they are fused, or there are none."""
+    reduces_in_own_pool: bool = False
+    """FSDP2 allocates the input of a reduce-scatter on the reducing stream, and frees it at once."""
     keeps_quantized_inputs: bool = False
     """The graph keeps the inputs of 4-bit layers."""
     zeroes_gradients: bool = False

@@ -27,6 +27,8 @@ LOSSES = {
 }
 """Losses that can be traced, by framework."""
 FRAMEWORKS = tuple(LOSSES)
+COMPILED_STRATEGIES = ("none", "ddp", "fsdp2")
+"""Strategies under which a transformers model can be traced as compiled: they leave its blocks whole."""
 STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 
 
@@ -89,6 +91,8 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
         yield "logits of a part of each sequence cannot be traced"
     if training.compile and not loop.compiles:
         yield "torch.compile cannot be traced"
+    if training.compile and not own:
+        yield from _unsupported_compile(request)
     if not own and not loop.fused and not loop.keeps_outputs and training.loss == "full":
         return
     if request.task != "causal-lm":
@@ -99,6 +103,27 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
         yield f"tensor parallelism of {framework} with these settings cannot be traced"
     if request.code is not None and request.code.model:
         yield "fused kernels in code of your own cannot be traced"
+
+
+def _unsupported_compile(request: Request) -> Iterator[str]:
+    """Yield what is unknown of a whole transformers model under torch.compile."""
+    training, strategy = request.training, request.parallel.strategy
+    if training.mode == "inference":
+        yield "torch.compile of inference cannot be traced"
+    if request.attention == "eager":
+        yield "torch.compile of eager attention cannot be traced"
+    if strategy not in COMPILED_STRATEGIES:
+        yield f"torch.compile under {strategy} cannot be traced, only {', '.join(COMPILED_STRATEGIES)}"
+    if request.lora is not None and request.lora.quantization != "none":
+        yield f"torch.compile of weights quantized to {request.lora.quantization} cannot be traced"
+    if training.loss != "full" or training.fused_kernels:
+        yield "Liger-Kernel's kernels under torch.compile cannot be traced"
+    if request.older.copies_shifted_logits:
+        yield "torch.compile of the loss of transformers before 4.49 cannot be traced"
+    if request.config.get("final_logit_softcapping"):
+        yield "torch.compile of logits that are capped cannot be traced"
+    if any(request.config.get(name) for name in _EXPERTS):
+        yield "torch.compile of experts cannot be traced"
 
 
 def _unsupported_parallelism(request: Request) -> Iterator[str]:

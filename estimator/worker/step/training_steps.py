@@ -170,7 +170,8 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
         if request.parallel.world_size > 1:
             stack.enter_context(meta_propagation_untracked(tracker))
         if request.parallel.sharded:
-            stack.enter_context(fsdp_tracking.communication_labelled(tracker))
+            own_pool = request.older.reduces_in_own_pool
+            stack.enter_context(fsdp_tracking.communication_labelled(tracker, own_pool=own_pool))
             if request.parallel.cpu_offload == "all":
                 stack.enter_context(fsdp_tracking.offload_copies(tracker))
         if request.parallel.flat_sharded:
@@ -196,7 +197,8 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
             lambda p, name=name: tracker.label((p.grad,), "gradients", (name,))
         )
     tracker.begin_phase(1, "wrapping")
-    replicated = parallel.data_replicate > 1 and not parallel.sharded and zero is None
+    fsdp = parallel.sharded or parallel.flat_sharded
+    replicated = parallel.data_replicate > 1 and not fsdp and zero is None
     views = parallel.gradient_as_bucket_view
     buckets = data_parallel.ReplicaBuckets(whole, tracker, views=views) if replicated else None
     optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]

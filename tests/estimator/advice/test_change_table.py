@@ -2,9 +2,10 @@
 
 import pytest
 
+from vramtop.estimator.advice.bounded_search import Verdict
 from vramtop.estimator.advice.change import ChangeRule
 from vramtop.estimator.advice.change_table import CHANGES, candidate_changes
-from vramtop.estimator.advice.suggestions import Verdict, suggest
+from vramtop.estimator.advice.suggestions import suggest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.job import Inference, Job, ModelSpec, Training

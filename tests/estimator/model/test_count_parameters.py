@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from slow_cases import quick_every
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.task import Task
@@ -108,7 +109,7 @@ def same(shape: Inventory, exact: Inventory) -> bool:
     return dataclasses.replace(exact, groups=groups, buffers=(), source=shape.source) == shape
 
 
-@pytest.mark.parametrize("model", built_in_models(), ids=lambda model: model.label)
+@pytest.mark.parametrize("model", quick_every(3, built_in_models()), ids=lambda model: model.label)
 def test_built_in_model_has_the_published_count_with_and_without_torch(model: BuiltInModel, count: Count) -> None:
     shape = count_parameters(read_architecture(model.config, model.task))
 
@@ -122,7 +123,7 @@ def test_every_known_family_has_a_small_test_model() -> None:
 
 
 @pytest.mark.parametrize("task", RULED_TASKS)
-@pytest.mark.parametrize("family", SMALL)
+@pytest.mark.parametrize("family", quick_every(3, SMALL))
 def test_every_head_of_every_family(family: str, task: Task, count: Count) -> None:
     config = {"model_type": family, **SMALL[family]}
     if task != "question-answering":

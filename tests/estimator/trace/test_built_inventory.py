@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from slow_cases import quick_every
 from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
 
@@ -133,7 +134,7 @@ def tally(groups: tuple[ParameterGroup, ...]) -> Counter[tuple[str, tuple[int, .
     return found
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", quick_every(3, CONFIGS))
 def test_the_rules_for_adapters_are_those_of_peft(count: Count, family: str) -> None:
     """Fused projections, GPT-2's transposed layers, routers, and experts that transformers holds in one tensor."""
     task = TASKS.get(family, "causal-lm")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.advice import (
+    BoundedSearch,
     Edit,
     LargestFitting,
     Suggestion,
@@ -85,7 +86,7 @@ def advise(
     scaled = calibrated(job, budget, quick)
     grown = find_largest(
         job,
-        lambda changed: judge(scaled(changed)) == "fits",
+        BoundedSearch(scaled, judge).fits,
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )

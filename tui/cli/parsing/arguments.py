@@ -126,6 +126,32 @@ def _attach(parser: "Parser") -> None:
     _add_verbose_argument(parser)
 
 
+def _explain(parser: "Parser") -> None:
+    parser.usage = "vramtop explain [FLAG ...] FILE|- [-- LAUNCH LINE]"
+    parser.examples = """\
+  vramtop explain slurm-4711.out
+  vramtop explain slurm-4711.out --job job.toml
+  vramtop explain dump.pickle --job job.toml --set training.micro_batch=4
+  kubectl logs trainer-0 | vramtop explain - -- torchrun train.py --bf16
+"""
+    parser.epilog = (
+        "Logs: torch's out-of-memory messages of every version, traces of the killer for CPU RAM, ranks of torchrun, "
+        "Slurm, mpirun and Ray. Snapshots: torch.cuda.memory._dump_snapshot(FILE), or the same as JSON; they are read "
+        "without executing anything in them. Exit codes: 0 explained, 2 wrong input, 3 no failure of memory found."
+    )
+    parser.set_defaults(flags=[], model_flag=None, gpus=None)
+    text = "A job's log, a file with torch's message, or a memory snapshot; -: standard input."
+    parser.add_argument("file", metavar="FILE", help=text)
+    text = "The job that failed, as vramtop fit takes it; then what would have fitted is searched for too."
+    parser.add_argument("--job", metavar="JOB", help=text)
+    text = "Fill in or correct a setting of the job, such as training.sequence_length=2048."
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument("--rank", type=int, metavar="N", help="The failure of this rank (default: the first).")
+    text = "In a snapshot: the GPU of this index (default: the one that ran out of memory)."
+    parser.add_argument("--device", type=int, metavar="N", help=text)
+    add_method_argument(parser)
+
+
 def _run(parser: "Parser") -> None:
     parser.usage = "vramtop run [FLAG ...] -- COMMAND [ARGUMENT ...]"
     parser.examples = """\
@@ -184,6 +210,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "wait": _wait,
     "preflight": _preflight,
     "attach": _attach,
+    "explain": _explain,
     "run": _run,
     "record": _record,
     "doctor": _doctor,

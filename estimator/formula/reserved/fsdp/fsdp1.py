@@ -49,6 +49,7 @@ class FlatUnits(Communication):
         self._shards = job.shards.weights
         self._casts = job.widths.mixed
         self._prefetch = job.parallel.fsdp_backward_prefetch or "pre"
+        self.gathers_before_loss = job.framework.loss_in_forward
         self._limit = job.parallel.limit_all_gathers is not False
         width = job.widths.compute if self._casts and job.quantization is None else 0
         adapters = job.adapter_units

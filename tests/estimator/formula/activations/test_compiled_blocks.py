@@ -1,9 +1,9 @@
 """Blocks under torch.compile: what the closed form says that they save, against torch's own min-cut partitioner."""
 
-import warnings
 from typing import Any
 
 import pytest
+from partitioned_graphs import saved_bytes
 
 from vramtop.estimator.formula.activations.saved_activations import saved_activations
 from vramtop.estimator.job.job_file import job_from_mapping
@@ -47,46 +47,8 @@ def test_a_compiled_block_saves_what_the_partitioner_keeps(family: str, sizes: d
 
 def partitioned_bytes(config: dict[str, Any]) -> int:
     """Return the bytes of activations between the forward and the backward graph of a compiled model."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-    from torch._inductor.compile_fx import _recursive_joint_graph_passes
-    from torch._inductor.decomposition import select_decomp_table
-
-    sizes: list[int] = []
-
-    def partition(joint: Any, inputs: Any, **settings: Any) -> Any:
-        _recursive_joint_graph_passes(joint)
-        forward, backward = min_cut_rematerialization_partition(joint, inputs, **{**settings, "compiler": "inductor"})
-        returned = next(node for node in forward.graph.nodes if node.op == "output").args[0]
-        for node in set(returned[settings["num_fwd_outputs"] :]):
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and not _is_parameter(node, shapes):
-                sizes.append(value.numel() * value.element_size())
-        return forward, backward
-
     fields = {key: value for key, value in config.items() if key != "model_type"}
     settings = transformers.AutoConfig.for_model(config["model_type"], **fields, pad_token_id=0)
     model = transformers.AutoModel.from_config(settings, attn_implementation="sdpa").bfloat16()
-    shapes = {tuple(parameter.shape) for parameter in model.parameters()}
-    backend = aot_autograd(
-        fw_compiler=lambda graph, _: graph,
-        bw_compiler=lambda graph, _: graph,
-        decompositions=select_decomp_table(),
-        partition_fn=partition,
-    )
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compiled = torch.compile(model, backend=backend)
-        ids = torch.zeros(SEQUENCES, LENGTH, dtype=torch.long)
-        compiled(input_ids=ids, use_cache=False).last_hidden_state.sum().backward()
-    torch._dynamo.reset()
-    return sum(sizes)
-
-
-def _is_parameter(node: Any, shapes: set[tuple[int, ...]]) -> bool:
-    while node.op == "call_function" and node.args and hasattr(node.args[0], "op"):
-        if node.target not in (torch.ops.aten.permute.default, torch.ops.aten.t.default, torch.ops.aten.view.default):
-            break
-        node = node.args[0]
-    return node.op == "placeholder" and tuple(node.meta["val"].shape) in shapes
+    ids = torch.zeros(SEQUENCES, LENGTH, dtype=torch.long)
+    return saved_bytes(model, lambda outputs: outputs.last_hidden_state.sum(), input_ids=ids, use_cache=False)

@@ -1,4 +1,4 @@
-"""Two real training steps under FSDP1 on two CPU ranks (gloo), with their live bytes counted by ``StorageCounter``.
+"""Two real training steps under FSDP1 on CPU ranks (gloo), with their live bytes counted by ``StorageCounter``.
 
 ``python real_fsdp1.py JSON`` prints the peaks of the second step on rank 0 as JSON. The arguments of
 ``FullyShardedDataParallel`` are written out here, not taken from the product.
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.wrap import (
     _or_policy,
@@ -31,8 +32,25 @@ from torch.utils.checkpoint import checkpoint
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from storage_counter import StorageCounter
 
-RANKS, BATCH, LENGTH = 2, 2, 64
+SHARDS, BATCH, LENGTH = 2, 2, 64
 LOW = {"bf16-mixed": torch.bfloat16}
+
+
+def settled(collective: Any) -> Any:
+    """Return a collective that also waits until gloo's thread has let go of its tensors.
+
+    ``ProcessGroupGloo::runLoop`` wakes the waiting thread before it resets ``workInProgress_``, which holds them.
+    """
+
+    def run(*tensors: torch.Tensor, **others: Any) -> Any:
+        storages = [tensor.untyped_storage()._cdata for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        before = [torch._C._storage_Use_Count(storage) for storage in storages]
+        result = collective(*tensors, **others)
+        while any(torch._C._storage_Use_Count(storage) > uses for storage, uses in zip(storages, before, strict=True)):
+            os.sched_yield()
+        return result
+
+    return run
 
 
 class ResizingCounter(StorageCounter):
@@ -93,10 +111,12 @@ def wrap(model: nn.Module, case: dict[str, Any]) -> FullyShardedDataParallel:
             ),
         )
         policy = functools.partial(_or_policy, policies=[leaf, policy])
+    mesh = case.get("replicas") and init_device_mesh("cpu", (case["replicas"], SHARDS), mesh_dim_names=("copy", "part"))
     low = LOW.get(case["precision"])
     mixed = low and MixedPrecision(param_dtype=low, reduce_dtype=low, buffer_dtype=low)
     wrapped = FullyShardedDataParallel(
         model,
+        device_mesh=mesh or None,
         sharding_strategy=ShardingStrategy[case.get("strategy", "FULL_SHARD")],
         auto_wrap_policy=policy,
         mixed_precision=mixed or None,
@@ -106,15 +126,16 @@ def wrap(model: nn.Module, case: dict[str, Any]) -> FullyShardedDataParallel:
     if case.get("checkpoint"):
         for module in wrapped.modules():
             if isinstance(module, FullyShardedDataParallel) and type(module.module).__name__ in case["classes"]:
-                module.forward = checkpointed(module.forward)  # type: ignore[method-assign]
+                reentrant = case["checkpoint"] != "not reentrant"
+                module.forward = checkpointed(module.forward, reentrant=reentrant)  # type: ignore[method-assign]
     return wrapped
 
 
-def checkpointed(forward: Any) -> Any:
+def checkpointed(forward: Any, *, reentrant: bool) -> Any:
     """Return a unit's forward pass as transformers before 4.52 calls it."""
 
     def run(hidden: Any, *args: Any, **kwargs: Any) -> Any:
-        return checkpoint(functools.partial(forward, **kwargs), hidden, *args, use_reentrant=True)
+        return checkpoint(functools.partial(forward, **kwargs), hidden, *args, use_reentrant=reentrant)
 
     return run
 
@@ -135,9 +156,16 @@ def build(case: dict[str, Any]) -> nn.Module:
     return model
 
 
+def ranks(case: dict[str, Any]) -> int:
+    """Return the number of ranks: shards times copies."""
+    return SHARDS * int(case.get("replicas", 1))
+
+
 def run(rank: int, case: dict[str, Any], port: int) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks(case))
+    for name in {"all_gather_single", "reduce_scatter_single", "all_reduce"} & set(dir(dist)):
+        setattr(dist, name, settled(getattr(dist, name)))
     torch.set_num_threads(1)
     model = wrap(build(case), case)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=True)
@@ -171,4 +199,5 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
-    torch.multiprocessing.spawn(run, (json.loads(sys.argv[1]), number), nprocs=RANKS)
+    arguments = json.loads(sys.argv[1])
+    torch.multiprocessing.spawn(run, (arguments, number), nprocs=ranks(arguments))

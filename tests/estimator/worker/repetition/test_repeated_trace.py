@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from job_matrix import CELLS
+from slow_cases import quick_every
 
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
@@ -46,7 +47,7 @@ def plain(traced: TracedSteps) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", quick_every(2, QUICK, start=1))
 def test_repeated_layers_give_the_full_trace(name: str) -> None:
     request = deep_request(name, QUICK[name])
     repeated = trace_repeated(request)

@@ -1,0 +1,155 @@
+"""Searches that replay only what they must find what a search that replays every candidate finds."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vramtop.estimator.advice.bounded_search import BoundedSearch, Verdict
+from vramtop.estimator.advice.change_table import candidate_changes
+from vramtop.estimator.advice.largest_batch import find_largest
+from vramtop.estimator.advice.suggestions import suggest
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.reserved_memory import with_reserved_memory
+from vramtop.estimator.estimation import QuickEstimator, quick_estimator
+from vramtop.estimator.formula import peak_range
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+
+LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16}
+MOE: dict[str, Any] = {"model_type": "qwen3_moe", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {**LLAMA, "num_key_value_heads": 4, "intermediate_size": 2816, "vocab_size": 32000},
+    "tied": {
+        **LLAMA,
+        "num_hidden_layers": 7,
+        "intermediate_size": 2816,
+        "tie_word_embeddings": True,
+        "vocab_size": 128256,
+    },
+    "moe": {**MOE, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "num_key_value_heads": 2}
+    | {"intermediate_size": 1024, "vocab_size": 32000},
+}
+LORA = {"rank": 16, "targets": "all-linear"}
+TABLES: dict[str, dict[str, Any]] = {
+    "one GPU": {},
+    "8-bit states": {"training": {"optimizer": "adamw-8bit", "gradient_accumulation": 2}},
+    "mixed": {"training": {"precision": "bf16-mixed", "activation_checkpointing": "full"}},
+    "lora": {"lora": LORA},
+    "qlora": {"lora": {**LORA, "quantization": "nf4"}},
+    "ddp": {"parallel": {"strategy": "ddp", "data_replicate": 2}},
+    "fsdp1": {"parallel": {"strategy": "fsdp1", "data_shard": 4}},
+    "fsdp2": {"parallel": {"strategy": "fsdp2", "data_shard": 8}},
+    "zero3": {"parallel": {"strategy": "zero3", "data_shard": 4}},
+    "tensor parallel": {"parallel": {"tensor": 2}, "training": {"framework": "torchtitan"}},
+    "pipeline": {"parallel": {"pipeline": 2}, "training": {"framework": "torchtitan"}},
+}
+
+
+def job_of(shape: str, tables: str, *, batch: int = 8, length: int = 1024) -> Job:
+    training = {"micro_batch": batch, "sequence_length": length, **TABLES[tables].get("training", {})}
+    return job_from_mapping({"model": {"config": SHAPES[shape]}, **TABLES[tables], "training": training}, where="test")
+
+
+def replaying(estimate: Callable[[Job], Budget]) -> Callable[[Job], Budget]:
+    """Return an estimate that replays every job, whatever the search asks for."""
+
+    def replayed(job: Job) -> Budget:
+        with with_reserved_memory("replayed"):
+            return estimate(job)
+
+    return replayed
+
+
+def judge_for(size: int) -> Callable[[Budget], Verdict]:
+    """Return the product's own judge for eight GPUs of one size."""
+    device = DeviceCapacity(index=0, uuid=None, name="GPU", total_bytes=size, free_bytes=size, count=8)
+    return lambda budget: check_fit(budget, [device]).verdict
+
+
+def edges(job: Job, quick: QuickEstimator, *, every: int) -> list[int]:
+    """Return GPU sizes at which the verdict on some candidate turns, and in the middle of what only a replay finds."""
+    sizes: set[int] = set()
+    for change in candidate_changes(job, gpus=8)[::every]:
+        try:
+            peak = quick(with_changes(job, change.changes)).peak
+            with with_reserved_memory("least"):
+                least = quick(with_changes(job, change.changes)).peak
+        except VramtopError:
+            continue
+        sizes |= {peak.device_bytes - 1, peak.high_bytes, (peak.high_bytes + least.high_bytes) // 2}
+    return sorted(sizes)
+
+
+def assert_alike(shape: str, tables: str, *, every: int) -> None:
+    job = job_of(shape, tables)
+    quick = quick_estimator(job)
+    current, brute = quick(job), replaying(quick)
+    for size in edges(job, quick, every=every):
+        judge = judge_for(size)
+        assert suggest(job, current, quick, judge, gpus=8) == suggest(job, current, brute, judge, gpus=8), size
+        found, expected = (
+            find_largest(job, BoundedSearch(estimate, judge).fits, max_positions=4096) for estimate in (quick, brute)
+        )
+        assert found == expected, size
+
+
+@pytest.mark.parametrize(("shape", "tables"), [("llama", "one GPU"), ("llama", "fsdp2")])
+def test_a_search_finds_what_replaying_every_candidate_finds(shape: str, tables: str) -> None:
+    assert_alike(shape, tables, every=9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "tables"), list(product(SHAPES, TABLES)))
+def test_a_search_finds_what_replaying_every_candidate_finds_in_every_mode(shape: str, tables: str) -> None:
+    assert_alike(shape, tables, every=2)
+
+
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    tables=st.sampled_from(sorted(TABLES)),
+    batch=st.integers(1, 64),
+    length=st.integers(1, 4096),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_replay_finds_less_than_the_least(shape: str, tables: str, batch: int, length: int) -> None:
+    job = job_of(shape, tables, batch=batch, length=length)
+    quick = quick_estimator(job)
+    with with_reserved_memory("least"):
+        least = quick(job)
+    exact = quick(job)
+    assert least.is_least
+    assert not exact.is_least
+    assert least.peak.components == exact.peak.components
+    for mine, other in ((least.peak, exact.peak), *zip(least.stages, exact.stages, strict=True)):
+        assert mine.device_bytes <= other.device_bytes
+        assert mine.high_bytes <= other.high_bytes
+    assert least.peak.reserved_bytes >= exact.peak.allocated_bytes
+
+
+def test_only_what_depends_on_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    replays: list[object] = []
+    replay = peak_range.replayed_slack
+    monkeypatch.setattr(peak_range, "replayed_slack", lambda rank, conf: replays.append(rank) or replay(rank, conf))
+    job = job_of("llama", "one GPU")
+    quick = quick_estimator(job)
+    peak = quick(job).peak
+    replays.clear()
+    assert not BoundedSearch(quick, judge_for(peak.allocated_bytes)).fits(job)
+    assert replays == []  # it does not even fit with what it allocates
+    assert BoundedSearch(quick, judge_for(peak.high_bytes)).fits(job)
+    assert not BoundedSearch(quick, judge_for(peak.high_bytes - 1)).fits(job)
+    assert len(replays) == 2
+
+
+def test_what_is_suggested_was_replayed() -> None:
+    job = job_of("llama", "qlora")
+    quick = quick_estimator(job)
+    for size in (1, quick(job).peak.device_bytes // 2, quick(job).peak.device_bytes - 1):
+        found = suggest(job, quick(job), quick, judge_for(size), gpus=8)
+        assert found
+        assert not any(each.budget.is_least for each in found)

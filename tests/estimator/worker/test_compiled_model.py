@@ -1,0 +1,80 @@
+"""A whole transformers model under torch.compile, traced: against torch's own min-cut partitioner on the real model."""
+
+from typing import Any
+
+import pytest
+from partitioned_graphs import saved_bytes
+
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.trace.traced_loop import loop_request
+from vramtop.estimator.trace.traced_step import optimizer_class
+from vramtop.estimator.worker.request.errors import UnsupportedError
+from vramtop.estimator.worker.request.request import read_request
+from vramtop.estimator.worker.step.supported_jobs import check_supported
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SEQUENCES, LENGTH = 2, 256
+SIZES = {"hidden_size": 256, "num_attention_heads": 8, "head_dim": 32, "vocab_size": 1000, "num_hidden_layers": 2}
+MODELS: list[Any] = [
+    ("llama", {"num_key_value_heads": 2, "intermediate_size": 704}, {}),
+    ("llama", {"num_key_value_heads": 2, "intermediate_size": 704}, {"activation_checkpointing": "full"}),
+    ("qwen3", {"num_key_value_heads": 4, "intermediate_size": 704}, {}),
+    ("gemma", {"num_key_value_heads": 8, "intermediate_size": 704, "hidden_activation": "gelu_pytorch_tanh"}, {}),
+    ("phi3", {"num_key_value_heads": 4, "intermediate_size": 704}, {}),
+]
+
+
+def message_of(config: dict[str, Any], **tables: Any) -> dict[str, Any]:
+    tables["training"] = {"precision": "bf16", "compile": True} | tables.get("training", {})
+    job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
+    optimizer = optimizer_class(job)
+    message = {"op": "trace", "config": config, **tables, "optimizer": optimizer}
+    return {**message, "loop": loop_request(job, config["model_type"])}
+
+
+def bytes_before_backward(message: dict[str, Any]) -> int:
+    """Return what a traced step holds when its backward pass begins, beside weights and optimizer states."""
+    from vramtop.estimator.worker.step.training_steps import trace_steps
+
+    history = trace_steps(read_request(message)).history
+    start = next(phase.start for phase in history.phases if (phase.step, phase.name) == (2, "backward"))
+    live: set[int] = set()
+    for event in history.events[:start]:
+        live ^= {abs(event) - 1}
+    records = (history.records[number] for number in live)
+    return sum(record.nbytes for record in records if record.component in {"activations", "logits"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "sizes", "training"), MODELS)
+def test_a_compiled_model_saves_what_the_partitioner_keeps(
+    family: str, sizes: dict[str, Any], training: dict[str, Any]
+) -> None:
+    fields = {**SIZES, **sizes, "pad_token_id": 0, "tie_word_embeddings": False}
+    settings = transformers.AutoConfig.for_model(family, **fields)
+    model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa").bfloat16()
+    if training:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    ids = torch.zeros(SEQUENCES, LENGTH, dtype=torch.long)
+    kept = saved_bytes(model, lambda outputs: outputs.loss, input_ids=ids, labels=ids, use_cache=False)
+    batch = {"micro_batch": SEQUENCES, "sequence_length": LENGTH}
+    found = bytes_before_backward(message_of({"model_type": family, **fields}, training={**batch, **training}))
+    # the last block's output need not be kept where the block is recomputed anyhow
+    last = 2 * SEQUENCES * LENGTH * SIZES["hidden_size"] if training else 0
+    assert kept * 0.98 <= found <= kept * 1.02 + last
+
+
+def test_what_no_stand_in_covers_is_refused(ask_worker: Any, tiny_llama: dict[str, Any]) -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 200}
+    answer = ask_worker(message_of(gpt2))
+    assert answer["unsupported"] == "torch.compile of GPT2Block, which has no gated MLP, cannot be traced"
+    for tables, sentence in (
+        ({"parallel": {"strategy": "fsdp1", "data_shard": 2}}, "torch.compile under fsdp1 cannot be traced"),
+        ({"lora": {"quantization": "nf4"}}, "torch.compile of weights quantized to nf4 cannot be traced"),
+        ({"training": {"framework": "transformers", "loss": "fused-linear"}}, "Liger-Kernel's kernels under"),
+    ):
+        with pytest.raises(UnsupportedError, match=sentence):
+            check_supported(read_request(message_of(tiny_llama, **tables)))
