@@ -10,8 +10,7 @@ from datetime import date, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...job import Job, ResolvedJob
-from ...job.quantization import is_four_bit
+from ...job import Job, ResolvedJob, is_four_bit
 from ...job.rules import older
 from ...model import Architecture
 from .other_side import OtherSide
