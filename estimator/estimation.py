@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError
-from .formula import free_for_modules, host_need
+from .formula import JobFamilies, free_for_modules, host_need
 from .formula.beside import HeldModel, with_other_models, with_saving_phase
 from .formula.closed_form import closed_form
 from .formula.reserved import with_varying_lengths
@@ -120,6 +120,7 @@ class QuickEstimator:
     """The job that is changed."""
     held: tuple[HeldModel, ...]
     """The models beside its own."""
+    _families: JobFamilies = field(default_factory=JobFamilies, init=False, repr=False, compare=False)
 
     def __call__(self, changed: Job) -> Budget:
         """Return the budget of a job of the same model; its attention may differ.
@@ -127,7 +128,7 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False)
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
         return widen_for_uncertainty(with_other_models(budget, self._held(changed)))
 
     def _held(self, changed: Job) -> tuple[HeldModel, ...]:

@@ -1,9 +1,10 @@
 """Bytes that one rank holds, by purpose, before they are put together into the moments of a step."""
 
-from dataclasses import replace
+import dataclasses
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..budget import Components, PhaseName
 from ..job import ResolvedJob
@@ -108,7 +109,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         vllm = self.vllm
         if not self.vllm_is_awake(phase):
             return components
-        return replace(
+        return dataclasses.replace(
             components,
             weights=components.weights + sign * vllm.weights,
             activations=components.activations + sign * vllm.cache,
@@ -229,6 +230,24 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
         step_gradients=stepped,
         accumulated_gradients=_accumulated_gradients(job, states, stepped),
         gradient_shares=_gradient_shares(stage, tied and not buffers.unreduced),
+    )
+
+
+def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
+    """Return a rank with the micro-batch and the sequence length of a plan that differs in nothing else."""
+    job, before, stage, arch = plan.job, rank.job, rank.stage, rank.arch
+    gathered = gathered_input_bytes(job, arch.hidden, stage) - gathered_input_bytes(before, arch.hidden, stage)
+    return replace(
+        rank,
+        job=job,
+        saved=saved_activations(job, arch, stage),
+        loss=loss_bytes(job, arch, stage),
+        kv_cache=key_value_cache_bytes(job, arch, stage),
+        generation_cache=generation_cache_bytes(job, arch, stage),
+        workspace=rank.workspace + gathered,
+        batch_mask=batch_mask_bytes(job, stage) if job.trains else 0,
+        head_casts=_cast_bytes(job, stage, layered=False, tied=rank.tied),
+        preparation_doubt=preparation_doubt(job, arch),
     )
 
 

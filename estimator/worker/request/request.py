@@ -239,6 +239,8 @@ class Request:
     """Settings and capacity for the replay through the allocator model."""
     code: UserCode | None = None
     """Code that the user allows to run; None: only the installed libraries."""
+    device: str = "cpu"
+    """Type of the device that holds the tensors: fake ones are on the CPU."""
 
     @property
     def autocasts(self) -> bool:
@@ -273,6 +275,7 @@ def read_request(message: dict[str, Any]) -> Request:
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),
         code=read_user_code(message),
+        device=message.get("device", "cpu"),
     )
 
 

@@ -45,7 +45,7 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
         backward_prefetch=BackwardPrefetch[prefetch] if prefetch else None,
         limit_all_gathers=parallel.limit_all_gathers is not False,
         use_orig_params=True,
-        device_id=torch.device("cpu"),
+        device_id=torch.device(request.device),
     )
     if request.checkpoints_units and request.training.activation_checkpointing == "full":
         checkpoint_units(model, wrapped)
