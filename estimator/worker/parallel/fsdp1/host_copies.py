@@ -1,10 +1,11 @@
 """FSDP1's CPU offload on fake tensors: what stays in host memory, and the copies of it on the GPU.
 
 From torch 2.13 (``distributed/fsdp/_flat_param.py``, ``_runtime_utils.py``): the shards and the gradients that the
-optimizer sees are pinned host memory. A shard is copied to the GPU whenever its unit is gathered, and the parameters are
-views of the copy until the unit is freed; under mixed precision it is cast there, and the copy goes at once. A unit's
-reduced gradient is copied to the host but stays on the GPU as ``_saved_grad_shard`` until the whole backward pass is
-over (``prepare_gradient_for_optim``). FSDP1 leaves out copies between equal devices, as host and GPU are on fake tensors.
+optimizer sees are pinned host memory. A shard is copied to the GPU whenever its unit is gathered, and the
+parameters are views of the copy until the unit is freed; under mixed precision it is cast there, and the copy goes
+at once. A unit's reduced gradient is copied to the host but stays on the GPU as ``_saved_grad_shard`` until the
+whole backward pass is over (``prepare_gradient_for_optim``). FSDP1 leaves out copies between equal devices, as host
+and GPU are on fake tensors.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class ResizingCounter(StorageCounter):
             self._change(storage._cdata, storage.nbytes())
             weakref.finalize(storage, self._gone, storage._cdata)
 
-    def pin(self, tensor: torch.Tensor, *_unused: Any) -> torch.Tensor:
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count a storage no longer: it is host memory."""
         self.count(tensor)
         self._change(tensor.untyped_storage()._cdata, 0)
@@ -183,7 +183,7 @@ def offload(model: FullyShardedDataParallel, counter: ResizingCounter) -> None:
     for check in ("_check_on_compute_device", "_check_low_precision_shard"):
         setattr(FlatParamHandle, check, lambda *_unused: None)
     torch.cpu.Stream.synchronize = lambda _self: None  # a GPU's stream has it
-    torch.Tensor.pin_memory = lambda *arguments: counter.pin(*arguments)  # type: ignore[method-assign, assignment]
+    torch.Tensor.pin_memory = lambda tensor, *_unused: counter.pin(tensor)  # type: ignore[method-assign, assignment]
 
 
 def checkpointed(forward: Any, *, reentrant: bool) -> Any:
