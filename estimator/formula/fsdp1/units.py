@@ -81,8 +81,8 @@ def gathered_share(job: ResolvedJob) -> float:
     """Return the bytes that a unit takes while it is gathered, for each of its bytes.
 
     Offloaded shards in the compute type are copied to the GPU, where the parameters are views of them as long as the
-    unit is gathered (``flat_param_to``); others are cast there and freed. Units that no ranks share are cast under mixed
-    precision or copied from the host, and else computed with as they are (``pre_unshard`` in torch's
+    unit is gathered (``flat_param_to``); others are cast there and freed. Units that no ranks share are cast under
+    mixed precision or copied from the host, and else computed with as they are (``pre_unshard`` in torch's
     ``distributed/fsdp/_flat_param.py``, 2.13).
     """
     shards, casts = job.shards.weights, job.widths.mixed and job.quantization is None
