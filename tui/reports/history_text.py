@@ -26,8 +26,8 @@ def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: b
         yield from output.wrapped(
             "no measured run is like that"
             if chosen
-            else "no runs have been measured yet: a run with a known job is, once it is steady or has ended, while the "
-            "dashboard follows it"
+            else "no runs have been measured yet: a run with a known job is, once it is steady or has ended while the "
+            "dashboard follows it, and a job by vramtop measure"
         )
         return
     head = ("RUN", "LAST SEEN", "STATE", "MODEL", "BATCH", "CARD", "SEEN GiB", "EXPECTED", "ERROR", "BY")

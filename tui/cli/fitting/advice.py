@@ -97,7 +97,7 @@ def advise(
 
     grown = find_largest(
         job,
-        BoundedSearch(own, judge).fits,
+        BoundedSearch(own, judge),
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )

@@ -8,8 +8,11 @@ from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
     add_method_argument,
+    gpu_count,
     positive_seconds,
     process_id,
+    size_in_gib,
+    step_count,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +38,12 @@ _RUN_EPILOG = """\
 Exit codes: those of the command. With --fit: 1 it does not fit and was not started; with --strict also 4, it is tight,
 and 3, whether it fits is not known. Otherwise a job that is tight or not understood starts, with a sentence on standard
 error. Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
+"""
+_MEASURE_EPILOG = """\
+The steps run in a process of their own, with random weights and full sequences of random tokens; several ranks through
+torchrun. Where other programs hold memory of a GPU, torch fails before it takes the last of theirs. JOB may be a file
+with a job (the tables of a job file) in JSON on each line, NAME.jsonl. Exit codes: 0 it ran, 1 it ran out of memory, 2
+wrong input, 3 it could not be run: the job is not supported, a process died, or the time was up.
 """
 _PREFLIGHT_EXIT_CODES = """\
 Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
@@ -153,6 +162,17 @@ def _explain(parser: "Parser") -> None:
     add_method_argument(parser)
 
 
+def _snapshot(parser: "Parser") -> None:
+    parser.epilog = (
+        "The process needs the probe: start it with vramtop run, or call vramtop.monitor.report() in it. Stacks are in "
+        "the snapshot only if it records them: vramtop run --snapshot-on-oom, or report(snapshot_on_oom=True)."
+    )
+    text = "The process that holds GPU memory: a rank, not its launcher."
+    parser.add_argument("process", type=process_id, metavar="PID", help=text)
+    text = "Give up after this time (default: 60)."
+    parser.add_argument("--timeout", type=positive_seconds, default=60.0, metavar="SECONDS", help=text)
+
+
 def _run(parser: "Parser") -> None:
     parser.usage = "vramtop run [FLAG ...] -- COMMAND [ARGUMENT ...]"
     parser.examples = """\
@@ -162,6 +182,11 @@ def _run(parser: "Parser") -> None:
 """
     parser.epilog = _RUN_EPILOG
     parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None, keep_global_batch=False)
+    text = (
+        "Record the history of allocations, and write a memory snapshot for vramtop explain into this folder (default: "
+        "the current one) when a process runs out of GPU memory."
+    )
+    parser.add_argument("--snapshot-on-oom", nargs="?", const=".", metavar="FOLDER", help=text)
     text = "Check first whether the job fits on these GPUs; if not, say what would, and do not start it."
     parser.add_argument("--fit", action="store_true", help=text)
     text = "With --fit: start it only if it surely fits, not if that is tight or not known."
@@ -194,6 +219,40 @@ def _history(parser: "Parser") -> None:
     doing.add_argument("--export", metavar="FILE", help=text)
     doing.add_argument("--forget", action="store_true", help="Remove them for good.")
     parser.add_argument("--all", action="store_true", help="With --forget: every run.")
+
+
+def _measure(parser: "Parser") -> None:
+    from ...job.flags import add_job_arguments
+
+    parser.usage = _USAGE.format("measure")
+    parser.examples = """\
+  vramtop measure job.toml                    on the free GPUs of this machine
+  vramtop measure llama-3.2-1b --lora 16 --search micro_batch
+  vramtop measure gpt2 --cpu                  a tiny GPT-2 on the CPU
+  vramtop measure jobs.jsonl --out results.jsonl
+"""
+    parser.epilog = _MEASURE_EPILOG
+    add_job_arguments(parser)
+    add_method_argument(parser)
+    group = parser.add_argument_group("measurement")
+    text = "Only these GPUs of this machine (default: as many as the job has ranks, free ones first)."
+    group.add_argument("--gpu", metavar="INDEX[,INDEX]", help=text)
+    text = "Number of GPUs, over which --fsdp, --ddp and --strategy are spread (default: one for each rank)."
+    group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
+    text = "Let torch allocate no more than this on each GPU, such as 24GiB."
+    group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
+    text = "Find the largest micro-batch that runs: predicted first, then up to three runs around that."
+    group.add_argument("--search", choices=("micro_batch",), help=text)
+    text = "Optimizer steps (default: 3)."
+    group.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
+    text = "Time limit of each run (default: 600)."
+    group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
+    text = "Run a tiny model of the same kind on the CPU, at most two ranks in each dimension."
+    group.add_argument("--cpu", action="store_true", help=text)
+    text = "Only predict; no GPU is needed."
+    group.add_argument("--predict", action="store_true", help=text)
+    text = "Append a line of JSON for each job to this file."
+    group.add_argument("--out", metavar="FILE", help=text)
 
 
 def _record(parser: "Parser") -> None:
@@ -235,7 +294,9 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "preflight": _preflight,
     "attach": _attach,
     "explain": _explain,
+    "snapshot": _snapshot,
     "run": _run,
+    "measure": _measure,
     "history": _history,
     "record": _record,
     "doctor": _doctor,
