@@ -40,7 +40,7 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
         model,
         device_mesh=mesh[names],
         sharding_strategy=ShardingStrategy[_sharding_strategy(parallel)],
-        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None),
+        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None and not request.loop.own_loss),
         mixed_precision=policy,
         backward_prefetch=BackwardPrefetch[prefetch] if prefetch else None,
         limit_all_gathers=parallel.limit_all_gathers is not False,
