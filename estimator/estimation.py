@@ -2,17 +2,18 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError
-from .formula import free_for_modules, host_need
+from .formula import JobFamilies, free_for_modules, host_need
 from .formula.beside import HeldModel, with_other_models, with_saving_phase
 from .formula.closed_form import closed_form
 from .formula.reserved import with_varying_lengths
+from .formula.unstated import with_unstated
 from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
 from .model import (
@@ -89,7 +90,8 @@ def estimate(
             traced = with_other_models(
                 replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
             )
-            return widen_for_uncertainty(with_varying_lengths(traced, arch, gpu, conf))
+            traced = with_varying_lengths(with_unstated(traced, arch, gpu), arch, gpu, conf)
+            return widen_for_uncertainty(traced)
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -100,13 +102,16 @@ def estimate(
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = with_other_models(budget, _held_models(job, arch, environ))
-    budget = with_varying_lengths(budget, arch, gpu, conf)
+    budget = with_varying_lengths(with_unstated(budget, arch, gpu), arch, gpu, conf)
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickEstimator:
-    """Quick estimates of changed jobs of one model: figures without assumptions and warnings."""
+    """Quick estimates of changed jobs of one model: figures without assumptions and warnings.
+
+    Their ranges leave out what a job does not state: versions of libraries, and whether batches differ in length.
+    """
 
     arch: Architecture
     inventory: Inventory
@@ -115,6 +120,7 @@ class QuickEstimator:
     """The job that is changed."""
     held: tuple[HeldModel, ...]
     """The models beside its own."""
+    _families: JobFamilies = field(default_factory=JobFamilies, init=False, repr=False, compare=False)
 
     def __call__(self, changed: Job) -> Budget:
         """Return the budget of a job of the same model; its attention may differ.
@@ -122,7 +128,7 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False)
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
         return widen_for_uncertainty(with_other_models(budget, self._held(changed)))
 
     def _held(self, changed: Job) -> tuple[HeldModel, ...]:

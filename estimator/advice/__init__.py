@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .suggestions import (
         calibrated as calibrated,
         confirm as confirm,
+        shifted as shifted,
         suggest as suggest,
     )
 else:
@@ -25,7 +26,7 @@ else:
             "bounded_search": "BoundedSearch Verdict",
             "config_edits": "Edit flag_edits tool_edits",
             "largest_batch": "find_largest LargestFitting",
-            "suggestions": "calibrated confirm suggest",
+            "suggestions": "calibrated confirm shifted suggest",
             "suggestion_search": "Suggestion",
         },
     )

@@ -11,6 +11,7 @@ from ..common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .assumptions import warnings as warnings
     from .checkpoint_size import checkpoint_bytes as checkpoint_bytes
+    from .closed_form import JobFamilies as JobFamilies
     from .cuda_overhead import (
         context_bytes as context_bytes,
         nccl_bytes as nccl_bytes,
@@ -24,6 +25,7 @@ else:
         {
             "assumptions": "warnings",
             "checkpoint_size": "checkpoint_bytes",
+            "closed_form": "JobFamilies",
             "cuda_overhead": "context_bytes nccl_bytes workspace_bytes",
             "host_memory": "ASSUMPTION host_need",
             "plan": "free_for_modules",

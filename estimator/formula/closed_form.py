@@ -4,23 +4,24 @@ A training step is computed at the moments with the highest memory (``peak_momen
 is its highest moment, and the peak is the highest phase of the rank with the highest peak.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
 
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
-from ..budget import Budget, Method, ModelFacts, Peak, RankPeak
+from ..budget import Budget, HostNeed, Method, ModelFacts, Peak, RankPeak
 from ..common import ReservedMemory, format_gib, how_reserved_memory_is_found
-from ..job import Gpu, Job, ResolvedJob
+from ..job import Gpu, Job, Training, with_sizes_of
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, slack_assumptions, trained_assumptions, trained_warnings, warnings
-from .fsdp1 import unit_rule
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .peak_range import peak_with_range
 from .placement import placement_assumptions, placement_warnings, plan_warnings, with_split_doubt
 from .plan import Plan, make_plan
-from .rank_memory import RankMemory, rank_memory
+from .rank_memory import RankMemory, rank_memory, with_sizes_of as rank_with_sizes_of
 from .serving import serving_budget
 
 
@@ -36,6 +37,7 @@ def closed_form(
     doubts: bool = True,
     reserved: ReservedMemory | None = None,
     conf: str | None = None,
+    families: "JobFamilies | None" = None,
 ) -> Budget:
     """Predict the memory of the rank with the highest peak.
 
@@ -50,15 +52,26 @@ def closed_form(
         optimizer: rules in place of those that ``training.optimizer`` names: of a class whose steps were counted.
         reserved: how the reserved memory is found; None: as ``with_reserved_memory`` says, by default from a replay.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
+        families: of the same model, GPU and optimizer: remember what jobs share.
 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
+    prepared = None if families is None else families.find(job)
+    if prepared is None:
+        plan = make_plan(job, arch, inventory, gpu=gpu, optimizer=optimizer)
+    else:
+        plan = replace(prepared.plan, job=with_sizes_of(prepared.plan.job, job))
     reserved = reserved or how_reserved_memory_is_found()
     if plan.job.is_served:
         return serving_budget(plan, method=method)
-    ranks = [rank_memory(plan, stage) for stage in plan.distinct_stages]
+    if prepared is None:
+        prepared = _prepare(plan)
+        ranks = prepared.ranks
+        if families is not None:
+            families.remember(prepared)
+    else:
+        ranks = tuple(rank_with_sizes_of(rank, plan) for rank in prepared.ranks)
     only_highest = reserved == "least" and not job.other_models  # which may make another phase the highest
     phases = [(highest_phase_of(rank),) if only_highest else phase_peaks(rank) for rank in ranks]
     peaks = [
@@ -81,7 +94,7 @@ def closed_form(
         job=job,
         model=ModelFacts(
             parameters=inventory.parameters,
-            trainable_parameters=_trainable_parameters(plan),
+            trainable_parameters=prepared.trainable_parameters,
             count=inventory.count,
         ),
         method=method,
@@ -89,13 +102,78 @@ def closed_form(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=_assumptions(plan) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_unit_warnings(plan.job), *_vllm_warnings(ranks))
-        if words
-        else (),
+        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_vllm_warnings(ranks)) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
-        host=host_need_of_plan(plan),
-        saved_state_bytes=_saved_state_bytes(plan, ranks),
+        host=prepared.host or host_need_of_plan(plan),
+        saved_state_bytes=prepared.saved_state_bytes,
         is_least=reserved == "least" and plan.job.trains,
+    )
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """What an estimate needs besides the micro-batch and the sequence length."""
+
+    plan: Plan
+    """Of the first job."""
+    ranks: tuple[RankMemory, ...]
+    """Of its distinct stages."""
+    trainable_parameters: int
+    saved_state_bytes: int
+    host: HostNeed | None
+    """None: it depends on the sizes."""
+
+
+def _prepare(plan: Plan) -> Prepared:
+    ranks = tuple(rank_memory(plan, stage) for stage in plan.distinct_stages)
+    return Prepared(
+        plan=plan,
+        ranks=ranks,
+        trainable_parameters=_trainable_parameters(plan),
+        saved_state_bytes=_saved_state_bytes(plan, ranks),
+        host=None if plan.job.training.activation_offload else host_need_of_plan(plan),
+    )
+
+
+_TRAINING = Job.__struct_fields__.index("training")
+_MICRO_BATCH, _LENGTH = (Training.__struct_fields__.index(name) for name in ("micro_batch", "sequence_length"))
+_KEPT_FAMILIES = 64
+
+
+class JobFamilies:
+    """Families of jobs of one model that differ in micro-batch and sequence length only: what they share, found once.
+
+    Jobs belong together if they have the same tables (the same objects, as ``with_changes`` leaves what it does not
+    change) and the same training but for these two.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Prepared] = OrderedDict()
+
+    def find(self, job: Job) -> Prepared | None:
+        """Return what is known of the job's family; None: nothing yet."""
+        try:
+            return self._known.get(_family(job))
+        except TypeError:  # lists and tables of training cannot be looked up
+            return None
+
+    def remember(self, prepared: Prepared) -> None:
+        """Remember a family by its first job, whose tables it keeps: no others can take their place."""
+        try:
+            self._known[_family(prepared.plan.job.job)] = prepared
+        except TypeError:
+            return
+        if len(self._known) > _KEPT_FAMILIES:
+            self._known.popitem(last=False)
+
+
+def _family(job: Job) -> Hashable:
+    tables, training = astuple(job), astuple(job.training)
+    return (
+        *map(id, tables[:_TRAINING]),
+        *map(id, tables[_TRAINING + 1 :]),
+        training[:_MICRO_BATCH],
+        training[_MICRO_BATCH + 1 : _LENGTH],
+        training[_LENGTH + 1 :],
     )
 
 
@@ -166,13 +244,6 @@ def _trainable_parameters(plan: Plan) -> int:
     if plan.trained is not None:
         return adapters + plan.trained.count
     return adapters if plan.job.lora else plan.inventory.parameters
-
-
-def _unit_warnings(job: ResolvedJob) -> Iterator[str]:
-    """Yield a warning where FSDP1 is told to wrap layers of a class that is not understood."""
-    if job.strategy.flat_parameters and not unit_rule(job).understood:
-        names = ", ".join(job.parallel.fsdp_wrap_classes or ())
-        yield f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks."
 
 
 def _vllm_warnings(ranks: Sequence[RankMemory]) -> Iterator[str]:

@@ -75,7 +75,9 @@ _NO_UNIT = Unit(whole=0, gradients=0, reduced=0)
 
 
 @lru_cache(maxsize=256)
-def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_in_forward: bool = True) -> Buffers:
+def unit_buffers(
+    stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_in_forward: bool = True, own_pool: bool = False
+) -> Buffers:
     """Return the buffers of FSDP2 under accelerate, and under torchtitan since 0.2.
 
     Args:
@@ -84,6 +86,7 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_
         tied: the stage's head is its embedding.
         keeps: blocks stay gathered after the forward pass.
         loss_in_forward: the loss is computed within the root's forward pass, before which no flat buffer is freed.
+        own_pool: as for ``root_buffers``.
     """
     block = unit_of(largest_block(stage), widths)
     head, embedding, root = _units_around_blocks(stage, widths, tied=tied)
@@ -93,18 +96,19 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_
     flat = (block.whole if tied else head.whole) if loss_in_forward else 0  # of the unit that was gathered last
     late = head.gradients if tied else 0  # autograd holds them until the embedding's exist
     ahead = kept or 2 * block.whole
+    waiting, waiting_head = (0, 0) if own_pool else (block.reduced, head.reduced)
     if tied:
         end = head.whole + 2 * head.gradients, head.gradients + head.reduced
     else:
-        end = embedding.whole + embedding.gradients + block.reduced, embedding.gradients + embedding.reduced
+        end = embedding.whole + embedding.gradients + waiting, embedding.gradients + embedding.reduced
     return Buffers(
         forward=stays + gathering,
         head_forward=root.whole + head.whole + kept + flat,
         loss_backward=root.whole + head.whole + kept,
         head_backward=root.whole + head.whole + kept + head.gradients,
         after_head=stays + (kept or block.whole) + head.gradients + (0 if tied else head.reduced),
-        first_block=stays + ahead + late + (0 if tied else head.reduced),
-        block=stays + ahead + late + block.reduced,
+        first_block=stays + ahead + late + (0 if tied else waiting_head),
+        block=stays + ahead + late + waiting,
         block_end=stays + (kept or block.whole) + late + block.gradients + block.reduced,
         unreduced=block.gradients,
         kept=kept - embedding.whole if keeps else 0,
@@ -127,7 +131,14 @@ def _units_around_blocks(stage: Stage, widths: Widths, *, tied: bool) -> tuple[U
 
 
 def root_buffers(
-    stage: Stage, widths: Widths, *, tied: bool, keeps: bool, pools_root: bool, last_stays: bool = False
+    stage: Stage,
+    widths: Widths,
+    *,
+    tied: bool,
+    keeps: bool,
+    pools_root: bool,
+    last_stays: bool = False,
+    own_pool: bool = False,
 ) -> Buffers:
     """Return the buffers where embedding and head belong to the root: always gathered, and reduced at the very end.
 
@@ -140,8 +151,11 @@ def root_buffers(
         keeps: blocks stay gathered after the forward pass.
         pools_root: the root's buffers come from the gathering stream's pool too (FSDP2).
         last_stays: the last block stays gathered after the forward pass.
+        own_pool: the input of a reduce-scatter is freed as soon as it is issued, since it has the reducing stream's
+            pool (FSDP2 before torch 2.5).
     """
     block = unit_of(largest_block(stage), widths)
+    waiting = 0 if own_pool else block.reduced
     root = whole_unit((held for held in stage.parameters if not held.group.layered), widths)
     around = (h for h in stage.parameters if not h.group.layered and h is not stage.token_embedding)
     head = root.gradients if tied else whole_unit(around, widths).gradients
@@ -155,11 +169,11 @@ def root_buffers(
         head_backward=base + kept + last + head,
         after_head=base + (kept or block.whole) + head,
         first_block=base + ahead + head,
-        block=base + ahead + head + block.reduced,
+        block=base + ahead + head + waiting,
         block_end=base + (kept or block.whole) + head + block.gradients + block.reduced,
         kept=kept,
         unreduced=block.gradients,
-        embedding=max(root.whole + (2 if tied else 1) * root.gradients + block.reduced, root.gradients + root.reduced),
+        embedding=max(root.whole + (2 if tied else 1) * root.gradients + waiting, root.gradients + root.reduced),
         pool=root.whole + block.whole if pools_root else block.whole,
         largest_reduction=root.reduced,
     )

@@ -1,9 +1,10 @@
 """Bytes that one rank holds, by purpose, before they are put together into the moments of a step."""
 
-from dataclasses import replace
+import dataclasses
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..budget import Components, PhaseName
 from ..job import ResolvedJob
@@ -108,7 +109,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         vllm = self.vllm
         if not self.vllm_is_awake(phase):
             return components
-        return replace(
+        return dataclasses.replace(
             components,
             weights=components.weights + sign * vllm.weights,
             activations=components.activations + sign * vllm.cache,
@@ -232,9 +233,29 @@ def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     )
 
 
+def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
+    """Return a rank with the micro-batch and the sequence length of a plan that differs in nothing else."""
+    job, before, stage, arch = plan.job, rank.job, rank.stage, rank.arch
+    gathered = gathered_input_bytes(job, arch.hidden, stage) - gathered_input_bytes(before, arch.hidden, stage)
+    return replace(
+        rank,
+        job=job,
+        saved=saved_activations(job, arch, stage),
+        loss=loss_bytes(job, arch, stage),
+        kv_cache=key_value_cache_bytes(job, arch, stage),
+        generation_cache=generation_cache_bytes(job, arch, stage),
+        workspace=rank.workspace + gathered,
+        batch_mask=batch_mask_bytes(job, stage) if job.trains else 0,
+        head_casts=_cast_bytes(job, stage, layered=False, tied=rank.tied),
+        preparation_doubt=preparation_doubt(job, arch),
+    )
+
+
 def _step_gradients(job: ResolvedJob, stage: Stage, states: ModelStates) -> int:
     if job.deepspeed and not job.partitions_weights and job.parallel.data_ranks > 1:
         return own_gradient_bytes(job, stage)
+    if job.offloads_weights:  # FSDP1 frees them when the backward pass is over (``prepare_gradient_for_optim``)
+        return 0
     return states.gradients
 
 
@@ -246,6 +267,8 @@ def _accumulated_gradients(job: ResolvedJob, states: ModelStates, stepped: int) 
         return 0
     if job.deepspeed and job.partitions_weights and job.parallel.data_ranks > 1:
         return states.gradients  # a flat buffer of this rank's gradients (stage3.py)
+    if job.flattens and job.offloads_weights and not job.accumulates_unsharded:
+        return 0
     if job.training.gradient_accumulation == 1:
         return states.gradients if job.versions.zeroes_gradients else 0
     if job.accumulates_unsharded:

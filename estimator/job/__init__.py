@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .job_file_edit import edit_job_file as edit_job_file, toml_value as toml_value, unified_diff as unified_diff
     from .job_file_writer import save_job as save_job
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
-    from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job
+    from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job, with_sizes_of as with_sizes_of
     from .settings import (
         MAX_GPUS as MAX_GPUS,
         Inference as Inference,
@@ -80,7 +80,7 @@ else:
             "job_file_edit": "edit_job_file toml_value unified_diff",
             "job_file_writer": "save_job",
             "quantization": "is_four_bit quantized_bytes",
-            "resolved_job": "resolve_job ResolvedJob",
+            "resolved_job": "resolve_job ResolvedJob with_sizes_of",
             "settings": (
                 "Inference Lora MAX_GPUS ModelSpec OptimizerName OtherModel Parallel "
                 "Software StrategyName Target Training Uncertainties UncertaintyDirection Zero"

@@ -6,6 +6,7 @@ Formulas take the resolved job, or parts of it, and never compare the job's stri
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .effective_batch import rank_sizes
 from .job import Job
 from .quantization import BYTES_PER_ELEMENT, quantization
 from .rules import (
@@ -84,6 +85,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Optimizer states live in host memory."""
     offloads_weights: bool
     """Weights and gradients live in host memory too."""
+    flattens: bool  # FSDP1 makes flat parameters of units, sharded or not
     steps_in_backward: bool
     """Each gradient is applied and freed as it appears."""
     steps_flat_buffers: bool
@@ -166,8 +168,6 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     stage = strategy.stage(parallel.sharding)
     # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
     shards = _shards(stage, strategy, parallel)
-    length = -(-training.sequence_length // parallel.context)
-    sequences = training.micro_batch * training.sequences_per_example
     on_tokens = training.loss in ("log-probs", "fused-log-probs", "divergence") or (
         training.loss == "chunked" and framework.chunked_loss == "without-logits"
     )
@@ -211,24 +211,19 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,
         offloads_optimizer=parallel.cpu_offload != "none",
         offloads_weights=parallel.cpu_offload == "all",
+        flattens=strategy.flat_parameters and (parallel.data_ranks > 1 or parallel.cpu_offload == "all"),
         steps_in_backward=training.optimizer_in_backward or optimizer.in_backward,
         steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
         recomputes=training.activation_checkpointing != "none",
         recomputes_selectively=training.activation_checkpointing == "selective",
-        sequences=sequences,
         checkpoints_units=(units := _checkpoints_units(training, framework, strategy, versions)),
         adapter_units=job.lora is not None and strategy.flat_parameters and not framework.own_adapters,
         keeps_block_inputs=units and job.lora is not None and shards.weights > 1,
         checkpoints_with_gradient=training.activation_checkpointing != "none"
         and "transformers" in framework.libraries
         and (versions.checkpoints_with_gradient or job.lora is not None),
-        local_length=length,
-        local_tokens=sequences * length,
         loss_on_tokens=on_tokens,
         frozen_models_beside=training.reference_pass or not on_tokens,
-        generated_sequences=_generated_sequences(job, sequences),
-        prompt_length=_prompt_length(job, length),
-        scored_tokens=sequences * min(length, training.loss_length or length),
         fused_kernels=_fused_kernels(training, framework),
         assumes_fused_kernels=training.fused_kernels is None and bool(_fused_kernels(training, framework)),
         units_around_blocks=_units_around_blocks(framework, parallel, strategy, versions),
@@ -247,7 +242,13 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")
         and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
+        **rank_sizes(job),
     )
+
+
+def with_sizes_of(resolved: ResolvedJob, job: Job) -> ResolvedJob:
+    """Return a resolved job with the micro-batch and the sequence length of a job that differs in nothing else."""
+    return replace(resolved, job=job, training=job.training, **rank_sizes(job))
 
 
 def _checkpoints_units(training: Training, framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
@@ -263,19 +264,6 @@ def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strateg
     if parallel.reduce_dtype is None:
         return not (strategy.flat_parameters and "transformers" in framework.libraries)
     return parallel.reduce_dtype == "fp32"
-
-
-def _generated_sequences(job: Job, sequences: int) -> int:
-    rollout = job.rollout
-    if rollout is None or rollout.engine != "transformers" or job.training.mode != "train":
-        return 0
-    return sequences * rollout.micro_batches
-
-
-def _prompt_length(job: Job, length: int) -> int:
-    """Return the tokens of a prompt: what the scored completion leaves of a sequence, unless it is stated."""
-    stated = job.rollout.prompt_length if job.rollout else None
-    return min(length, stated or max(1, length - (job.training.loss_length or 0)))
 
 
 def _trainable(job: Job, framework: Framework) -> TrainableRules | None:

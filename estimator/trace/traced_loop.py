@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..job import Job, resolve_job
+from ..job.rules import norm_kind
 from ..model.families import LIGER_PATCHES
 
 _COMPILED = ("norm", "mlp")
@@ -19,10 +20,13 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
     framework, training = resolved.framework, job.training
     compiles = training.compile
     liger = resolved.fused_kernels & (LIGER_PATCHES.get(family, frozenset()) | {"cross-entropy"})
-    own = framework.rms_norm == "fused"
+    norm = norm_kind(framework, resolved.versions)
+    own = norm == "fused"
     fused = set(_COMPILED) if compiles else set(liger) | ({"norm"} if own else set())
     return {
         "fused": sorted(fused) if job.training.mode == "train" else [],
+        "torch_norm": norm == "torch" and training.mode == "train",
+        "final_norm_eager": compiles and framework.compiles_blocks and not own,
         "in_place": not (compiles or own),
         "fuses_query_norms": compiles or own,
         "repeats_keys": framework.repeats_keys

@@ -141,6 +141,7 @@ def _older_versions(job: Job, model: ResolvedModel) -> dict[str, Any]:
         "copies_shifted_logits": rules.copies_shifted_logits,
         "casts_logits_in_model": rules.casts_logits_in_model,
         "expert_names": list(names) if names else None,
+        "reduces_in_own_pool": rules.reduces_in_own_pool,
         "keeps_quantized_inputs": rules.keeps_quantized_inputs,
         "zeroes_gradients": rules.zeroes_gradients,
         "reentrant_checkpoints": not rules.checkpoints_with_gradient and passes and not resolved.strategy.fsdp,

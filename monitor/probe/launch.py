@@ -6,10 +6,19 @@ from pathlib import Path
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 """The folder whose ``sitecustomize`` starts the probe."""
+SNAPSHOT_VARIABLE = "VRAMTOP_SNAPSHOT_ON_OOM"
+"""The folder for memory snapshots of processes that run out of GPU memory; ``sitecustomize`` reads it."""
 
 
-def probed_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the probe's folder once, at the front of PYTHONPATH, whose other entries stay."""
+def probed_environment(environ: Mapping[str, str], *, snapshot_folder: str | None = None) -> dict[str, str]:
+    """Return the environment with the probe's folder once, at the front of PYTHONPATH, whose other entries stay.
+
+    Args:
+        environ: of the command.
+        snapshot_folder: where the command's processes write a memory snapshot when they run out of GPU memory; None:
+            they write none.
+    """
     before = environ.get("PYTHONPATH", "")
     others = [entry for entry in before.split(os.pathsep) if entry != str(BOOTSTRAP)] if before else []
-    return {**environ, "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), *others])}
+    snapshots = {SNAPSHOT_VARIABLE: snapshot_folder} if snapshot_folder else {}
+    return {**environ, **snapshots, "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), *others])}

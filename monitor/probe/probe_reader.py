@@ -54,6 +54,18 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotAnswer:
+    """The answer to the last request for a memory snapshot."""
+
+    request: int
+    """The number that was asked with; 0: none has been asked for."""
+    file: str | None
+    """Path in the process's own file system; None: none was written."""
+    bytes: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSample:
     """The figures and facts that a process has published at one moment."""
 
@@ -81,6 +93,8 @@ class ProbeSample:
     """Unix seconds when its interpreter exited; None: it has not, or was killed."""
     error: str | None = None
     """Class of the uncaught exception, such as ``OutOfMemoryError``."""
+    snapshot: SnapshotAnswer | None = None
+    """None: the probe is of an older vramtop, which knows no requests."""
 
     def stale_seconds(self, now: float) -> float | None:
         """Return the sample's age if it is older than a running process would leave it, else None."""
@@ -215,6 +229,7 @@ def _parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:
             optimizers=_optimizers(data.get("optimizers")),
             ended=_seconds(data.get("ended")),
             error=_class_name(data.get("error")),
+            snapshot=_snapshot(data.get("snapshot")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # of another version, or a forgery
         return None
@@ -280,6 +295,14 @@ def _optimizers(value: Any) -> tuple[OptimizerFacts, ...]:
 def _counts(value: Any) -> dict[str, int]:
     counts = _mapping(value) or {}
     return {name: count for name, count in counts.items() if name.isidentifier() and _count(count) is not None}
+
+
+def _snapshot(value: Any) -> SnapshotAnswer | None:
+    request = _count(value.get("request")) if isinstance(value, dict) else None
+    if request is None:
+        return None
+    file, error = (each if isinstance(each, str) else None for each in (value.get("file"), value.get("error")))
+    return SnapshotAnswer(request=request, file=file, bytes=_count(value.get("bytes")), error=error)
 
 
 def _class_name(value: Any) -> str | None:

@@ -6,7 +6,7 @@ what every torch imports or what is part of Python's binary: instead of others, 
 would be taken. It writes to a memfd named ``vramtop-probe``, which a reader finds among the process's open files:
 
     8 bytes magic, u64 sequence (odd during a write), u32 length of the figures, u32 length of the facts,
-    the figures (JSON, written every time), the facts (JSON, written when they change)
+    the figures (JSON, written every time), the facts (JSON, when they change); its last 64 bytes: a reader's request
 
 It writes through a mapping, never through the descriptor: a program that closes descriptors it does not know may soon
 use that number for a file of its own. (Python's own mmap keeps a second descriptor, and closes that too.)
@@ -23,6 +23,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .encode_json import encode_json
+from .snapshots.serve import answer, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAGIC = b"VRAMTOP1"
 HEADER_BYTES = 24
 MAX_BYTES = 1 << 20
+REQUEST_BYTES = 64
 INTERVAL_SECONDS = 1.0
 MAX_OPTIMIZERS = 8
 """Kinds of optimizers that are published."""
@@ -59,6 +61,8 @@ _devices: dict[int, dict[str, Any]] = {}
 """Uuid, peaks and failures of each device that was allocated on, kept because programs reset torch's counters."""
 optimizers: dict[int, dict[str, Any]] = {}
 """What is known of each optimizer that has stepped, by its id; see ``optimizers.py``."""
+every_tick: list[Callable[[], object]] = []
+"""Further functions that the thread calls once a second."""
 _failures: dict[int, int] = {}
 """Torch's own count of failed allocations by device, as of the last sample."""
 
@@ -141,10 +145,22 @@ def _update_facts(facts: dict[str, Any]) -> None:
 def _run(interval: float, wake: threading.Event) -> None:
     while _state["pid"] == os.getpid() and not wake.is_set():
         _quietly(_publish)
+        for each in (*every_tick, _answer):
+            _quietly(each)
         wake.wait(interval)
 
 
-def _quietly(function: Callable[..., None], *args: Any) -> None:
+def _answer() -> None:
+    """Answer a request for a snapshot."""
+    from ctypes import string_at
+
+    with _lock:
+        mine = _state["pid"] == os.getpid()
+        request = string_at(_state["address"] + MAX_BYTES - REQUEST_BYTES, REQUEST_BYTES) if mine else b""
+    serve(request)
+
+
+def _quietly(function: Callable[..., object], *args: Any) -> None:
     try:
         function(*args)
     except Exception:  # no exception of the probe may reach the user's program
@@ -164,7 +180,7 @@ def _publish(**more: Any) -> None:
 
 
 def _write(figures: bytes, facts: bytes) -> None:
-    if HEADER_BYTES + len(figures) + len(facts) > MAX_BYTES:
+    if HEADER_BYTES + len(figures) + len(facts) > MAX_BYTES - REQUEST_BYTES:
         facts = b"{}"
     from ctypes import memmove
 
@@ -196,6 +212,7 @@ def _sample() -> dict[str, Any]:
         "steps": {name: _steps[name] for name in ("count", "began", "ended", "seconds")},
         "devices": _devices_of(names.get("cuda")),
         "optimizers": _summed_optimizers(),
+        "snapshot": answer,
     }
 
 
@@ -308,6 +325,7 @@ def _reset_after_fork() -> None:
     optimizers.clear()
     _failures.clear()
     _steps.update(count=0, began=None, ended=None, seconds=None, last=None)
+    answer.update(request=0)
     _release()
 
 

@@ -8,19 +8,24 @@ BOOTSTRAP_PACKAGE = "_vramtop_probe"
 """Name of the probe's package in a program that ``vramtop run`` has started; a process has only one probe."""
 
 
-def report(**facts: Any) -> None:
+def report(*, snapshot_on_oom: bool | str = False, **facts: Any) -> None:
     """Publish torch's allocator counters of this process for vramtop, once a second, until it ends.
 
     Call it once, anywhere; calling it again adds facts. It does not import torch, creates no CUDA context and never
     raises.
 
     Args:
+        snapshot_on_oom: record the history of allocations, and write a memory snapshot for ``vramtop explain`` when
+            one fails: True: into the current folder; a text: into this one. Standard error names the file.
         facts: further values to publish, such as ``micro_batch=4``; values that JSON cannot express become text.
     """
     publisher = _probe_module("publisher")
     publisher.publish_facts(**facts)
     publisher.start()
     _probe_module("optimizers").watch()
+    if snapshot_on_oom:
+        folder = str(snapshot_on_oom) if snapshot_on_oom is not True else None
+        _probe_module("snapshots.on_failure").arm(folder)
 
 
 def step_ended() -> None:

@@ -3,11 +3,12 @@
 In a TOML file, the top level and ``[job]`` hold the settings, source, versions, GPU and mechanism that its rows share,
 ``[models]`` the model configs, and each ``[[case]]`` a row with its own settings and the measured bytes. ``figure`` is
 the measured quantity: ``allocated`` or ``reserved`` (torch.cuda), ``device`` (NVML), or ``component``, a single
-``part`` of the budget. ``mechanism`` names what the row tests, ``expects`` describes what later versions of software
-change, ``explained`` why the prediction is off by more than 10 %; none adjusts a figure. ``calibrates = false`` takes a
-row out of the calibration of ranges, since its job cannot say what was run.
+``part`` of the budget; with ``active``, what the source calls allocated are torch's active bytes. ``mechanism`` names
+what the row tests, ``expects`` describes what later versions of software change, ``explained`` why the prediction is
+off by more than 10 %; none adjusts a figure. ``calibrates = false`` takes a row out of the calibration of ranges, since
+its job cannot say what was run.
 
-``measure.py`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
+``vramtop measure --out`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from active_bytes import waiting_bytes
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.budget.span import Span
@@ -50,6 +52,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Literal["high", "medium"]
     mechanism: str
     """What the row tests, in words."""
+    active: bool
+    """What was measured are torch's active bytes, which include released blocks that another stream uses."""
     calibrates: bool
     """Ranges are calibrated with the row: False if its job cannot say what was run."""
     expects: str | None
@@ -60,11 +64,16 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """The repository or publication that the figure comes from: rows of one share their errors."""
         return self.source.split()[0]
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What active bytes include beyond the allocated ones; 0 if the latter were measured."""
+        return waiting_bytes(self.job) if self.active else 0
+
     def predicted_bytes(self, budget: Budget) -> int:
         """Return the budget's figure for the measured quantity."""
         match self.figure:
             case "allocated":
-                return budget.peak.allocated_bytes
+                return budget.peak.allocated_bytes + self.waiting_bytes
             case "reserved":
                 return budget.peak.reserved_bytes
             case "device":
@@ -76,7 +85,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """Return the predicted range of the figure; None for a component, since budgets have no range for those."""
         match self.figure:
             case "allocated":
-                return budget.peak.allocated_range
+                return _moved(budget.peak.allocated_range, self.waiting_bytes)
             case "reserved":
                 return budget.peak.reserved_range
             case "device":
@@ -98,6 +107,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     figure: Figure
     confidence: Literal["high", "medium"]
     mechanism: str | None = None
+    active: bool = False
     calibrates: bool = True
     part: Part | None = None
     besides_bytes: int = 0
@@ -132,7 +142,7 @@ def read_cases(folder: Path = FOLDER) -> tuple[Case, ...]:
 
 
 def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
-    """Return the rows measured by ``measure.py``, one for each figure that is not null."""
+    """Return the rows measured by ``vramtop measure`` on GPUs, one for each figure that is not null."""
     lines = (
         (path.stem, number, msgspec.json.decode(line))
         for path in sorted(folder.glob("*.jsonl"))
@@ -167,6 +177,7 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
             versions=row.versions or file.versions,
             confidence=row.confidence,
             mechanism=row.mechanism or file.mechanism,
+            active=row.active,
             calibrates=row.calibrates,
             expects=row.expects,
             explained=row.explained,
@@ -176,7 +187,7 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
 def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Case]:
     gpu = match_nvml_name(result["card"]) if result["card"] else None
     job = job_from_mapping({**result["job"], "target": {"gpu": gpu.name} if gpu else {}}, where=result["job"]["name"])
-    for figure, key in _MEASURED_FIGURES.items():
+    for figure, key in _MEASURED_FIGURES.items() if result.get("device") != "cpu" else ():
         size = (result["measured"] or {}).get(key)
         if size is not None:
             yield Case(
@@ -192,6 +203,7 @@ def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Cas
                 versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
                 confidence="high",
                 mechanism="measured here",
+                active=False,
                 calibrates=True,
                 expects=None,
                 explained=None,
@@ -217,6 +229,10 @@ def _job(file: _File, row: _Row, card: str | None) -> Job:
     if card:
         tables["target"] = {"gpu": card}
     return job_from_mapping(tables, where=row.id)
+
+
+def _moved(span: Span | None, by: int) -> Span | None:
+    return None if span is None else Span(span.low_bytes + by, span.high_bytes + by)
 
 
 def _part_bytes(budget: Budget, part: Part | None) -> int:

@@ -20,7 +20,10 @@ COMMANDS = {
     "wait": "wait until a job fits on GPUs of this machine, then end with exit code 0 or start it",
     "preflight": "check everything a job needs (exit code 0 nothing fails, 1 a check fails, 3 cannot tell)",
     "attach": "read a running training process and compare it with its budget",
+    "explain": "say why a run ran out of memory: from its log, or from a memory snapshot of torch",
+    "snapshot": "have a running process with the probe write a memory snapshot now",
     "run": "start a command unchanged, with a memory probe in its Python processes that import torch",
+    "measure": "run the job's real steps, and show their memory beside the prediction (exit code 1 out of memory)",
     "record": "record the GPUs to a file, for --replay",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
@@ -30,6 +33,8 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
+_ROOMS = {"explain": "crash.", "snapshot": "crash."}
+"""Commands in a room of their own below ``commands``."""
 _EXAMPLES = """\
   vramtop                                     the dashboard
   vramtop 48213                               attach to a process
@@ -91,21 +96,22 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
         require_none_typed(options)
-        return int(_command_module(options.command).run(options, launch))
+        return int(command_module(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
     gc.disable()  # starting up makes 100,000 objects and no garbage; the dashboard enables it after its first frame
     try:
-        return int(_command_module("once" if options.once else "dashboard").run(options))
+        return int(command_module("once" if options.once else "dashboard").run(options))
     finally:
         gc.freeze()  # at exit the interpreter need not search these objects for garbage either
         gc.enable()
 
 
-def _command_module(name: str) -> Any:
-    return importlib.import_module(f".commands.{name}", __package__)
+def command_module(name: str) -> Any:
+    """Return the module of a command."""
+    return importlib.import_module(f".commands.{_ROOMS.get(name, '')}{name}", __package__)
 
 
 def build_parser() -> Parser:

@@ -107,6 +107,7 @@ if TYPE_CHECKING:
         ink_on as ink_on,
         on_colour as on_colour,
         peak_place as peak_place,
+        phase_place as phase_place,
         unattributed_label as unattributed_label,
     )
     from .process_figures import figure_reason as figure_reason, figure_text as figure_text
@@ -151,7 +152,7 @@ else:
             ),
             "palette": (
                 "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "
-                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY peak_place PHASES STATUSES UNCERTAIN "
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY peak_place phase_place PHASES STATUSES UNCERTAIN "
                 "unattributed_label VERDICTS WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",

@@ -134,7 +134,7 @@ def component_mark(name: ComponentName, budget: Budget) -> Mark:
     return replace(mark, word=word, short=short)
 
 
-_PEAK_PLACES: dict[PhaseName, str] = {
+_PHASE_PLACES: dict[PhaseName, str] = {
     "loading": "while loading",
     "generation": "while generating",
     "forward": "in the forward pass",
@@ -144,9 +144,14 @@ _PEAK_PLACES: dict[PhaseName, str] = {
 }
 
 
+def phase_place(phase: PhaseName) -> str:
+    """Return when a phase is: ``in the backward pass``."""
+    return _PHASE_PLACES[phase]
+
+
 def peak_place(budget: Budget) -> str:
     """Return when a budget has its peak: ``in the backward pass``."""
-    return "while serving" if budget.serving else _PEAK_PLACES[budget.peak.phase]
+    return "while serving" if budget.serving else _PHASE_PLACES[budget.peak.phase]
 
 
 @lru_cache(maxsize=256)

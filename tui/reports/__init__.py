@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         fit_lines as fit_lines,
         tensor_rows as tensor_rows,
     )
+    from .crash_text import explanation_lines as explanation_lines, snapshot_lines as snapshot_lines
     from .divergence_text import divergence_content as divergence_content
     from .doctor_text import doctor_lines as doctor_lines
     from .preflight_text import (
@@ -33,6 +34,7 @@ else:
         {
             "anomaly_text": "anomaly_lines",
             "budget_text": "budget_lines closing_lines fit_lines tensor_rows",
+            "crash_text": "explanation_lines snapshot_lines",
             "divergence_text": "divergence_content",
             "doctor_text": "doctor_lines",
             "preflight_text": "count_outcomes MARK_WIDTH outcome_lines outcome_mark preflight_lines summary_line",

@@ -49,22 +49,23 @@ def mlp_half_per_token(context: LayerContext, *, moe: bool) -> float:
     return half + mlp_per_token(context, arch.mlp_size) + inputs
 
 
-def norm_per_token(context: LayerContext, size: float, *, trained: float | None = None) -> float:
+def norm_per_token(context: LayerContext, size: float, *, trained: float | None = None, final: bool = False) -> float:
     """Bytes per token that a norm saves, without its output, which the layers that read it save.
 
     Args:
         context: the layer.
         size: elements that it normalises.
         trained: share of such norms whose scale trains; None: that of the block's norms.
+        final: it is the norm behind the blocks.
     """
-    widths, framework = context.widths, context.framework
+    widths = context.widths
     if context.arch.norm == "layer":
         fp32_input = widths.mixed and "norm" not in context.fused  # autocast's; Liger's kernel takes what it is given
         return (4 if fp32_input else widths.residual) * size + 8  # input, mean and reciprocal deviation
-    if framework.rms_norm == "fused" or "norm" in context.fused:
+    if context.rms_norm == "fused" or context.fuses_norm(final=final):
         return widths.residual * size + 4  # input and reciprocal deviation
-    scaled = 4 if context.arch.rules.fp32_norm_scale else widths.residual
-    if framework.rms_norm == "litgpt":
+    scaled = 4 if context.arch.rules.fp32_norm_scale or context.rms_norm == "torch" else widths.residual
+    if context.rms_norm == "litgpt":
         scaled = 4 if context.versions.scales_norms_in_fp32 else widths.compute
     # T5's norm multiplies its input in its own dtype, and not the fp32 copy that it takes the variance of
     own = widths.residual * size if context.arch.relative_buckets and widths.residual != 4 else 0

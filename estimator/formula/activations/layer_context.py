@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...job import ResolvedJob
-from ...job.rules import Framework, VersionRules, Widths
+from ...job.rules import Framework, NormKind, VersionRules, Widths, norm_kind
 from ...model import Architecture, BlockRun, Stage, separates_experts
 from ...model.families import LIGER_PATCHES
 from .block_parts import ALL_PARTS, NO_PARTS, LinearInput, TrainedParts, linear_input_of, trained_parts
@@ -71,6 +71,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """The parts of the block whose own weights train."""
     fused: frozenset[str] = frozenset()
     """Parts that fused kernels compute: norm, mlp, rope."""
+    rms_norm: NormKind
+    """What computes an RMSNorm in eager mode."""
     compiled: bool = False
     """torch.compile has made kernels of the block: it saves what fused kernels save, but not in place.
 
@@ -146,6 +148,11 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         """True if quantized layers keep their input: 8-bit ones do (``MatMul8bitLt``), and older 4-bit ones."""
         return self.quantization == "int8" or self.versions.keeps_quantized_inputs
 
+    def fuses_norm(self, *, final: bool) -> bool:
+        """Return True if a norm is one of the fused kernels: the final one is not where blocks are compiled alone."""
+        eager = final and self.compiled and self.framework.compiles_blocks
+        return "norm" in self.fused and not eager
+
     @property
     def expert_width(self) -> int:
         """Bytes per element in which experts multiply: autocast ignores grouped products (integrations/moe.py)."""
@@ -186,6 +193,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         context_parallel=parallel.context,
         keeps_inputs=job.partitions_weights and job.deepspeed and parallel.data_ranks > 1 and lora is not None,
         fused=COMPILED_PARTS if compiled else job.fused_kernels & LIGER_PATCHES.get(arch.family, frozenset()),
+        rms_norm=norm_kind(job.framework, job.versions),
         compiled=compiled,
         repeats_keys=job.framework.repeats_keys
         or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)

@@ -106,7 +106,7 @@ def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> Sav
         mlp_half_bytes=round(half * tokens) if context.framework.frees_mlp_first else 0,
         mlp_backward_bytes=round(mlp_backward_per_token(context) * tokens) + unpacked,
         attention_backward_bytes=round(attention_backward_per_token(context) * tokens) + unpacked,
-        norm_backward_bytes=round(norm_backward_per_token(context) * tokens),
+        norm_backward_bytes=round(norm_backward_per_token(context, final=True) * tokens),
         forward_temporary_bytes=round(forward_per_token(context) * tokens) + unpacked,
         boundary_bytes=round(boundary * tokens),
         previous_graph_bytes=round(_previous_graph_per_token(context, stage) * tokens),
@@ -224,8 +224,9 @@ def _outside_blocks_per_token(context: LayerContext, stage: Stage, *, flows: tup
     """
     arch, widths = context.arch, context.widths
     enters, leaves = flows
-    norm = norm_per_token(context, arch.hidden, trained=_trained_share(context, stage, "norm"))
-    last_norm = norm if leaves or arch.norm == "layer" else norm - norm_per_token(context, arch.hidden, trained=0.0)
+    norm = norm_per_token(context, arch.hidden, trained=_trained_share(context, stage, "norm"), final=True)
+    frozen = norm_per_token(context, arch.hidden, trained=0.0, final=True)
+    last_norm = norm if leaves or arch.norm == "layer" else norm - frozen
     if not leaves and not _trained_share(context, stage, "norm"):
         last_norm = 0.0
     size = 0.0

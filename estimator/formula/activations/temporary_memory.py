@@ -27,12 +27,24 @@ def mlp_backward_per_token(context: LayerContext) -> float:
     return max(working, norm_backward_per_token(context)) if arch.norms_per_layer == 4 else working
 
 
-def norm_backward_per_token(context: LayerContext) -> float:
-    """Gradients of a norm that runs backward: autograd's chain of fp32 tensors, or one kernel's."""
+_CHAINED_TENSORS = {"autograd": 5, "torch": 4}
+"""fp32 tensors of the hidden size that are alive while a norm that is a chain of operations runs backward."""
+
+
+def norm_backward_per_token(context: LayerContext, *, final: bool = False) -> float:
+    """Gradients of a norm that runs backward: autograd's chain of fp32 tensors, or one kernel's.
+
+    Args:
+        context: the layer.
+        final: it is the norm behind the blocks.
+    """
     arch = context.arch
-    if "norm" in context.fused:  # the input's gradient takes the place of the output's, unless it is compiled
+    if context.fuses_norm(final=final):  # the input's gradient takes the place of the output's, unless it is compiled
         return (2 if context.compiled else 1) * context.widths.residual * arch.hidden / context.residual_ranks
-    tensors = 2 if arch.norm == "layer" else context.framework.norm_backward_tensors
+    tensors = context.framework.norm_backward_tensors
+    if context.framework.compiles_blocks:
+        tensors = _CHAINED_TENSORS.get(context.rms_norm, tensors)
+    tensors = 2 if arch.norm == "layer" else tensors
     return tensors * 4 * arch.hidden / context.residual_ranks
 
 

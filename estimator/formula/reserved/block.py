@@ -12,8 +12,9 @@ from typing import Literal
 from ...model import LocalParameters, Stage
 from ..activations import LayerContext, LinearInput, linear_input_of
 from .attention import attention
+from .experts import experts
 from .linear import Weight, Writer, norm
-from .mlp import experts, mlp
+from .mlp import mlp
 from .recorder import RELEASE, SMALLEST_BYTES, Backward, Op, Recorder, Tensor
 
 INPUT, OUTPUT, GRADIENT = 0, 1, 2
@@ -60,6 +61,10 @@ class BlockProgram:
     """What the forward pass leaves allocated, without casts."""
     begins: int = 0
     """Operations of ``backward`` before its first layer runs backward: those of the loss."""
+    held: int | None = None
+    """Slot of the outputs that a variable of the training loop holds, which no program releases."""
+    replaces: int = 0
+    """Operations of ``forward`` after which the variable takes these outputs, and drops those before."""
 
 
 def record_block(

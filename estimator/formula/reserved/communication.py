@@ -27,6 +27,8 @@ class Communication:
         self.machine = machine
         self.rank = rank
         self.parameters = parameters
+        self.gathers_before_loss = False
+        """``begin_backward`` comes before the loss runs backward."""
         self.last_micro_batch = True
         """The step's last micro-batch runs, after which gradients are reduced."""
 

@@ -50,6 +50,10 @@ class Writer:
         """Bytes per element in which matrices are multiplied."""
         return self.context.widths.compute
 
+    def projected(self, weight: Weight) -> int:
+        """Return the bytes per element of what a layer returns: a quantized one gives back the dtype that it reads."""
+        return self.context.widths.projected if weight.quantized else self.compute
+
     def gradient(self, elements: int, width: int) -> None:
         """Record a parameter's gradient."""
         made = self.rec.new(elements * width)
@@ -57,13 +61,21 @@ class Writer:
             self.gradients.append((made.slot, made.size))
 
 
-def norm(w: Writer, x: Tensor, size: float, *, trained: bool) -> tuple[Tensor, Backward]:
-    """Return the output of a norm over ``size`` elements, and its backward pass. The input stays the caller's."""
+def norm(w: Writer, x: Tensor, size: float, *, trained: bool, final: bool = False) -> tuple[Tensor, Backward]:
+    """Return the output of a norm over ``size`` elements, and its backward pass. The input stays the caller's.
+
+    Args:
+        w: of the block.
+        x: the input.
+        size: elements per token.
+        trained: its scale trains.
+        final: it is the norm behind the blocks.
+    """
     rec, context, wide = w.rec, w.context, 4 * w.tokens * size
     plain = x.size
     if context.arch.norm == "layer":
         return _one_kernel_norm(w, x, wide if context.widths.mixed else plain, output=plain, tensors=2)
-    if context.framework.rms_norm == "fused":
+    if context.rms_norm == "fused" or context.fuses_norm(final=final):
         return _one_kernel_norm(w, x, plain, output=plain, tensors=1)
     narrow = plain < wide
     x32 = rec.new(wide) if narrow else x.keep()
@@ -71,9 +83,14 @@ def norm(w: Writer, x: Tensor, size: float, *, trained: bool) -> tuple[Tensor, B
     scaled = rec.new(wide)
     kept: Tensor | None = None
     if narrow:
-        kept = rec.new(plain)
-        output = rec.new(plain)
-        rec.drop(scaled)
+        if context.rms_norm == "torch":  # multiplied by the scale in fp32
+            kept, product = scaled, rec.new(wide)
+            output = rec.new(plain)
+            rec.drop(product)
+        else:
+            kept = rec.new(plain)
+            output = rec.new(plain)
+            rec.drop(scaled)
     else:
         output, kept = rec.new(wide), scaled
     if not (w.graph and trained):
@@ -127,9 +144,10 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
     weight16 = rec.new(c * weight.elements) if casts_weight else None
     own = x.keep() if round(into) == x.size else rec.new(into)
     unpacked = rec.new(w.context.framework.unpacked_width * weight.elements) if weight.quantized else None
-    output = rec.new(c * out_size * w.tokens)
+    plain = rec.new(c * out_size * w.tokens)
     if unpacked is not None:
         rec.drop(unpacked)
+    output = rec.cast(plain, w.projected(weight) * out_size * w.tokens)
     saved: list[Tensor] = []
     if w.graph and weight.trained:
         saved.append(own)
@@ -154,10 +172,11 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
         elif weight.trained:
             w.gradient(weight.elements, w.gradient_width)
         dequantized = rec.new(w.context.framework.unpacked_width * weight.elements) if weight.quantized else None
+        narrow = rec.cast(gradient, plain.size)
         result = rec.new(into)
         if dequantized is not None:
             rec.drop(dequantized)
-        rec.drop(gradient, *saved)
+        rec.drop(narrow, *saved)
         result = rec.cast(result, source)
         if computed is not None:
             w.gradient(weight.elements, w.gradient_width)
@@ -183,7 +202,7 @@ def _adapter(w: Writer, x: Tensor, matrices: tuple[int, int], in_size: float, ou
         rec.drop(own, low)
 
     def add(base: Tensor) -> Tensor:
-        total = rec.new(scaled.size)
+        total = rec.new(max(scaled.size, base.size))
         rec.drop(scaled)
         if total.size != base.size:
             narrow = rec.new(base.size)

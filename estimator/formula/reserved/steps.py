@@ -6,6 +6,7 @@ allocated: that is what most of the reserved memory beyond the allocated one com
 
 from collections.abc import Callable, Sequence
 
+from ...job import ResolvedJob
 from ..activations.layer_context import layer_context
 from ..rank_memory import RankMemory
 from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block, selective_programs
@@ -36,6 +37,8 @@ class TrainingRun:
         self.take_batches_of(rank)
         self._gradients: list[int] = []
         self._states: list[int] = []
+        self._held: list[int] = []
+        """Outputs that a variable of the training loop holds."""
         self._base = SLOTS
         self._communication = _communication(rank)(machine, rank, self._parameters)
 
@@ -84,9 +87,17 @@ class TrainingRun:
             communication.after_block(block)
         if self._tail is not None:
             communication.before_head()
-            machine.run(self._tail.forward, self._base + self._layers * SLOTS)
+            self._run_tail(self._tail, self._base + self._layers * SLOTS)
         communication.end_forward()
         machine.release(casts)
+
+    def _run_tail(self, tail: BlockProgram, base: int) -> None:
+        """Run final norm, head and loss forward; a variable that holds the outputs before drops them."""
+        machine = self.machine
+        machine.run(tail.forward[: tail.replaces], base)
+        machine.release(self._held)
+        machine.run(tail.forward[tail.replaces :], base)
+        self._held = [] if tail.held is None else [machine.keep(base + tail.held)]
 
     def _backward(self, *, first: bool) -> None:
         machine, communication, job = self.machine, self._communication, self._rank.job
@@ -96,9 +107,7 @@ class TrainingRun:
         elif job.steps_in_backward:
             each = self._step_one
         base, kept = self._base + self._layers * SLOTS, list[int]()
-        if self._tail is not None:
-            machine.run(self._tail.backward[: self._tail.begins], base)
-        communication.begin_backward()
+        self._loss_backward(base)
         if self._tail is not None:
             found = machine.run_backward(self._tail, base, each)
             self._gradients += communication.after_head_backward(found)
@@ -124,6 +133,18 @@ class TrainingRun:
         found = self._embedding_backward(each is not None)
         machine.release([gradient, *self._outside, *kept])
         self._gradients += communication.after_backward(found)
+        if not job.keeps_between_steps:
+            machine.release(self._held)
+            self._held = []
+
+    def _loss_backward(self, base: int) -> None:
+        communication = self._communication
+        if communication.gathers_before_loss:
+            communication.begin_backward()
+        if self._tail is not None:
+            self.machine.run(self._tail.backward[: self._tail.begins], base)
+        if not communication.gathers_before_loss:
+            communication.begin_backward()
 
     def _embedding_backward(self, passing: bool) -> list[int]:
         rank, machine = self._rank, self.machine
@@ -175,10 +196,15 @@ class TrainingRun:
                 machine.release(machine.take_all([size] * tensors))
 
 
+def _reduces_units(job: ResolvedJob) -> bool:
+    """Return True if FSDP gathers units and reduces their gradients."""
+    return job.strategy.fsdp and (job.flattens or job.shards.weights > 1)
+
+
 def _communication(rank: RankMemory) -> type[Communication]:
     """Return the strategy's part in a step."""
     job = rank.job
-    if job.strategy.fsdp and job.shards.weights > 1 and not rank.buffers.step:
+    if _reduces_units(job) and not rank.buffers.step:
         return FlatUnits if job.strategy.flat_parameters else Units
     if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         return Buckets
@@ -191,7 +217,7 @@ def _programs(rank: RankMemory) -> tuple[list[BlockProgram], list[BlockProgram |
     context = layer_context(job, arch, stage)
     kinds = _kinds(rank)
     recomputes = job.recomputes or job.training.activation_offload
-    width = job.widths.compute if job.strategy.fsdp and job.shards.weights > 1 else job.widths.gradient
+    width = job.widths.compute if _reduces_units(job) else job.widths.gradient
     saved = rank.saved.layer_bytes
     if not recomputes and rank.saved.order is None:
         saved = rank.saved.all_layers_bytes // max(1, stage.layers)
@@ -222,5 +248,5 @@ def _kinds(rank: RankMemory) -> Sequence[Kind]:
 
 def _tail(rank: RankMemory) -> BlockProgram:
     job = rank.job
-    width = job.widths.compute if job.strategy.fsdp and job.shards.weights > 1 else job.widths.gradient
+    width = job.widths.compute if _reduces_units(job) else job.widths.gradient
     return record_tail(rank, layer_context(job, rank.arch, rank.stage), gradient_width=width)

@@ -22,14 +22,16 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
     arch = context.arch
     residual = context.widths.residual * arch.hidden * w.tokens / context.residual_ranks
     x = Tensor(INPUT, max(SMALLEST_BYTES, round(residual)))
-    y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0)
+    y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0, final=True)
     weight = _head_weight(stage, tied=rank.tied)
     ranks = rank.job.parallel.tensor if rank.job.framework.splits_logits else 1
     logits = -(-rank.job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
     logits = min(logits, loss.forward_bytes // w.compute)  # a loss that takes parts of them never has them all
     output, head_back = linear(w, y, weight, arch.hidden, logits / max(1, w.tokens))
     rec.drop(y, x)
-    loss_back = _loss(w, output, loss, logits)
+    held = _held_outputs(w, output, loss)
+    replaces = len(rec.ops)
+    loss_back = _loss(w, output, loss, logits, held)
     forward, rec.ops = rec.ops, []
     gradient = loss_back()
     begins = len(rec.ops)
@@ -45,6 +47,8 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
         casts=(),
         saved_bytes=rank.saved.outside_blocks_bytes,
         begins=begins,
+        held=None if held is None or held.size < SMALLEST_BYTES else held.slot,
+        replaces=replaces,
     )
 
 
@@ -56,16 +60,39 @@ def _head_weight(stage: Stage, *, tied: bool) -> Weight:
     return Weight(elements=held.largest_tensor, trained=stage.trains_head, quantized=held.quantized)
 
 
-def _loss(w: Writer, output: Tensor, loss: LossBytes, logits: int):  # type: ignore[no-untyped-def]
-    """Record the loss; return its backward pass, which gives the gradient of the logits."""
+def _held_outputs(w: Writer, output: Tensor, loss: LossBytes) -> Tensor | None:
+    """Return what a variable of the training loop holds: the outputs, or an fp32 copy that the model returns."""
+    if not loss.retained_bytes:
+        return None
+    return output.keep() if loss.retained_bytes == output.size else w.rec.new(loss.retained_bytes)
+
+
+def _loss(  # type: ignore[no-untyped-def]
+    w: Writer, output: Tensor, loss: LossBytes, logits: int, held: Tensor | None
+):
+    """Record the loss; return its backward pass, which gives the gradient of the logits.
+
+    Args:
+        w: of the tail.
+        output: the head's.
+        loss: the closed form's figures.
+        logits: elements of the logits.
+        held: what a variable holds besides.
+    """
     rec, c = w.rec, w.compute
     low, wide = c * logits, 4 * logits
+    forward_bytes = loss.forward_bytes - loss.retained_before_bytes
     if loss.forward_bytes == 2 * low:  # computed in the compute type
         wide = low
-    if loss.forward_bytes == low + (2 * wide if low != wide else wide) and low:
-        copy = rec.new(wide) if low != wide else output.keep()
+    returned = held is not None and held is not output and held.size == wide and low
+    if returned or (forward_bytes == low + (2 * wide if low != wide else wide) and low):
+        copy = held.keep() if returned and held else rec.new(wide) if low != wide else output.keep()
+        if returned:
+            rec.drop(output)
         saved = rec.new(wide)
-        rec.drop(copy, output)
+        rec.drop(copy)
+        if not returned:
+            rec.drop(output)
 
         def full_backward() -> Tensor:
             first = rec.new(wide)
@@ -74,14 +101,15 @@ def _loss(w: Writer, output: Tensor, loss: LossBytes, logits: int):  # type: ign
             return rec.cast(second, low)
 
         return full_backward
-    kept = max(0, min(loss.forward_bytes, loss.backward_bytes) - output.size)
-    held = _pieces(rec, kept, wide)
-    rec.passing(*_sizes(loss.forward_bytes - output.size - kept, wide))
+    beside = 0 if held is None or held is output else held.size
+    kept = max(0, min(forward_bytes, loss.backward_bytes - beside) - output.size)
+    pieces = _pieces(rec, kept, wide)
+    rec.passing(*_sizes(forward_bytes - output.size - kept, wide))
     size = output.size
 
     def backward() -> Tensor:
-        rec.passing(*_sizes(loss.backward_bytes - size - kept, wide))
-        rec.drop(*held, output)
+        rec.passing(*_sizes(loss.backward_bytes - beside - size - kept, wide))
+        rec.drop(*pieces, output)
         return rec.new(size)
 
     return backward

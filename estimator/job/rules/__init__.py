@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         uses_megatron_precision as uses_megatron_precision,
     )
     from .frameworks import FRAMEWORKS as FRAMEWORKS, LIGER_KERNELS as LIGER_KERNELS, Framework as Framework
+    from .norms import NormKind as NormKind, norm_kind as norm_kind
     from .optimizers import (
         LISTED_LIBRARIES as LISTED_LIBRARIES,
         NOT_KNOWN as NOT_KNOWN,
@@ -50,6 +51,7 @@ else:
             "adapters": "adapter_rules AdapterRules",
             "dtype_widths": "uses_deepspeed uses_megatron_precision Widths",
             "frameworks": "Framework FRAMEWORKS LIGER_KERNELS",
+            "norms": "norm_kind NormKind",
             "optimizers": (
                 "check_options LISTED_LIBRARIES NOT_KNOWN Optimizer optimizer_arguments "
                 "optimizer_by_class optimizer_by_trainer_name optimizer_class_names OptimizerChoice OPTIMIZERS "

@@ -8,8 +8,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-RmsNorm = Literal["autograd", "fused", "litgpt"]
-"""``autograd``: transformers' chain of operations; ``fused``: one kernel; ``litgpt``: its own chain of operations."""
+RmsNorm = Literal["autograd", "fused", "litgpt", "torch", "torch-fp32"]
+"""``autograd``: transformers' chain of operations; ``fused``: one kernel; ``litgpt``: its own chain of operations;
+``torch``: torch's RMSNorm; ``torch-fp32``: likewise, of an fp32 copy. What these two are depends on versions."""
 ChunkedLoss = Literal["one-by-one", "at-once", "without-logits"]
 """``one-by-one``: all logits exist, the loss of a chunk at a time; ``at-once``: a chunk runs forward and backward;
 ``without-logits``: TRL's, which makes the logits of a part at a time, and again in the backward pass."""
@@ -43,6 +44,8 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     # --- blocks
     rms_norm: RmsNorm = "autograd"
     """Implementation of RMSNorm, which decides what it saves."""
+    compiles_blocks: bool = False
+    """``torch.compile`` covers the blocks one by one, and not the final norm."""
     fused_kernels: frozenset[str] = frozenset()
     """Parts of the blocks that it patches with fused kernels by default."""
     norm_backward_tensors: int = 2
@@ -204,7 +207,8 @@ _ROWS = (
         name="torchtitan",
         allocator_conf="expandable_segments:True",  # run_train.sh, since a5e57e4a9 (2024-10-22)
         libraries=("torch", "torchtitan"),
-        rms_norm="fused",
+        rms_norm="torch",  # models/llama3/model.py; before March 2025 models/norms.py
+        compiles_blocks=True,
         gathers_context=True,
         splits_logits=True,
         chunked_loss="at-once",
@@ -223,6 +227,8 @@ _ROWS = (
         name="torchtune",
         pads_batches=True,  # data/_collate.py, padded_collate_sft; packed=False
         libraries=("torch", "torchtune"),
+        rms_norm="torch-fp32",  # modules/rms_norm.py
+        compiles_blocks=True,  # training/_compile.py
         hub_weights=True,
         repeats_keys=True,
         casts_logits=True,

@@ -89,6 +89,21 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
 
     It is assumed to be of the time of the stated torch or transformers.
     """
+    fuses_norms: bool
+    """torch's RMSNorm is one kernel on CUDA (since torch 2.9).
+
+    Before, it was a chain of operations that keeps its input and the normalized input in fp32 (``rms_norm_composite``
+    in ATen/native/layer_norm.cpp).
+    """
+    chains_norms: bool
+    """torchtitan's RMSNorm is Python's chain of operations, as transformers' (before 0.1; pull request 985)."""
+    chains_fp32_norms: bool
+    """So is torchtune's (before 0.5, which is of the time of torch 2.6)."""
+    reduces_in_own_pool: bool
+    """FSDP2 allocates the input of a reduce-scatter on the stream that reduces (torch before 2.5).
+
+    Its pool is no other tensor's (``foreach_reduce`` in torch 2.3 and 2.4, _composable/fsdp/_fsdp_collectives.py).
+    """
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
 
@@ -156,6 +171,10 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         holds_predictions=older(torchtitan, 0, 0, 2),
         repeats_keys=older(torchtitan, 0, 2, 2),
         adds_head_gradient_in_fp32=not (older(software.torch, 2, 8) or older(software.transformers, 4, 55)),
+        fuses_norms=not older(software.torch, 2, 9),
+        chains_norms=older(torchtitan, 0, 1),
+        chains_fp32_norms=older(software.torch, 2, 6),
+        reduces_in_own_pool=older(software.torch, 2, 5) or (software.torch is None and older(torchtitan, 0, 0, 2)),
         gathers_with_root=older(torchtitan, 0, 2),
     )
 

@@ -28,7 +28,7 @@ _ROTATION = "apply_rotary_pos_emb"
 
 def fuse_modules(model: Any, loop: Loop) -> None:
     """Make the model's norms and MLPs allocate as the loop's fused kernels do."""
-    if "norm" in loop.fused:
+    if "norm" in loop.fused or loop.torch_norm:
         _fuse_norms(model, loop)
     if "mlp" in loop.fused:
         _fuse_mlps(model, loop)
@@ -61,11 +61,14 @@ def is_gated_mlp(module: Any) -> bool:
 
 
 def _fuse_norms(model: Any, loop: Loop) -> None:
+    in_blocks = {f"{at}.{name}" for at, block in transformer_blocks(model).items() for name, _ in block.named_modules()}
     for name, module in model.named_modules():
         own = name.rpartition(".")[2]
         if not is_rms_norm(module) or (own in ("q_norm", "k_norm") and not loop.fuses_query_norms):
             continue
-        module.forward = _bound(_norm, module, loop.in_place)
+        fused = "norm" in loop.fused and not (loop.final_norm_eager and name not in in_blocks)
+        if fused or loop.torch_norm:
+            module.forward = _bound(_norm if fused else _torch_norm, module, loop.in_place)
 
 
 def _fuse_mlps(model: Any, loop: Loop) -> None:
@@ -89,6 +92,13 @@ def _bound(function: Callable[..., Any], module: Any, in_place: bool) -> Callabl
 
 def _norm(module: Any, hidden: Any, in_place: bool) -> Any:
     return _Norm.apply(hidden, module.weight, in_place)
+
+
+def _torch_norm(module: Any, hidden: Any, _in_place: bool) -> Any:
+    """Run torch's RMSNorm as on CUDA before torch 2.9 (``rms_norm_composite`` in ATen/native/layer_norm.cpp)."""
+    wide = hidden.float()
+    normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (normalized * module.weight).to(hidden.dtype)
 
 
 def _gated_mlp(module: Any, hidden: Any, in_place: bool) -> Any:

@@ -114,6 +114,11 @@ class CachingAllocator(DeviceMemory):
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Released blocks that another stream uses: torch's `active_bytes` less its `allocated_bytes`."""
+        return sum(block.size for block in self._waiting.values())
+
     def malloc(self, key: Hashable, size: int, stream: int = 0) -> None:
         """Allocate `size` bytes under a key of the caller's; size 0 takes no block.
 

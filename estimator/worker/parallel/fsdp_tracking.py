@@ -5,15 +5,49 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..memory.tracker import StorageTracker
 
 
+_STREAM = 3
+"""Position of the stream among the arguments of ``foreach_reduce``; what allocates follows."""
+
+
+class _OnStream:
+    """A reduce-scatter whose tensors are allocated on a stream.
+
+    Args:
+        communication: torch's.
+        stream: the stream.
+    """
+
+    def __init__(self, communication: Any, stream: Any) -> None:
+        self._communication = communication
+        self._stream = stream
+
+    def allocate(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a tensor."""
+        with torch.cpu.stream(self._stream):
+            return self._communication.allocate(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Reduce."""
+        return self._communication(*args, **kwargs)
+
+
 @contextlib.contextmanager
-def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
-    """Label the tensors that FSDP2 all-gathers and reduce-scatters as communication."""
+def communication_labelled(tracker: StorageTracker, *, own_pool: bool = False) -> Iterator[None]:
+    """Label the tensors that FSDP2 all-gathers and reduce-scatters as communication.
+
+    Args:
+        tracker: of the storages.
+        own_pool: the input of a reduce-scatter is allocated on the reducing stream, and freed as soon as it is issued,
+            as before torch 2.5.
+    """
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group_module
 
     group = group_module.FSDPParamGroup
@@ -27,6 +61,17 @@ def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
 
         return run
 
+    def in_own_pool(original: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            stream, communication = args[_STREAM], args[_STREAM + 1]
+            if not hasattr(communication, "allocate"):  # torch before 2.9
+                return original(*args, **kwargs)
+            changed = (*args[: _STREAM + 1], _OnStream(communication, stream), *args[_STREAM + 2 :])
+            result = original(*changed, **kwargs)
+            return result[0].new_empty(0), *result[1:]
+
+        return run if own_pool else original
+
     def post_backward(self: Any, *unused: Any) -> Any:
         component = "communication" if self.reduce_grads else "gradients"
         tracker.label(_unsharded_gradients(self), component)
@@ -37,7 +82,8 @@ def communication_labelled(tracker: StorageTracker) -> Iterator[None]:
         (group, "unshard", as_communication(methods["unshard"])),
         (group, "wait_for_unshard", as_communication(methods["wait_for_unshard"])),
         (group, "post_backward", post_backward),
-        *((group_module, name, as_communication(original)) for name, original in functions.items()),
+        (group_module, "foreach_all_gather", as_communication(functions["foreach_all_gather"])),
+        (group_module, "foreach_reduce", as_communication(in_own_pool(functions["foreach_reduce"]))),
     ]
     for owner, name, replacement in replacements:
         setattr(owner, name, replacement)

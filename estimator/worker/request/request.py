@@ -105,7 +105,7 @@ class Parallel:
     @property
     def copies(self) -> int:
         """Copies that a trace makes: two stand for any number, on which no rank's memory depends."""
-        return min(self.data_replicate, 2)
+        return 2 if self.flat_sharded and self.data_shard == 1 else min(self.data_replicate, 2)
 
     @property
     def sharded(self) -> bool:
@@ -114,8 +114,13 @@ class Parallel:
 
     @property
     def flat_sharded(self) -> bool:
-        """True if FSDP1 shards flat parameters, which hold a unit's parameters."""
-        return self.strategy == "fsdp1" and self.data_shard > 1
+        """True if FSDP1 makes flat parameters, which hold a unit's parameters, sharded or not."""
+        return self.strategy == "fsdp1" and (self.data_shard * self.data_replicate > 1 or self.cpu_offload == "all")
+
+    @property
+    def flat_whole(self) -> bool:
+        """True if each rank holds FSDP1's flat parameters whole, as it does where one rank is to share them."""
+        return self.flat_sharded and (self.sharding == "none" or self.data_shard == 1)
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,10 @@ class Loop:
 
     fused: tuple[str, ...] = ()
     """Parts that fused kernels compute: norm, mlp, rope, cross-entropy."""
+    torch_norm: bool = False
+    """Norms are torch's RMSNorm before it was one kernel: its chain of operations multiplies in fp32."""
+    final_norm_eager: bool = False
+    """What is compiled are the blocks, and not the norm behind them."""
     in_place: bool = True
     """Fused kernels write gradients over other tensors."""
     fuses_query_norms: bool = False
@@ -176,6 +185,8 @@ class OlderVersions:
     """The model returns fp32 logits."""
     expert_names: list[str] | None = None
     """Experts are lists of linear layers of these names; None: they are fused, or there are none."""
+    reduces_in_own_pool: bool = False
+    """FSDP2 allocates the input of a reduce-scatter on the reducing stream, and frees it at once."""
     keeps_quantized_inputs: bool = False
     """The graph keeps the inputs of 4-bit layers."""
     zeroes_gradients: bool = False
@@ -239,6 +250,8 @@ class Request:
     """Settings and capacity for the replay through the allocator model."""
     code: UserCode | None = None
     """Code that the user allows to run; None: only the installed libraries."""
+    device: str = "cpu"
+    """Type of the device that holds the tensors: fake ones are on the CPU."""
 
     @property
     def autocasts(self) -> bool:
@@ -273,6 +286,7 @@ def read_request(message: dict[str, Any]) -> Request:
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),
         code=read_user_code(message),
+        device=message.get("device", "cpu"),
     )
 
 

@@ -174,8 +174,8 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         yield "modules that a device map places on several devices cannot be traced"
     if parallel.cpu_offload == "optimizer" and not parallel.zero_stage:
         yield "CPU offload of the optimizer alone can be traced under ZeRO only"
-    if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.zero_stage == 3):
-        yield "CPU offload can be traced under fsdp2 and zero3 only"
+    if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.flat_sharded or parallel.zero_stage == 3):
+        yield "CPU offload can be traced under fsdp1, fsdp2 and zero3 only"
 
 
 def _unsupported_zero(request: Request) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ..model.quantized.peft_layers import autocast_seen_by_peft
 from ..parallel import data_parallel, fsdp_tracking
 from ..parallel.deepspeed.engine import ZeroModel, zero_model
 from ..parallel.fsdp1 import labels as fsdp1_labels
+from ..parallel.fsdp1.host_copies import host_copies
 from ..parallel.fsdp1.streams import ordered_streams
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
@@ -99,7 +100,7 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
-    model = _parallelize(model, request)
+    model = parallelize(model, request)
     zero = zero_model(model, request, weights_dtype(request))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
@@ -148,12 +149,12 @@ def _attention_implementation(request: Request) -> str:
     return FLASH_NAME
 
 
-def _parallelize(model: Any, request: Request) -> Any:
+def parallelize(model: Any, request: Request) -> Any:
     """Return the model with the job's tensor parallelism and FSDP."""
     parallel = request.parallel
     if parallel.tensor == 1 and not parallel.sharded and not parallel.flat_sharded:
         return model
-    mesh = device_mesh(parallel)
+    mesh = device_mesh(parallel, request.device)
     if parallel.flat_sharded:
         return wrap_fsdp1(model, request, mesh, autocast_dtype(request))
     if parallel.tensor > 1:
@@ -178,12 +179,15 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
         if request.parallel.world_size > 1:
             stack.enter_context(meta_propagation_untracked(tracker))
         if request.parallel.sharded:
-            stack.enter_context(fsdp_tracking.communication_labelled(tracker))
+            own_pool = request.older.reduces_in_own_pool
+            stack.enter_context(fsdp_tracking.communication_labelled(tracker, own_pool=own_pool))
             if request.parallel.cpu_offload == "all":
                 stack.enter_context(fsdp_tracking.offload_copies(tracker))
         if request.parallel.flat_sharded:
             stack.enter_context(ordered_streams(tracker))
             stack.enter_context(fsdp1_labels.communication_labelled(tracker))
+            if request.parallel.cpu_offload == "all":
+                stack.enter_context(host_copies(tracker))
         yield
 
 
@@ -210,7 +214,7 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
     buckets = data_parallel.ReplicaBuckets(whole, tracker, views=views) if replicated else None
     optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]
     for step in (1, 2):
-        _accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=buckets)
+        accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=buckets)
         tracker.begin_phase(step, "optimizer step")
         tracker.label((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         optimizer.step()
@@ -230,7 +234,7 @@ def _make_optimizer(
     return zero.make_engine(trained, lambda parts: OptimizerStep(request, parts, tracker, clips=False), tracker)
 
 
-def _accumulate_gradients(
+def accumulate_gradients(
     model: Any,
     request: Request,
     tracker: StorageTracker,
@@ -260,7 +264,7 @@ def _accumulate_gradients(
         optimizer.begin_micro_batch(last=last)
         if buckets is not None:
             buckets.syncs = last or bool(syncs)
-        waits = request.parallel.flat_sharded and not last and not syncs
+        waits = hasattr(model, "no_sync") and not last and not syncs
         with model.no_sync() if waits else contextlib.nullcontext():
             tracker.begin_phase(step, "forward")
             loss = optimizer.scale(training_loss(model, request, variables))

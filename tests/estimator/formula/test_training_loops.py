@@ -75,7 +75,7 @@ def test_automodel_checkpoints_the_parts_of_a_block_one_by_one(budget_of: Estima
     settings = BF16 | SHARDED | {"training.framework": "automodel", "training.activation_checkpointing": "full"}
     parts = phase(budget_of(tiny_llama, settings), "forward").activations
     whole = phase(budget_of(tiny_llama, settings | {"training.framework": "torchtune"}), "forward").activations
-    last_norm = 4 * HIDDEN  # the fused one saves less
+    last_norm = 6 * HIDDEN  # the fused one saves its input, torch's chain two fp32 tensors
     assert parts - whole == TOKENS * (LAYERS * (8 - 2) * HIDDEN - last_norm)
 
 
@@ -114,5 +114,7 @@ def test_compiled_blocks_save_less(budget_of: Estimate, tiny_llama: dict[str, An
     settings = BF16 | {"training.framework": framework, "training.loss": "chunked", "software.torch": "2.7"}
     eager = phase(budget_of(tiny_llama, settings), "forward").activations
     compiled = phase(budget_of(tiny_llama, settings | {"training.compile": True}), "forward").activations
-    norms = 0 if framework == "torchtitan" else (2 * LAYERS + 1) * 4 * HIDDEN  # torchtitan's norm is one kernel already
+    # norms of the blocks keep an fp32 copy and the normalized input: torchtitan's of that time in 16 bits, torchtune's
+    # in fp32; the norm behind them is not compiled
+    norms = 2 * LAYERS * (4 if framework == "torchtitan" else 6) * HIDDEN
     assert eager - compiled == TOKENS * (2 * LAYERS * 1408 + norms)

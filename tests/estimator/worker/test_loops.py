@@ -7,7 +7,7 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.formula import workspace_bytes
-from vramtop.estimator.job import generation_of
+from vramtop.estimator.job import generation_of, resolve_job
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.trace.traced_loop import loop_request
 
@@ -46,7 +46,14 @@ LOOPS: list[Any] = [
 
 def traced(ask_worker: Any, config: dict[str, Any], tables: dict[str, Any]) -> dict[str, int]:
     job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
-    message = {"op": "trace", "config": config, **tables, "loop": loop_request(job, config["model_type"])}
+    older = {"reduces_in_own_pool": resolve_job(job).versions.reduces_in_own_pool}
+    message = {
+        "op": "trace",
+        "config": config,
+        **tables,
+        "loop": loop_request(job, config["model_type"]),
+        "older": older,
+    }
     answer = ask_worker(message)
     assert "unsupported" not in answer, answer
     return {name: phase["allocated"] for name, phase in answer["phases"].items()}

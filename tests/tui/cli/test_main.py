@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from vramtop.tui.cli.main import COMMANDS, main
+from vramtop.tui.cli.main import COMMANDS, command_module, main
 from vramtop.tui.cli.parsing.arguments import ADD_ARGUMENTS
 
 PREFIX = "vramtop.tui.cli.commands."
@@ -63,7 +63,5 @@ def test_only_the_chosen_command_is_imported(arguments: list[str], imported: lis
 
 
 def test_each_command_has_a_module_and_arguments() -> None:
-    from importlib import import_module
-
     assert list(ADD_ARGUMENTS) == list(COMMANDS)
-    assert all(callable(import_module(f"{PREFIX}{name}").run) for name in COMMANDS)
+    assert all(callable(command_module(name).run) for name in COMMANDS)

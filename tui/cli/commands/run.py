@@ -17,7 +17,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     if not launch:
         raise InputError("no command given; write: vramtop run -- python train.py ...")
-    environ = probed_environment(os.environ)
+    environ = probed_environment(os.environ, snapshot_folder=_snapshot_folder(options.snapshot_on_oom))
     if options.fit:
         from ..fitting import guarded  # imports the estimator
 
@@ -31,3 +31,17 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         os.execvpe(launch[0], list(launch), environ)  # noqa: S606
     except OSError as error:
         raise InputError(f"{launch[0]}: cannot be started: {error.strerror or error}") from None
+
+
+def _snapshot_folder(given: str | None) -> str | None:
+    """Return the folder for snapshots of runs that fail; None: none are wanted.
+
+    Raises:
+        InputError: it cannot be written to.
+    """
+    if given is None:
+        return None
+    folder = os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111 - pathlib need not be loaded here
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):  # noqa: PTH112
+        raise InputError(f"--snapshot-on-oom: {folder} is no folder that can be written to")
+    return folder

@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .advice import (
+        Advice as Advice,
+        Machine as Machine,
+        advice_json as advice_json,
+        advice_lines as advice_lines,
+        advise as advise,
+    )
     from .fit_check import (
         FitCheck as FitCheck,
         check_here as check_here,
@@ -37,6 +44,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "advice": "Advice advice_json advice_lines advise Machine",
             "fit_check": "check_here describe_machine estimate_job FitCheck gpu_and_memory judge_on report_fit",
             "machine_gpus": "committed_bytes NoGpusError open_source read_gpus select_devices",
             "guard": "guarded",

@@ -8,8 +8,11 @@ from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
     add_method_argument,
+    gpu_count,
     positive_seconds,
     process_id,
+    size_in_gib,
+    step_count,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +37,12 @@ _RUN_EPILOG = """\
 Exit codes: those of the command. With --fit: 1 it does not fit and was not started; with --strict also 4, it is tight,
 and 3, whether it fits is not known. Otherwise a job that is tight or not understood starts, with a sentence on standard
 error. Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
+"""
+_MEASURE_EPILOG = """\
+The steps run in a process of their own, with random weights and full sequences of random tokens; several ranks through
+torchrun. Where other programs hold memory of a GPU, torch fails before it takes the last of theirs. JOB may be a file
+with a job (the tables of a job file) in JSON on each line, NAME.jsonl. Exit codes: 0 it ran, 1 it ran out of memory, 2
+wrong input, 3 it could not be run: the job is not supported, a process died, or the time was up.
 """
 _PREFLIGHT_EXIT_CODES = """\
 Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
@@ -126,6 +135,43 @@ def _attach(parser: "Parser") -> None:
     _add_verbose_argument(parser)
 
 
+def _explain(parser: "Parser") -> None:
+    parser.usage = "vramtop explain [FLAG ...] FILE|- [-- LAUNCH LINE]"
+    parser.examples = """\
+  vramtop explain slurm-4711.out
+  vramtop explain slurm-4711.out --job job.toml
+  vramtop explain dump.pickle --job job.toml --set training.micro_batch=4
+  kubectl logs trainer-0 | vramtop explain - -- torchrun train.py --bf16
+"""
+    parser.epilog = (
+        "Logs: torch's out-of-memory messages of every version, traces of the killer for CPU RAM, ranks of torchrun, "
+        "Slurm, mpirun and Ray. Snapshots: torch.cuda.memory._dump_snapshot(FILE), or the same as JSON; they are read "
+        "without executing anything in them. Exit codes: 0 explained, 2 wrong input, 3 no failure of memory found."
+    )
+    parser.set_defaults(flags=[], model_flag=None, gpus=None)
+    text = "A job's log, a file with torch's message, or a memory snapshot; -: standard input."
+    parser.add_argument("file", metavar="FILE", help=text)
+    text = "The job that failed, as vramtop fit takes it; then what would have fitted is searched for too."
+    parser.add_argument("--job", metavar="JOB", help=text)
+    text = "Fill in or correct a setting of the job, such as training.sequence_length=2048."
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument("--rank", type=int, metavar="N", help="The failure of this rank (default: the first).")
+    text = "In a snapshot: the GPU of this index (default: the one that ran out of memory)."
+    parser.add_argument("--device", type=int, metavar="N", help=text)
+    add_method_argument(parser)
+
+
+def _snapshot(parser: "Parser") -> None:
+    parser.epilog = (
+        "The process needs the probe: start it with vramtop run, or call vramtop.monitor.report() in it. Stacks are in "
+        "the snapshot only if it records them: vramtop run --snapshot-on-oom, or report(snapshot_on_oom=True)."
+    )
+    text = "The process that holds GPU memory: a rank, not its launcher."
+    parser.add_argument("process", type=process_id, metavar="PID", help=text)
+    text = "Give up after this time (default: 60)."
+    parser.add_argument("--timeout", type=positive_seconds, default=60.0, metavar="SECONDS", help=text)
+
+
 def _run(parser: "Parser") -> None:
     parser.usage = "vramtop run [FLAG ...] -- COMMAND [ARGUMENT ...]"
     parser.examples = """\
@@ -135,6 +181,11 @@ def _run(parser: "Parser") -> None:
 """
     parser.epilog = _RUN_EPILOG
     parser.set_defaults(flags=[], model_flag=None, job=None, gpus=None, host_memory=None, keep_global_batch=False)
+    text = (
+        "Record the history of allocations, and write a memory snapshot for vramtop explain into this folder (default: "
+        "the current one) when a process runs out of GPU memory."
+    )
+    parser.add_argument("--snapshot-on-oom", nargs="?", const=".", metavar="FOLDER", help=text)
     text = "Check first whether the job fits on these GPUs; if not, say what would, and do not start it."
     parser.add_argument("--fit", action="store_true", help=text)
     text = "With --fit: start it only if it surely fits, not if that is tight or not known."
@@ -144,6 +195,42 @@ def _run(parser: "Parser") -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     add_method_argument(parser)
     _add_verbose_argument(parser)
+
+
+def _measure(parser: "Parser") -> None:
+    from ...job.flags import add_job_arguments
+
+    parser.usage = _USAGE.format("measure")
+    parser.examples = """\
+  vramtop measure job.toml                    on the free GPUs of this machine
+  vramtop measure llama-3.2-1b --lora 16 --search micro_batch
+  vramtop measure gpt2 --cpu                  a tiny GPT-2 on the CPU
+  vramtop measure jobs.jsonl --out results.jsonl
+"""
+    parser.epilog = _MEASURE_EPILOG
+    add_job_arguments(parser)
+    add_method_argument(parser)
+    group = parser.add_argument_group("measurement")
+    text = "Only these GPUs of this machine (default: as many as the job has ranks, free ones first)."
+    group.add_argument("--gpu", metavar="INDEX[,INDEX]", help=text)
+    text = "Number of GPUs, over which --fsdp, --ddp and --strategy are spread (default: one for each rank)."
+    group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
+    text = "Let torch allocate no more than this on each GPU, such as 24GiB."
+    group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
+    text = "Find the largest micro-batch that runs: predicted first, then up to three runs around that."
+    group.add_argument("--search", choices=("micro_batch",), help=text)
+    text = "Optimizer steps (default: 3)."
+    group.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
+    text = "Time limit of each run (default: 600)."
+    group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
+    text = "Run a tiny model of the same kind on the CPU, at most two ranks in each dimension."
+    group.add_argument("--cpu", action="store_true", help=text)
+    text = "Only predict; no GPU is needed."
+    group.add_argument("--predict", action="store_true", help=text)
+    text = "Append a line of JSON for each job to this file."
+    group.add_argument("--out", metavar="FILE", help=text)
+    text = "Do not keep the result in the history."
+    group.add_argument("--no-history", dest="history", action="store_false", help=text)
 
 
 def _record(parser: "Parser") -> None:
@@ -184,7 +271,10 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "wait": _wait,
     "preflight": _preflight,
     "attach": _attach,
+    "explain": _explain,
+    "snapshot": _snapshot,
     "run": _run,
+    "measure": _measure,
     "record": _record,
     "doctor": _doctor,
     "completion": _completion,

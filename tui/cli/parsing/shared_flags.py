@@ -5,6 +5,7 @@ import re
 
 _SEVERAL = re.compile(r"(\d{1,7})\s*[x×*]\s*(.+)", re.IGNORECASE)
 _MAX_DIGITS = 10
+_MAX_STEPS = 1000
 _BYTES_DIGITS = 5
 """Digits from which a number without a unit is bytes."""
 
@@ -32,6 +33,14 @@ def gpu_count(text: str) -> int:
     count = _positive_integer(text, "number of GPUs")
     if count > MAX_GPUS:
         raise argparse.ArgumentTypeError(f"{text} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
+    return count
+
+
+def step_count(text: str) -> int:
+    """Parse a number of steps that may be run."""
+    count = _positive_integer(text, "number of steps")
+    if count > _MAX_STEPS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {_MAX_STEPS} steps; from the second on they repeat")
     return count
 
 

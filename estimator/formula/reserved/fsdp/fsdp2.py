@@ -180,7 +180,8 @@ class Units(Communication):
                 self._accumulated[name] = gradients
             return []
         machine.release(self._reducing)
-        self._reducing = [machine.take(unit.trained * widths.reduce)]
+        own_pool = self.rank.job.versions.reduces_in_own_pool
+        flat = [machine.take(unit.trained * widths.reduce, _REDUCING if own_pool else 0)]
         machine.release(gradients)
         machine.release(self._accumulated.pop(name, []))
         output = machine.take(unit.trained * widths.reduce / self._shards, _REDUCING)
@@ -188,6 +189,9 @@ class Units(Communication):
             narrow = machine.take(unit.trained * widths.weight / self._shards, _REDUCING)
             machine.release([output])
             output = narrow
+        self._reducing = [] if own_pool else flat
+        if own_pool:  # work of the same stream may take its place at once
+            machine.release(flat)
         if self.rank.job.offloads_weights:
             machine.release([output])  # copied to the host
             return []

@@ -152,3 +152,33 @@ def test_fsdp1_keeps_units_that_another_stream_may_still_use() -> None:
 def rank_elements_of_a_block() -> int:
     hidden, inner = LLAMA["hidden_size"], LLAMA["intermediate_size"]
     return int(2.5 * hidden * hidden + 3 * hidden * inner)
+
+
+def old_torchtitan(torch: str, **training: Any) -> TrainingRun:
+    tables = {
+        "training": {"framework": "torchtitan", "precision": "bf16-mixed", "sequence_length": 1024, **training},
+        "parallel": {"strategy": "fsdp2", "data_shard": 4},
+        "software": {"torch": torch, "torchtitan": "0.0.1"},
+    }
+    return run_of(rank_of(LLAMA, **tables))
+
+
+def test_reductions_had_a_pool_of_their_own_before_torch_2_5() -> None:
+    """The input of a reduce-scatter came from the reducing stream's pool, which serves nothing else."""
+    pools = {}
+    for torch in ("2.4", "2.5"):
+        run = old_torchtitan(torch)
+        run.train()
+        pools[torch] = sum(block.size for block in run.machine.allocator.blocks() if block.stream == 2)
+    block = 1024 * (1024 * (1024 + 2 * 256) + 1024 * 1024 + 3 * 1024 * 2816) // 1024
+    assert pools["2.4"] - pools["2.5"] >= 4 * block  # of a whole block, in fp32
+
+
+def test_a_variable_of_the_loop_holds_the_outputs_until_the_next_ones_exist() -> None:
+    run = old_torchtitan("2.4")
+    run.train(steps=1)
+    predictions = 4 * 1024 * LLAMA["vocab_size"]
+    held = run.machine.allocator.allocated
+    free = old_torchtitan("2.4", keep_outputs=False)
+    free.train(steps=1)
+    assert held - free.machine.allocator.allocated == pytest.approx(predictions, rel=0.01)

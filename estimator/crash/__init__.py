@@ -1,0 +1,33 @@
+"""After a crash: out-of-memory messages, job logs and memory snapshots as plain records, and their explanation.
+
+Lives here: readers of what a dead run has left, and what it says beside a job's budget. No processes, no GPUs.
+Callers: ``vramtop explain``, and the dashboard for runs that ended out of memory.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .explanation import (
+        Explanation as Explanation,
+        explain_failure as explain_failure,
+        failure_of_snapshot as failure_of_snapshot,
+    )
+    from .findings import size_text as size_text
+    from .log_reader import read_log as read_log
+    from .predicted_place import PredictedPlace as PredictedPlace
+    from .records import CrashLog as CrashLog, Failure as Failure
+    from .snapshot import MemorySnapshot as MemorySnapshot, is_snapshot as is_snapshot, read_snapshot as read_snapshot
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "explanation": "explain_failure Explanation failure_of_snapshot",
+            "findings": "size_text",
+            "predicted_place": "PredictedPlace",
+            "log_reader": "read_log",
+            "records": "CrashLog Failure",
+            "snapshot": "is_snapshot MemorySnapshot read_snapshot",
+        },
+    )

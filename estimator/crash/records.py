@@ -1,0 +1,165 @@
+"""What a log says about a failure of memory, as plain records."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..budget import PhaseName
+
+FailureKind = Literal["gpu", "gpu library", "host", "killed"]
+"""``gpu``: torch's allocator raised, with its figures; ``gpu library``: CUDA, cuBLAS, cuDNN or NCCL had no GPU memory,
+and says no figures; ``host``: an allocation of CPU RAM failed; ``killed``: a process was killed, by the kernel's
+out-of-memory killer or by a signal that it sends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherProcess:
+    """A process that torch names beside its own."""
+
+    pid: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """The figures of torch's out-of-memory message; None for what its wording does not say.
+
+    Torch rounds them to two decimals of their unit.
+    """
+
+    backend: str
+    """``CUDA``, ``HIP``, ``XPU``, ``NPU``, ``MPS``."""
+    gpu: int | None
+    """Index among the devices that the process sees."""
+    tried_bytes: int | None
+    total_bytes: int | None
+    """Capacity of the GPU, or of the MIG device."""
+    free_bytes: int | None
+    """Free as CUDA counts it."""
+    allocated_bytes: int | None
+    """Held by tensors; with memory pools of CUDA graphs also what is unused there."""
+    unallocated_bytes: int | None
+    """Reserved by torch's allocator, but not allocated."""
+    private_pool_bytes: int | None = None
+    """Unused in memory pools of CUDA graphs, a part of ``allocated_bytes``."""
+    process_bytes: int | None = None
+    """Held by the process as NVML counts it, CUDA context included."""
+    allowed_bytes: int | None = None
+    """Limit that the program has set with ``set_per_process_memory_fraction``."""
+    others: tuple[OtherProcess, ...] = ()
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """What torch's allocator holds."""
+        if self.allocated_bytes is None or self.unallocated_bytes is None:
+            return None
+        return self.allocated_bytes + self.unallocated_bytes
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """What the process holds outside torch's allocator: CUDA context, libraries, NCCL."""
+        if self.process_bytes is None or self.reserved_bytes is None:
+            return None
+        return max(0, self.process_bytes - self.reserved_bytes)
+
+    @property
+    def beside_bytes(self) -> int | None:
+        """What neither is free nor belongs to this process: other processes, the driver. None: not known."""
+        if self.process_bytes is None or self.total_bytes is None or self.free_bytes is None:
+            return sum(other.used_bytes for other in self.others) or None
+        rest = self.total_bytes - self.free_bytes - self.process_bytes
+        return max(0, rest, sum(other.used_bytes for other in self.others))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures for ``--json``; null for unknown."""
+        return {
+            "backend": self.backend,
+            "gpu": self.gpu,
+            "tried_bytes": self.tried_bytes,
+            "total_bytes": self.total_bytes,
+            "free_bytes": self.free_bytes,
+            "allocated_bytes": self.allocated_bytes,
+            "unallocated_bytes": self.unallocated_bytes,
+            "private_pool_bytes": self.private_pool_bytes,
+            "process_bytes": self.process_bytes,
+            "allowed_bytes": self.allowed_bytes,
+            "others": [{"pid": other.pid, "used_bytes": other.used_bytes} for other in self.others],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFrame:
+    """A line of a traceback or of a recorded stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """Return ``file:line function``, with the last folder of the file."""
+        return f"{'/'.join(self.file.split('/')[-2:])}:{self.line} {self.function}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failure of memory in a log."""
+
+    kind: FailureKind
+    line: int
+    """Number of its line, from 1."""
+    text: str
+    """The line, shortened."""
+    sure: bool = True
+    """False for a process that was killed by SIGKILL, which is not the kernel's out-of-memory killer alone."""
+    rank: int | None = None
+    memory: OutOfMemory | None = None
+    """Figures of torch's allocator; None: the failure comes without."""
+    phase: PhaseName | None = None
+    """Part of the step in which it happened, by its traceback; None: not known."""
+    place: StackFrame | None = None
+    """Innermost line of the traceback outside torch's own files."""
+    tried_host_bytes: int | None = None
+    """CPU RAM that was asked for."""
+    steps: int | None = None
+    """Steps that a progress bar had counted before; None: none was seen."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the failure for ``--json``."""
+        return {
+            "kind": self.kind,
+            "line": self.line,
+            "text": self.text,
+            "sure": self.sure,
+            "rank": self.rank,
+            "memory": self.memory.to_json() if self.memory else None,
+            "phase": self.phase,
+            "place": str(self.place) if self.place else None,
+            "tried_host_bytes": self.tried_host_bytes,
+            "steps": self.steps,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashLog:
+    """What a log says about failures of memory."""
+
+    failures: tuple[Failure, ...]
+    """In their order, each once per rank."""
+    lines: int
+    unkept: int = 0
+    """Failures beyond the maximum that is kept."""
+    launch_line: str | None = None
+    """The last command line that the log shows and that starts Python or a launcher; None: there is none."""
+
+    @property
+    def cause(self) -> Failure | None:
+        """The failure to explain: the first that torch's allocator reports, else the first that is sure, else any.
+
+        When one rank runs out of GPU memory, its launcher kills the others, so that a killed rank may come before it
+        in a log only by its printing.
+        """
+        for wanted in ("gpu", "gpu library"):
+            found = next((each for each in self.failures if each.kind == wanted), None)
+            if found is not None:
+                return found
+        sure = (each for each in self.failures if each.sure)
+        return next(sure, self.failures[0] if self.failures else None)

@@ -1,0 +1,111 @@
+"""A memory snapshot as plain records: what the allocator of one GPU held, by component and place."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...budget import PhaseName, Timeline
+from ..records import StackFrame
+from .stacks import StackComponent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGroup:
+    """Tensors that were allocated at one place for one purpose."""
+
+    component: StackComponent
+    place: StackFrame | None
+    """None: its stack was not recorded, or has no line outside torch."""
+    bytes: int
+    blocks: int
+    largest_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the group for ``--json``."""
+        return {
+            "component": self.component,
+            "place": str(self.place) if self.place else None,
+            "bytes": self.bytes,
+            "blocks": self.blocks,
+            "largest_bytes": self.largest_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAllocation:
+    """The allocation that failed, as the history has it."""
+
+    tried_bytes: int
+    free_bytes: int | None
+    """Free on the GPU as CUDA counted it then."""
+    component: StackComponent
+    phase: PhaseName | None
+    place: StackFrame | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for ``--json``."""
+        return {
+            "tried_bytes": self.tried_bytes,
+            "free_bytes": self.free_bytes,
+            "component": self.component,
+            "phase": self.phase,
+            "place": str(self.place) if self.place else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySnapshot:
+    """What torch's allocator held on one GPU."""
+
+    device: int
+    devices: tuple[int, ...]
+    """All GPUs in the file, on which the process has allocated."""
+    reserved_bytes: int
+    allocated_bytes: int
+    """Of blocks that tensors hold."""
+    waiting_bytes: int
+    """Of blocks that are freed once another stream has finished with them."""
+    free_blocks: int
+    largest_free_bytes: int
+    """The largest of them: an allocation must fit into one."""
+    private_free_bytes: int
+    """Unused in pools of CUDA graphs or of the program's own, which other allocations may not use."""
+    segments: int
+    expandable: bool
+    """The allocator maps memory into expandable segments."""
+    groups: tuple[BlockGroup, ...]
+    """The largest first."""
+    components: dict[StackComponent, int]
+    """Bytes of the tensors by component."""
+    failed: FailedAllocation | None
+    """The last allocation that failed; None: none did, or no history was recorded."""
+    timeline: Timeline | None
+    """Memory over the last recorded step, without what lies outside torch; None: no history was recorded."""
+    has_stacks: bool
+    total_bytes: int | None = None
+    """Capacity of the GPU, if vramtop wrote the snapshot."""
+
+    @property
+    def unallocated_bytes(self) -> int:
+        """Reserved, but held by no tensor."""
+        return self.reserved_bytes - self.allocated_bytes - self.waiting_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the snapshot for ``--json``."""
+        return {
+            "device": self.device,
+            "devices": list(self.devices),
+            "reserved_bytes": self.reserved_bytes,
+            "allocated_bytes": self.allocated_bytes,
+            "unallocated_bytes": self.unallocated_bytes,
+            "waiting_bytes": self.waiting_bytes,
+            "free_blocks": self.free_blocks,
+            "largest_free_bytes": self.largest_free_bytes,
+            "private_free_bytes": self.private_free_bytes,
+            "segments": self.segments,
+            "expandable_segments": self.expandable,
+            "total_bytes": self.total_bytes,
+            "components": dict(self.components),
+            "groups": [group.to_json() for group in self.groups],
+            "failed": self.failed.to_json() if self.failed else None,
+            "has_stacks": self.has_stacks,
+        }

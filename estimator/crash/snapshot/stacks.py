@@ -1,0 +1,144 @@
+"""What a recorded stack allocated: the budget's component, the phase of the step, and the line that asked for it.
+
+The rules name functions of torch 2.4 to 2.13, transformers 4.45 to 5, accelerate, DeepSpeed and bitsandbytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...budget import ComponentName, PhaseName
+from ..records import StackFrame
+from ..step_place import own_frame, phase_of
+
+StackComponent = ComponentName | Literal["gradients or temporary", "unknown"]
+"""``gradients or temporary``: allocated by autograd itself; ``unknown``: no stack was recorded, or it does not tell."""
+
+MAX_FRAMES = 200
+"""Frames of a stack that are looked at."""
+_COMMUNICATION = ("_fsdp_collectives.py", "distributed_c10d.py", "_functional_collectives", "runtime/comm/", "nccl")
+_COMMUNICATION_FUNCTIONS = (
+    *("init_all_gather_outputs", "alloc_all_gather_outputs", "_all_gather_flat_param", "foreach_reduce"),
+    *("_alloc_padded_unsharded_flat_param", "_ddp_init_helper", "all_gather_into_tensor", "reduce_scatter_tensor"),
+)
+_OPTIMIZER_STATE = ("_init_group", "init_state", "_init_state", "initialize_state", "get_state_buffer", "state_init")
+_GRADIENTS = ("to_accumulated_grad_if_needed", "_accumulate_sharded_grad", "_cast_grad_to_param_dtype")
+_WEIGHTS = (
+    "reset_parameters",
+    "_init_sharded_param",
+    "create_parameter",
+    "materialize",
+    "_quantize",
+    "from_prequantized",
+)
+_INPUTS = ("send_to_device", "_prepare_input", "_prepare_inputs", "default_collate", "_try_put_index", "pin_memory")
+_LOSS_FILES = ("loss/loss_utils.py", "torch/nn/modules/loss.py", "fused_linear_cross_entropy", "cross_entropy.py")
+_LOSS_FUNCTIONS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "selective_log_softmax")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What a stack says; stacks are shared by all allocations made there."""
+
+    component: StackComponent
+    phase: PhaseName | None
+    place: StackFrame | None
+    """The innermost frame outside torch; None: there is none."""
+    recorded: bool
+    """A stack was recorded, even if no Python frame stands in it."""
+
+
+UNRECORDED = Stack(component="unknown", phase=None, place=None, recorded=False)
+AUTOGRAD = Stack(component="gradients or temporary", phase="backward", place=None, recorded=True)
+"""A stack without a Python frame: autograd's own thread, which has none."""
+
+
+class Stacks:
+    """Reads stacks, each list of frames once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Stack] = {}
+        self._frames: dict[int, StackFrame] = {}
+        self._alike: dict[tuple[StackFrame, ...], Stack] = {}
+
+    def stack(self, frames: Any) -> Stack:
+        """Return what a list of frames says: dictionaries with filename, line and name, innermost first."""
+        if not isinstance(frames, list):
+            return UNRECORDED
+        if not frames:
+            return AUTOGRAD
+        found = self._known.get(id(frames))  # the snapshot keeps the list alive
+        if found is None:
+            read = tuple(self._frame(each) for each in frames[:MAX_FRAMES] if isinstance(each, dict))
+            found = self._alike.get(read)
+            if found is None:
+                found = self._alike[read] = classify(read)
+            self._known[id(frames)] = found
+        return found
+
+    def _frame(self, frame: dict[Any, Any]) -> StackFrame:
+        known = self._frames.get(id(frame))
+        if known is None:
+            line = frame.get("line")
+            known = StackFrame(
+                file=str(frame.get("filename", ""))[:500].replace("\\", "/"),
+                line=line if type(line) is int else 0,
+                function=str(frame.get("name", ""))[:200],
+            )
+            self._frames[id(frame)] = known
+        return known
+
+
+def classify(frames: Sequence[StackFrame]) -> Stack:
+    """Return what a stack allocated, innermost frame first."""
+    python = [frame for frame in frames if frame.file.endswith(".py") or frame.file.startswith("<")]
+    phase = phase_of(frames)
+    if phase is None and _mentions(frames, "autograd::Engine"):
+        phase = "backward"
+    return Stack(component=_component(frames, python, phase), phase=phase, place=own_frame(python), recorded=True)
+
+
+def _component(frames: Sequence[StackFrame], python: Sequence[StackFrame], phase: PhaseName | None) -> StackComponent:
+    functions = {frame.function for frame in frames}
+    if functions.intersection(_COMMUNICATION_FUNCTIONS) or any(
+        part in frame.file for frame in frames for part in _COMMUNICATION
+    ):
+        return "communication"
+    if phase == "optimizer step":
+        return "optimizer" if functions.intersection(_OPTIMIZER_STATE) else "temporary"
+    if functions.intersection(_GRADIENTS) or _mentions(frames, "AccumulateGrad"):
+        return "gradients"
+    if phase == "backward":
+        recomputed = any("checkpoint.py" in frame.file for frame in frames)
+        return "activations" if recomputed else "gradients or temporary"
+    if functions.intersection(_INPUTS):
+        return "temporary"
+    if phase == "loading" or functions.intersection(_WEIGHTS) or _constructs(python):
+        return "weights"
+    if phase in ("forward", "generation"):
+        return "logits" if _is_loss(frames, functions) or _is_head(python) else "activations"
+    if _is_loss(frames, functions):
+        return "logits"
+    return "temporary" if phase == "saving" else "unknown"
+
+
+def _mentions(frames: Sequence[StackFrame], word: str) -> bool:
+    """Return True if a C++ frame names it; such frames are recorded with ``stacks="all"``."""
+    return any(word in frame.function for frame in frames)
+
+
+def _constructs(python: Sequence[StackFrame]) -> bool:
+    """Return True if a module is being built on the device."""
+    return any(frame.function == "__init__" and "torch/nn/" in frame.file for frame in python)
+
+
+def _is_loss(frames: Sequence[StackFrame], functions: set[str]) -> bool:
+    return bool(functions.intersection(_LOSS_FUNCTIONS)) or any(
+        part in frame.file for frame in frames for part in _LOSS_FILES
+    )
+
+
+def _is_head(python: Sequence[StackFrame]) -> bool:
+    """Return True for a linear layer that the model class itself calls: its head, not a layer of a block."""
+    in_linear = any(frame.file.endswith("nn/modules/linear.py") for frame in python[:3])
+    return in_linear and sum("/modeling_" in frame.file and frame.function == "forward" for frame in python) == 1

@@ -1,0 +1,191 @@
+"""What is said about a failure of memory, alone and beside a budget that a real estimate has made."""
+
+from dataclasses import replace
+
+import pytest
+from memory_snapshots import AUTOGRAD, LOAD, LOSS, MIB, Recorder
+
+from vramtop.estimator import Budget, Job, ModelSpec, Training, estimate
+from vramtop.estimator.budget import Components, PhaseMark, PhaseName, Timeline
+from vramtop.estimator.crash import Failure, explain_failure, failure_of_snapshot
+from vramtop.estimator.crash.records import OtherProcess, OutOfMemory
+from vramtop.estimator.crash.snapshot.records import MemorySnapshot
+from vramtop.estimator.crash.snapshot.snapshot_reader import _Reader
+
+GIB = 2**30
+
+
+def failure(phase: PhaseName | None = "backward", **figures: object) -> Failure:
+    known = {"tried_bytes": 2 * GIB, "total_bytes": 24 * GIB, "free_bytes": GIB, "allocated_bytes": 21 * GIB}
+    memory = OutOfMemory(backend="CUDA", gpu=0, **{"unallocated_bytes": GIB // 8, **known, **figures})  # type: ignore[arg-type]
+    return Failure(kind="gpu", line=1, text="", memory=memory, phase=phase)
+
+
+def snapshot_of(run: Recorder, *free_mib: float) -> MemorySnapshot:
+    return _Reader(run.snapshot(*free_mib)).read(None)
+
+
+@pytest.fixture(scope="module")
+def budget() -> Budget:
+    """GPT-2 with batches of 8 x 1024 tokens: its logits in fp32 are 8 x 1024 x 50257 x 4 bytes."""
+    return estimate(Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=8, sequence_length=1024)))
+
+
+def said(failed: Failure, **more: object) -> str:
+    explained = explain_failure(failed, **more)  # type: ignore[arg-type]
+    return " ".join((*explained.findings, *explained.compared))
+
+
+def test_the_parts_are_the_gpu() -> None:
+    parts = explain_failure(failure(process_bytes=21.5 * GIB, allocated_bytes=20 * GIB)).parts
+    assert {part.name: part.bytes / GIB for part in parts} == {
+        "tensors": 20, "unused by tensors": 0.125, "outside the allocator": 1.375, "others": 1.5, "free": 1,
+    }  # fmt: skip
+    assert sum(part.bytes for part in parts) == 24 * GIB
+
+
+def test_the_wording_before_2_1_does_not_say_whose_the_rest_is() -> None:
+    parts = {part.name: part.bytes / GIB for part in explain_failure(failure(allocated_bytes=15 * GIB)).parts}
+    assert parts["not the allocator's"] == 24 - 15 - 0.125 - 1
+
+
+def test_other_processes_are_the_cause_only_if_they_hold_enough() -> None:
+    others = (OtherProcess(pid=7, used_bytes=3 * GIB),)
+    filled = failure(process_bytes=19 * GIB, allocated_bytes=18 * GIB, others=others)
+    assert "process 7: 3.0 GiB): without them the allocation would have succeeded" in said(filled)
+    small = failure(process_bytes=19 * GIB, allocated_bytes=18 * GIB, others=others, tried_bytes=9 * GIB)
+    assert "even without them there would have been too little" in said(small)
+
+
+def test_fragmentation_is_the_cause_only_if_enough_is_unused() -> None:
+    enough = said(failure(unallocated_bytes=5 * GIB, allocated_bytes=17 * GIB))
+    assert "Fragmentation: 5.00 GiB are reserved and unused, more than the 2.00 GiB asked for" in enough
+    assert "expandable_segments:True" in enough
+    assert "Fragmentation adds to it" in said(failure(unallocated_bytes=3 * GIB // 2))
+    assert "Fragmentation" not in said(failure(unallocated_bytes=GIB // 4))
+
+
+def test_a_snapshot_says_in_which_pieces() -> None:
+    run = Recorder()
+    run.alloc(900, LOAD)
+    run.oom(50, LOSS, free_mib=10)
+    found = snapshot_of(run, 40, 30, 20)
+    failed = failure_of_snapshot(found)
+    assert failed is not None
+    assert "in 3 free blocks of which the largest has 40 MiB" in said(failed, snapshot=found)
+
+
+def test_one_tensor_larger_than_the_gpu() -> None:
+    text = said(failure(tried_bytes=40 * GIB, unallocated_bytes=9 * GIB))
+    assert "larger than the whole GPU" in text
+    assert "Fragmentation" not in text
+
+
+def test_a_limit_of_the_programs_own() -> None:
+    assert "limits itself to 12.0 GiB" in said(failure(allowed_bytes=12 * GIB, free_bytes=10 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sure", "words"),
+    [
+        ("killed", True, "CPU RAM or its limit for the job ran out, not GPU memory"),
+        ("killed", False, "the log does not say who sent it"),
+        ("host", True, "CPU RAM ran out, not GPU memory: an allocation of 2.00 GiB"),
+        ("gpu library", True, "outside PyTorch's allocator"),
+    ],
+)
+def test_other_failures(kind: str, sure: bool, words: str) -> None:
+    failed = Failure(kind=kind, sure=sure, line=3, text="", tried_host_bytes=2 * GIB)  # type: ignore[arg-type]
+    assert words in said(failed)
+
+
+def test_steps_before_it_rule_out_the_first_step() -> None:
+    assert "gone well for 40 steps" in said(replace(failure(), steps=40))
+    assert "gone well" not in said(replace(failure(), steps=1))
+
+
+def test_beside_the_budget(budget: Budget) -> None:
+    peak = budget.peak
+    fits = failure(total_bytes=80 * GIB, allocated_bytes=5 * GIB, free_bytes=GIB, unallocated_bytes=0)
+    assert "By its budget the job fits" in said(fits, budget=budget)
+    tight = failure(total_bytes=(peak.device_bytes + peak.high_bytes) // 2, allocated_bytes=5 * GIB)
+    assert "It was tight" in said(tight, budget=budget)
+    never = failure(total_bytes=peak.low_bytes // 2, allocated_bytes=peak.low_bytes // 3)
+    assert "The failure was to be expected" in said(never, budget=budget)
+
+
+def test_others_take_their_part_of_the_gpu_from_the_job(budget: Budget) -> None:
+    """The GPU would do for the job alone; what others held on it is more than what is left."""
+    total = round(1.2 * budget.peak.high_bytes)
+    own = total // 2
+    shared = failure(
+        total_bytes=total, free_bytes=0, process_bytes=own, allocated_bytes=own - GIB, unallocated_bytes=GIB // 2
+    )
+    assert "The failure was to be expected" in said(shared, budget=budget)
+
+
+def test_a_run_that_needs_more_than_its_job_is_another_job(budget: Budget) -> None:
+    high = budget.peak.high_bytes
+    larger = failure(total_bytes=2 * high, free_bytes=0, process_bytes=2 * high, allocated_bytes=2 * high - GIB)
+    explained = explain_failure(larger, budget=budget)
+    assert explained.least_bytes is not None
+    assert explained.least_bytes > high
+    assert "What ran needs more than the job that was given" in " ".join(explained.compared)
+    smaller = failure(total_bytes=2 * high, free_bytes=0, process_bytes=high // 2, allocated_bytes=high // 4)
+    assert "What ran needs more" not in said(smaller, budget=budget)
+
+
+@pytest.mark.parametrize(("width", "word"), [(4, "fp32"), (2, "16-bit")])
+def test_the_logits_are_recognized_by_their_size(budget: Budget, width: int, word: str) -> None:
+    size = 8 * 1024 * 50_257 * width
+    rounded = round(size / GIB, 2) * GIB  # as torch prints it
+    assert f"the logits in {word}: 8,192 tokens x 50,257 words" in said(
+        failure(tried_bytes=round(rounded)), budget=budget
+    )
+    assert "the logits" not in said(failure(tried_bytes=round(size * 1.05)), budget=budget)
+
+
+def test_the_place_on_a_traced_step(budget: Budget) -> None:
+    """Allocated 2, 4, 6 GiB in the forward pass, 5 and 9 in the backward: 5 GiB are first reached at each its own."""
+    levels = [2, 4, 6, 5, 9]
+    line = Timeline(
+        events=(0, 10, 20, 30, 40),
+        levels=tuple(Components(activations=size * GIB, context=GIB) for size in levels),
+        reserved_bytes=(0,) * 5,
+        outside_bytes=GIB,
+        phases=(PhaseMark(name="forward", event=0), PhaseMark(name="backward", event=30)),
+    )
+    traced = replace(budget, timeline=line)
+
+    def place(phase: PhaseName, held: int) -> tuple[int | None, float | None, int]:
+        found = explain_failure(
+            failure(phase, allocated_bytes=(held - 2) * GIB), budget=traced
+        ).place  # two more were asked for
+        assert found is not None
+        return found.event, found.share, found.predicted_bytes // GIB
+
+    assert place("forward", 5) == (20, 0.5, 6)
+    assert place("backward", 5) == (30, 0.75, 9)
+    assert place("forward", 7) == (None, None, 6)
+
+
+def test_without_a_trace_the_place_is_a_phase(budget: Budget) -> None:
+    backward = budget.phase("backward")
+    assert backward is not None
+    found = explain_failure(failure("backward"), budget=budget).place
+    assert found is not None
+    assert (found.event, found.predicted_bytes) == (None, backward.allocated_bytes)
+    assert explain_failure(failure(None), budget=budget).place is None
+
+
+def test_the_component_that_exceeds_its_prediction(budget: Budget) -> None:
+    run = Recorder()
+    run.alloc(budget.peak.components.weights // MIB, LOAD)
+    for _ in range(40):
+        run.alloc(budget.peak.components.total_bytes // MIB // 20, [("/env/torch/optim/adam.py", 5, "_init_group")])
+    run.alloc(3, AUTOGRAD)
+    run.oom(50, LOSS)
+    found = snapshot_of(run)
+    failed = failure_of_snapshot(found)
+    assert failed is not None
+    assert "Optimizer hold" in said(failed, snapshot=found, budget=budget)

@@ -1,0 +1,250 @@
+"""Memory snapshots: read from pickles of every protocol and from JSON, hostile ones refused, blocks by component."""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_snapshots import AUTOGRAD, FORWARD, GATHER, LOAD, MIB, RECOMPUTE, Recorder, training_crash
+
+from vramtop.estimator.common import InputError
+from vramtop.estimator.crash.snapshot.plain_pickle import load_plain_pickle
+from vramtop.estimator.crash.snapshot.records import MemorySnapshot
+from vramtop.estimator.crash.snapshot.snapshot_reader import is_snapshot, read_snapshot
+
+
+def read(data: Any, **options: Any) -> MemorySnapshot:
+    return read_snapshot(io.BufferedReader(io.BytesIO(pickle.dumps(data))), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_pickles_of_every_protocol(protocol: int) -> None:
+    shared = [{"filename": "ü.py", "line": 3}]
+    data = {
+        "a": [1, -1, 255, 65_536, 2**40, -(2**70), 0.5, None, True, False, "x" * 300, (1, 2), (), (1,), (1, 2, 3, 4)],
+        "shared": [shared, shared],
+        1: {"many": list(range(2500))},
+        "bytes": b"\xff\x00" if protocol >= 3 else "text",
+    }
+    found = load_plain_pickle(io.BytesIO(pickle.dumps(data, protocol)))
+    assert found == data
+    assert found["shared"][0] is found["shared"][1]
+
+
+class _Hostile:
+    def __init__(self, call: tuple[Any, ...]) -> None:
+        self._call = call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, protocol: int) -> None:
+    target = tmp_path / "made"
+    for call in ((os.mkdir, (str(target),)), (exec, (f"open({str(target)!r}, 'w')",)), (dict, ())):
+        hostile = pickle.dumps({"segments": [_Hostile(call)], "device_traces": []}, protocol)
+        with pytest.raises(InputError, match="nothing of it was executed"):
+            load_plain_pickle(io.BytesIO(hostile))
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x04\x8d" + struct.pack("<Q", 2**60),  # a text of an exabyte
+        b"\x80\x04\x8b" + struct.pack("<I", 2**31 - 1),  # an integer of two gigabytes
+        b"\x80\x04]r" + struct.pack("<I", 2**32 - 1) + b".",  # a large index of the memo: no table of that size
+        b"\x80\x04" + b"(" * 10_000,
+        b"\x80\x04)" + b"\x85" * 1_000_000 + b".",  # a tuple a million deep, whose hash would end the process
+        b"\x80\x04}])s.",
+        b"\x80\x04",
+        b"\x80\x04]",
+        b"\x80\x04]e.",
+        b"\x80\x04h\x05.",
+        b"\x80\x04NNs.",
+        b"\x80\x7f.",
+        b"I" + b"9" * 10_000 + b"\n.",
+        b"",
+    ],
+    ids=range(14),
+)
+def test_damaged_and_huge_pickles_end_in_a_sentence(data: bytes) -> None:
+    if data.endswith(b"r\xff\xff\xff\xff."):
+        assert load_plain_pickle(io.BytesIO(data)) == []
+        return
+    with pytest.raises(InputError):
+        load_plain_pickle(io.BytesIO(data))
+
+
+def test_every_cut_of_a_snapshot_ends_in_a_sentence() -> None:
+    data = pickle.dumps(training_crash())
+    for end in range(0, len(data), 97):
+        with pytest.raises(InputError):
+            load_plain_pickle(io.BytesIO(data[:end]))
+
+
+def test_any_byte_changed_ends_in_a_value_or_a_sentence() -> None:
+    data = bytearray(pickle.dumps(Recorder().snapshot(1, 2)))
+    for at in range(len(data)):
+        for value in (0, 0x28, 0x52, 0x63, 0x85, 0xFF):
+            changed = bytes(data[:at]) + bytes([value]) + bytes(data[at + 1 :])
+            with contextlib.suppress(InputError):
+                read_snapshot(io.BufferedReader(io.BytesIO(changed)))  # type: ignore[arg-type]
+
+
+def test_what_filled_the_card() -> None:
+    found = read(training_crash())
+    assert {name: size // MIB for name, size in found.components.items()} == {
+        "optimizer": 800,
+        "weights": 400,
+        "gradients": 400,
+        "activations": 240,
+        "logits": 250,
+    }
+    assert found.allocated_bytes == 2090 * MIB
+    assert (found.unallocated_bytes, found.free_blocks, found.largest_free_bytes) == (56 * MIB, 2, 40 * MIB)
+    assert found.total_bytes == 2400 * MIB
+    assert [str(group.place) for group in found.groups if group.component == "activations"] == [
+        "llama/modeling_llama.py:155 forward"
+    ]
+
+
+def test_the_allocation_that_failed() -> None:
+    failed = read(training_crash()).failed
+    assert failed is not None
+    assert (failed.tried_bytes, failed.free_bytes) == (500 * MIB, 120 * MIB)
+    assert (failed.component, failed.phase) == ("logits", "forward")
+    assert str(failed.place) == "loss/loss_utils.py:36 fixed_cross_entropy"
+
+
+def test_the_timeline_is_that_of_the_last_step() -> None:
+    """The levels are those of the recorder, moment by moment; the step begins after the optimizer's."""
+    line = read(training_crash()).timeline
+    assert line is not None
+    assert [mark.name for mark in line.phases] == ["forward"]
+    totals = [level.total_bytes // MIB for level in line.levels]
+    assert totals[-1] == 2090
+    assert [totals[at] for at in range(len(totals)) if at == 0 or totals[at] != totals[at - 1]][-5:] == [
+        1660, 1720, 1780, 1840, 2090,
+    ]  # fmt: skip
+    assert line.levels[-1].logits == 250 * MIB
+    assert line.reserved_bytes[-1] == (2090 + 56) * MIB
+
+
+def test_what_is_older_than_the_history_counts_all_the_same() -> None:
+    """Torch keeps the latest entries only: the first ones are overwritten."""
+    data = training_crash()
+    whole = read(data).timeline
+    data["device_traces"][0] = data["device_traces"][0][30:]
+    cut = read(data).timeline
+    assert whole is not None
+    assert cut is not None
+    assert cut.levels[-1].total_bytes == whole.levels[-1].total_bytes
+    assert [level.total_bytes for level in cut.levels] == [level.total_bytes for level in whole.levels]
+
+
+def test_what_autograd_holds_is_a_gradient_only_where_a_weight_has_its_size() -> None:
+    run = Recorder()
+    run.alloc(100, LOAD)
+    for size in (100, 100, 50, 7):
+        run.alloc(size, AUTOGRAD)
+    found = read(run.snapshot()).components
+    assert found["gradients"] == 100 * MIB
+    assert found["gradients or temporary"] == 157 * MIB
+
+
+def test_recomputed_and_gathered_tensors() -> None:
+    run = Recorder()
+    run.alloc(3, RECOMPUTE)
+    run.alloc(5, GATHER)
+    run.alloc(9, FORWARD)
+    assert read(run.snapshot()).components == {"activations": 12 * MIB, "communication": 5 * MIB}
+
+
+def test_without_a_history_nothing_is_claimed() -> None:
+    data = training_crash()
+    data["device_traces"] = [[]]
+    for segment in data["segments"]:
+        for block in segment["blocks"]:
+            block["frames"] = []
+    found = read(data)
+    assert (found.has_stacks, found.timeline, found.failed) == (False, None, None)
+    assert found.components == {"unknown": 2090 * MIB}
+
+
+def test_the_stack_of_torch_1_13_and_segments_alone() -> None:
+    data = training_crash()
+    for segment in data["segments"]:
+        for block in segment["blocks"]:
+            stack = block.pop("frames")
+            block["history"] = (
+                [{"addr": block["address"], "real_size": block["size"], "frames": stack}] if stack else []
+            )
+            del block["address"]
+    found = read(data["segments"])
+    assert found.components["weights"] == 400 * MIB
+    assert found.timeline is None
+
+
+def test_the_gpu_that_failed_is_shown_unless_another_is_named() -> None:
+    data, other = training_crash(), Recorder()
+    other.alloc(9000, LOAD)
+    for segment in (second := other.snapshot())["segments"]:
+        segment["device"] = 1
+    data["segments"] += second["segments"]
+    data["device_traces"].append(other.trace)
+    assert read(data).device == 0
+    assert read(data, device=1).allocated_bytes == 9000 * MIB
+    with pytest.raises(InputError, match="nothing of GPU 7; it has GPU 0, 1"):
+        read(data, device=7)
+
+
+def test_json_and_other_files() -> None:
+    text = json.dumps(training_crash())
+    assert is_snapshot(text[:4096].encode())
+    assert read_snapshot(io.BufferedReader(io.BytesIO(text.encode()))).allocated_bytes == 2090 * MIB  # type: ignore[arg-type]
+    assert not is_snapshot(b"[rank0]: Traceback")
+    assert not is_snapshot(b'{"loss": 1.5}\n')
+    for wrong in (b"{", b"[" * 100_000, b"{}", b"[1]", b'{"segments": []}', b'{"segments": [5, {}]}'):
+        with pytest.raises(InputError):
+            read_snapshot(io.BufferedReader(io.BytesIO(wrong)))  # type: ignore[arg-type]
+
+
+def test_senseless_values_are_no_sizes() -> None:
+    data = training_crash()
+    data["segments"][0].update(total_size="9", device=-3, blocks={"a": 1})
+    data["segments"][1]["blocks"][0].update(size=-5, frames="x", address="y")
+    data["device_traces"][0][0] = {"action": 5, "addr": None, "frames": [1, {"line": "x"}]}
+    read(data)
+
+
+@pytest.mark.slow
+def test_a_snapshot_that_torch_makes_on_the_cpu(tmp_path: Path) -> None:
+    """Torch writes a profile of CPU tensors in this schema; its own sum of what is held is ours too."""
+    pytest.importorskip("torch")
+    target = tmp_path / "cpu.pickle"
+    code = f"""
+import pickle, torch
+from torch.cuda._memory_viz import _profile_to_snapshot
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+optimizer = torch.optim.AdamW(model.parameters())
+with torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True) as profile:
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+snapshot = _profile_to_snapshot(profile)
+pickle.dump(snapshot, open({str(target)!r}, "wb"))
+print(sum(b["size"] for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    with target.open("rb") as file:
+        found = read_snapshot(file)
+    assert found.allocated_bytes == int(ran.stdout.split()[-1])
+    assert found.timeline is not None

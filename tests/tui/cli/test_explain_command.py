@@ -1,0 +1,170 @@
+"""``vramtop explain``: logs and snapshots from files and pipes, with a job and without, and bad input."""
+
+import io
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_snapshots import LOAD, Recorder, training_crash
+
+from vramtop.estimator.crash.log_reader import read_log
+from vramtop.tui.cli.main import main
+
+JOB = (
+    "--job",
+    "gpt2",
+    "--set",
+    "training.micro_batch=16",
+    "--set",
+    "training.sequence_length=1024",
+    "--method",
+    "formula",
+)
+MESSAGE = (
+    "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of "
+    "23.65 GiB of which 1.00 GiB is free. Process 611 has 3.00 GiB memory in use. Including non-PyTorch memory, this "
+    "process has 19.25 GiB memory in use. Of the allocated memory 16.00 GiB is allocated by PyTorch, and 2.75 GiB is "
+    "reserved by PyTorch but unallocated.\n"
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    path = tmp_path / "slurm-1.out"
+    path.write_text(f"starting\n{MESSAGE}slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0\n")
+    return str(path)
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["explain", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_log_without_a_job(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", log, "--no-ascii"]) == 0
+    out = capsys.readouterr().out
+    assert "GPU memory ran out (rank 1, GPU 1, line 2): 2.00 GiB asked for, 1.00 GiB free" in out
+    assert "also line 3: a process was killed" in out
+    assert "reserved by PyTorch, unused" in out
+    assert "give it with --job JOB" in out
+
+
+def test_what_would_have_fitted_fits_beside_the_other_processes(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explained(capsys, log, *JOB)
+    usable = (23.65 - 3.40) * 2**30  # the GPU without what was neither free nor the process's own
+    assert found["budget"]["peak"]["device_bytes"] > usable
+    fitting = [each for each in found["suggestions"] if each["verdict"] == "fits"]
+    assert fitting
+    assert all(each["high_bytes"] < usable * 1.01 for each in fitting)
+    assert all(each["edits"] for each in fitting)
+    assert found["failures"][1]["kind"] == "killed"
+
+
+def test_a_run_that_needed_more_than_its_budget_is_not_said_to_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GPT-2 with a batch of 1 would fit: what ran must have been larger, so that advice is for what ran."""
+    path = tmp_path / "log"
+    path.write_text(MESSAGE.replace("16.00 GiB is", "18.75 GiB is").replace("2.75 GiB is", "0 bytes is"))
+    found = explained(
+        capsys, str(path), "--job", "gpt2", "--set", "training.sequence_length=512", "--method", "formula"
+    )
+    assert found["budget"]["peak"]["high_bytes"] < 10 * 2**30
+    assert any("What ran needs more than the job that was given" in each for each in found["compared"])
+    assert found["suggestions"]
+
+
+def test_the_rank_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+    path.write_text(MESSAGE + MESSAGE.replace("rank1", "rank5").replace("2.00 GiB.", "3.00 GiB."))
+    assert explained(capsys, str(path), "--rank", "5")["failure"]["memory"]["tried_bytes"] == 3 * 2**30
+    assert main(["explain", str(path), "--rank", "9"]) == 2
+    assert "no failure of that rank, only those of ranks 1, 5" in capsys.readouterr().err
+
+
+def test_a_snapshot_beside_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps(training_crash()))
+    assert main(["explain", str(path), *JOB]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "500 MiB asked for, 120 MiB free; in the forward pass, at loss/loss_utils.py:36" in out
+    assert "PREDICTED, FORWARD" in out
+    assert "4 activations llama/modeling_llama.py:155 forward" in out
+
+
+def test_a_snapshot_of_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Recorder()
+    run.alloc(30, LOAD)
+    path = tmp_path / "now.json"
+    path.write_text(json.dumps(run.snapshot(5)))
+    assert main(["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "no allocation had failed" in out
+    assert "35 MiB reserved in 2 segments, of them 5 MiB unused" in out
+    assert explained(capsys, str(path))["snapshot"]["components"] == {"weights": 30 * 2**20}
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MESSAGE.encode())))
+    assert explained(capsys, "-")["failure"]["rank"] == 1
+
+
+def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "from transformers import AutoModelForCausalLM, Trainer, TrainingArguments\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+        "Trainer(model, TrainingArguments('out', per_device_train_batch_size=2)).train()\n"
+    )
+    Path("log").write_text(f"+ python train.py\n{MESSAGE}")
+    found = explained(capsys, "log", "--set", "training.sequence_length=256", "--method", "formula")
+    assert found["budget"]["job"]["training"]["micro_batch"] == 2
+    assert found["notes"] == ["The job was read from the log's launch line: python train.py"]
+    Path("train.py").unlink()
+    found = explained(capsys, "log")
+    assert found["budget"] is None
+    assert "does not tell the job here" in found["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        (b"", 2, "it is empty"),
+        (b"\x1f\x8b\x08\x00rest", 2, "compressed; decompress it first"),
+        (b"PK\x03\x04rest", 2, "torch.save"),
+        (b"\x80\x04\x95cut", 2, "cut off, or damaged"),
+        (b"\x80\x04cposix\nsystem\n.", 2, "nothing of it was executed"),
+        (b"\x80\x04N.", 2, "no memory snapshot"),
+        (b"all is well\nloss 0.1\n", 3, "no failure of memory in its 2 lines"),
+    ],
+    ids=range(7),
+)
+def test_what_cannot_be_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, code: int, words: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for json_too in ((), ("--json",)):
+        assert main(["explain", str(path), *json_too]) == code
+        assert words in capsys.readouterr().err
+
+
+def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(tmp_path / "absent")]) == 2
+    assert main(["explain", str(tmp_path)]) == 2
+    assert main(["explain", "/dev/zero"]) == 2
+    assert capsys.readouterr().err.count("cannot be read") == 3
+
+
+def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\x1b[2J\x9b1mKilled  \x1b]0;evil\x07\n" + b"srun: error: \x07n1: task 0: Out Of Memory\n")
+    assert read_log(io.BytesIO(path.read_bytes())).failures
+    assert main(["explain", str(path)]) == 0
+    assert capsys.readouterr().out.replace("\n", "").isprintable()

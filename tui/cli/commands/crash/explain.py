@@ -1,0 +1,191 @@
+"""``vramtop explain FILE``: why a run ran out of memory, by its log or a memory snapshot; what would have fitted."""
+
+import argparse
+import io
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import BinaryIO
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError, InputError, VramtopError, expand_user, open_file
+from vramtop.estimator.crash import (
+    CrashLog,
+    Failure,
+    MemorySnapshot,
+    explain_failure,
+    failure_of_snapshot,
+    is_snapshot,
+    read_log,
+    read_snapshot,
+    size_text,
+)
+from vramtop.estimator.estimation import estimate
+
+from ....draw import TextOutput, detect_output
+from ....job import LoadedJob, load_from_options
+from ....reports import closing_lines, explanation_lines, snapshot_lines
+from ...fitting import advice_json, advice_lines
+from ...json_text import json_text
+from ...option_values import estimate_method
+from ...progress import Progress
+from .would_fit import would_fit
+
+_START_BYTES = 4096
+_GIVE_JOB = (
+    "The job is not known: give it with --job JOB or as a launch line after --, and what would have fitted is searched "
+    "for too."
+)
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print the explanation; exit code 0: explained, 3: nothing that could be explained.
+
+    Raises:
+        InputError: the file or the job cannot be read.
+        CannotTellError: the file has no failure of memory.
+    """
+    log, snapshot = _read(options)
+    loaded, remark = _job(options, launch, log)
+    failure = _failure(options, log, snapshot)
+    output = detect_output(ascii_only=options.ascii)
+    if failure is None:
+        assert snapshot is not None  # noqa: S101 - a log without a failure is an error
+        return _report_snapshot(options, snapshot, loaded, output)
+    memory = failure.memory
+    budget = _estimate(options, loaded, memory.total_bytes if memory else None) if loaded else None
+    explanation = explain_failure(failure, budget=budget, snapshot=snapshot)
+    advice = None
+    if loaded is not None and budget is not None:
+        with Progress(quiet=options.json) as progress:
+            advice = would_fit(explanation, loaded, budget, options, progress)
+    if options.json:
+        found: dict[str, object] = {"schema": 1, **explanation.to_json()}
+        found["failures"] = [each.to_json() for each in log.failures] if log else []
+        found["budget"] = budget.to_json() if budget else None
+        found |= advice_json(advice, loaded) if advice and loaded else {"suggestions": [], "largest": None}
+        print(json_text(found | ({"notes": [remark]} if remark else {})))
+        return 0
+    print("\n".join(explanation_lines(explanation, output, budget=budget, log=log)))
+    if advice is not None and loaded is not None and budget is not None:
+        print("\n".join(advice_lines(advice, loaded, output)))
+        print()
+        print("\n".join(closing_lines(budget, loaded.notes, output)))
+    if remark:
+        print()
+        print("\n".join(output.wrapped(remark)))
+    return 0
+
+
+def _read(options: argparse.Namespace) -> tuple[CrashLog | None, MemorySnapshot | None]:
+    """Read the file, whichever it is."""
+    name = "standard input" if options.file == "-" else options.file
+    try:
+        with _opened(options.file) as file:
+            start = file.peek(_START_BYTES)[:_START_BYTES]
+            _require_readable(start, name)
+            if is_snapshot(start):
+                return None, read_snapshot(file, device=options.device)
+            return read_log(file), None
+    except InputError as error:
+        raise InputError(f"{name}: {error.message}") from None
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
+
+
+def _opened(name: str) -> AbstractContextManager[io.BufferedReader]:
+    if name in ("-", "/dev/stdin"):
+        return nullcontext(_buffered(sys.stdin.buffer))
+    return _buffered(open_file(expand_user(name)))
+
+
+def _buffered(file: BinaryIO) -> io.BufferedReader:
+    return file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[arg-type]
+
+
+def _require_readable(start: bytes, name: str) -> None:
+    if not start.strip():
+        raise InputError("it is empty")
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
+        raise InputError(
+            f"it is compressed; decompress it first, such as: gzip -dc {shlex.quote(name)} | vramtop explain -"
+        )
+    if start.startswith(b"PK\x03\x04"):
+        raise InputError("it is an archive, as torch.save writes; a memory snapshot is written by _dump_snapshot(FILE)")
+
+
+def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: MemorySnapshot | None) -> Failure | None:
+    """Return the failure to explain; None: a snapshot of a process that had not failed.
+
+    Raises:
+        CannotTellError: the log has none.
+        InputError: it has none of the rank that is asked for.
+    """
+    if log is None:
+        return failure_of_snapshot(snapshot) if snapshot is not None else None
+    if not log.failures:
+        raise CannotTellError(
+            f"{options.file}: no failure of memory in its {log.lines:,} lines: neither torch's out-of-memory message "
+            "nor a trace of the killer for CPU RAM"
+        )
+    if options.rank is None:
+        return log.cause
+    of_rank = replace(log, failures=tuple(each for each in log.failures if each.rank == options.rank))
+    if of_rank.cause is None:
+        ranks = sorted({each.rank for each in log.failures if each.rank is not None})
+        have = f"those of ranks {', '.join(map(str, ranks))}" if ranks else "none that names its rank"
+        raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank, only {have}")
+    return of_rank.cause
+
+
+def _job(
+    options: argparse.Namespace, launch: Sequence[str] | None, log: CrashLog | None
+) -> tuple[LoadedJob | None, str | None]:
+    """Return the job, if it is given or the log's launch line says it, and a remark on where it was found."""
+    if options.job or launch is not None:
+        return load_from_options(options, launch), None
+    if log is None or log.launch_line is None:
+        return None, _GIVE_JOB
+    try:
+        loaded = load_from_options(options, shlex.split(log.launch_line))
+    except (VramtopError, ValueError) as error:
+        reason = error.message.rstrip(".") if isinstance(error, VramtopError) else "its quotes do not match"
+        return None, f"The log's launch line does not tell the job here ({reason}): give it with --job JOB."
+    return loaded, f"The job was read from the log's launch line: {log.launch_line[:200]}"
+
+
+def _estimate(options: argparse.Namespace, loaded: LoadedJob, memory_bytes: int | None) -> Budget:
+    with Progress(quiet=options.json) as progress:
+        return estimate(
+            loaded.job,
+            method=estimate_method(options),
+            memory_bytes=memory_bytes,
+            python=options.python,
+            progress=progress,
+        )
+
+
+def _report_snapshot(
+    options: argparse.Namespace, snapshot: MemorySnapshot, loaded: LoadedJob | None, output: TextOutput
+) -> int:
+    """Print what a snapshot holds whose process had not run out of memory."""
+    budget = _estimate(options, loaded, None) if loaded else None
+    if options.json:
+        found = {"schema": 1, "failure": None, "snapshot": snapshot.to_json()}
+        print(json_text(found | {"budget": budget.to_json() if budget else None}))
+        return 0
+    print(output.text(f"GPU {snapshot.device}: no allocation had failed when this snapshot was written"))
+    print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
+    print()
+    print("\n".join(output.wrapped(_space_sentence(snapshot))))
+    return 0
+
+
+def _space_sentence(snapshot: MemorySnapshot) -> str:
+    return (
+        f"{size_text(snapshot.reserved_bytes)} reserved in {snapshot.segments:,} segments, of them "
+        f"{size_text(snapshot.unallocated_bytes)} unused, in {snapshot.free_blocks:,} free blocks of which the largest "
+        f"has {size_text(snapshot.largest_free_bytes)}."
+    )

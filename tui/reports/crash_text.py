@@ -1,0 +1,150 @@
+"""A failure of memory as text for a terminal, as ``vramtop explain`` prints it."""
+
+from collections.abc import Iterator
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import format_gib
+from vramtop.estimator.crash import CrashLog, Explanation, Failure, MemorySnapshot, PredictedPlace, size_text
+
+from ..draw import COMPONENTS, TextOutput, format_table, phase_place
+
+_MAX_PLACES = 8
+_MAX_FAILURES = 6
+_HEADS = {
+    "gpu": "GPU memory ran out",
+    "gpu library": "GPU memory ran out, outside PyTorch's allocator",
+    "host": "CPU RAM ran out",
+    "killed": "A process was killed",
+}
+_PARTS = {
+    "tensors": "tensors",
+    "unused by tensors": "reserved by PyTorch, unused",
+    "outside the allocator": "outside PyTorch: CUDA context, libraries, NCCL",
+    "others": "other processes and the driver",
+    "not the allocator's": "not PyTorch's: CUDA context, other processes",
+    "free": "free",
+}
+_BAR_WIDTH = 24
+
+
+def explanation_lines(
+    explanation: Explanation, output: TextOutput, *, budget: Budget | None = None, log: CrashLog | None = None
+) -> Iterator[str]:
+    """Yield an explanation: the failure, what filled the card, why, and what it says beside the job's budget.
+
+    Args:
+        explanation: of a failure.
+        output: what the output can show.
+        budget: of the job, for the components that were predicted.
+        log: where the failure stands, for the others in it.
+    """
+    failure = explanation.failure
+    yield from (output.paint(line, None, bold=True) for line in output.wrapped(_headline(failure), further="  "))
+    if log is not None:
+        yield from _other_failures(log, failure, output)
+    if failure.kind != "gpu":
+        yield from output.wrapped(f"line {failure.line:,}: {failure.text}", indent="  ")
+    yield from _part_lines(explanation, output)
+    if explanation.snapshot is not None:
+        yield from snapshot_lines(explanation.snapshot, output, budget=budget, failure=failure)
+    yield ""
+    for sentence in explanation.findings:
+        yield from output.wrapped(sentence, indent="- ", further="  ")
+    if explanation.compared and budget is not None:
+        yield ""
+        yield output.text(f"beside the budget of {budget.job.label} ({budget.method}):")
+        for sentence in explanation.compared:
+            yield from output.wrapped(sentence, indent="- ", further="  ")
+        if explanation.place is not None:
+            yield from output.wrapped(place_sentence(explanation.place), indent="- ", further="  ")
+
+
+def snapshot_lines(
+    snapshot: MemorySnapshot, output: TextOutput, *, budget: Budget | None = None, failure: Failure | None = None
+) -> Iterator[str]:
+    """Yield what a snapshot holds, by component beside the prediction, and by place."""
+    yield ""
+    phase = budget.phase(failure.phase) if budget and failure and failure.phase else None
+    predicted = phase.components if phase else budget.peak.components if budget else None
+    head = ["TENSORS", "HELD GIB"]
+    if predicted is not None:
+        head.append(f"PREDICTED, {phase.name.upper()}" if phase else "PREDICTED AT THE PEAK")
+    rows = [head]
+    for name in dict.fromkeys([*snapshot.components, *(COMPONENTS if predicted is not None else ())]):
+        held = snapshot.components.get(name, 0)
+        expected = getattr(predicted, name, None) if predicted is not None else None
+        if name == "context" or (not held and not expected):
+            continue
+        row = [name, format_gib(held, digits=2)]
+        if predicted is not None:
+            row.append("" if expected is None else format_gib(expected, digits=2))
+        rows.append(row)
+    yield from (output.text(line) for line in format_table(rows, "<>>"[: len(head)]))
+    groups = [group for group in snapshot.groups if group.place is not None][:_MAX_PLACES]
+    if groups:
+        yield ""
+        table = [("GIB", "COUNT", "WHAT", "ALLOCATED AT")]
+        table += [
+            (format_gib(group.bytes, digits=2), f"{group.blocks:,}", group.component, str(group.place))
+            for group in groups
+        ]
+        yield from (output.text(line) for line in format_table(table, ">><<"))
+
+
+def place_sentence(place: PredictedPlace) -> str:
+    """Return where the failed allocation stands on the predicted step."""
+    held, most = format_gib(place.held_bytes), format_gib(place.predicted_bytes)
+    if place.share is not None:
+        return (
+            f"On the predicted step, {held} GiB are first allocated {place.share:.0%} into its allocations, "
+            f"{phase_place(place.phase)}, whose highest moment has {most} GiB."
+        )
+    relation = "less than" if place.held_bytes < place.predicted_bytes else "more than"
+    return (
+        f"{phase_place(place.phase).capitalize()}, {held} GiB were held or asked for: {relation} the {most} GiB "
+        "predicted for its highest moment."
+    )
+
+
+def _headline(failure: Failure) -> str:
+    memory = failure.memory
+    words = [_HEADS[failure.kind]]
+    where = [f"rank {failure.rank}"] if failure.rank is not None else []
+    if memory is not None:
+        where += [f"GPU {memory.gpu}"] if memory.gpu is not None else []
+        where += [f"line {failure.line:,}"] if failure.line else []
+        free = f", {size_text(memory.free_bytes)} free" if memory.free_bytes is not None else ""
+        words.append(f" ({', '.join(where)}): {size_text(memory.tried_bytes)} asked for{free}" if where else "")
+    elif where:
+        words.append(f" ({', '.join(where)})")
+    step = [phase_place(failure.phase) if failure.phase else "", f"at {failure.place}" if failure.place else ""]
+    place = ", ".join(word for word in step if word)
+    return "".join(words) + (f"; {place}" if place else "")
+
+
+def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterator[str]:
+    others = [failure for failure in log.failures if failure is not shown]
+    for failure in others[:_MAX_FAILURES]:
+        rank = f"rank {failure.rank}: " if failure.rank is not None else ""
+        what = _HEADS[failure.kind] if failure.sure else "A process was killed (SIGKILL)"
+        yield from output.wrapped(f"also line {failure.line:,}: {rank}{what[0].lower()}{what[1:]}", indent="  ")
+    left = len(others) - _MAX_FAILURES + log.unkept
+    if left > 0:
+        yield output.text(f"  and {left:,} more")
+
+
+def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:
+    parts = explanation.parts
+    if not parts:
+        return
+    memory = explanation.failure.memory
+    total = memory.total_bytes if memory else None
+    yield ""
+    yield output.text(f"what filled the GPU{f', {format_gib(total)} GiB' if total else ''}:")
+    scale = total or sum(part.bytes for part in parts)
+    width = max(len(_PARTS[part.name]) for part in parts)
+    for part in parts:
+        cells = round(_BAR_WIDTH * part.bytes / scale) if scale else 0
+        bar = ("#" if output.ascii_only else "█") * min(_BAR_WIDTH, cells)
+        line = f"  {_PARTS[part.name]:<{width}} {format_gib(part.bytes, digits=2):>8} GiB  {bar}"
+        yield output.text(line.rstrip())
