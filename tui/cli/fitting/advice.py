@@ -86,7 +86,7 @@ def advise(
     scaled = calibrated(job, budget, quick)
     grown = find_largest(
         job,
-        BoundedSearch(scaled, judge).fits,
+        BoundedSearch(scaled, judge),
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )
