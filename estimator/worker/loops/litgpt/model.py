@@ -92,7 +92,7 @@ class Block(torch.nn.Module):  # type: ignore[misc] # torch is not type-checked
         super().__init__()
         self.norm_1 = _norm(sizes, sizes.n_embd, loop)
         self.attn = CausalSelfAttention(sizes, adapters, loop)
-        self.norm_2 = None if sizes.shared_attention_norm else _norm(sizes, sizes.n_embd, loop)
+        self.norm_2: Any = None if sizes.shared_attention_norm else _norm(sizes, sizes.n_embd, loop)
         self.mlp = MLP(sizes, adapters)
         self.parallel = sizes.parallel_residual
 
