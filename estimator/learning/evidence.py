@@ -121,7 +121,7 @@ def collect_evidence(
 ) -> tuple[Evidence, ...]:
     """Return the evidence of measured runs, one item per job.
 
-    Left out are runs that say nothing of a job's peak (they leaked, failed or ended early), and what another method or
+    Left out are runs that say nothing of a peak on a GPU (they leaked, failed, ended early, or had none), what another method or
     another version of vramtop predicted of another job. Of the very job that is estimated its own prediction counts.
 
     Args:
@@ -132,7 +132,7 @@ def collect_evidence(
     """
     groups: dict[object, list[Measurement]] = {}
     for each in measurements:
-        if each.is_complete and not each.job.is_served and each.predicted:
+        if each.is_complete and each.card is not None and not each.job.is_served and each.predicted:
             groups.setdefault(_same_job(each), []).append(each)
     found = []
     for runs in groups.values():

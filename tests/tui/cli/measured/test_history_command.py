@@ -1,4 +1,4 @@
-"""``vramtop history`` lists, exports and forgets; ``estimate`` and ``fit`` are corrected unless --no-history is given."""
+"""``vramtop history`` lists, exports and forgets; estimates are corrected unless ``--no-history`` is given."""
 
 import csv
 import io
