@@ -121,8 +121,9 @@ def collect_evidence(
 ) -> tuple[Evidence, ...]:
     """Return the evidence of measured runs, one item per job.
 
-    Left out are runs that say nothing of a peak on a GPU (they leaked, failed, ended early, or had none), what another method or
-    another version of vramtop predicted of another job. Of the very job that is estimated its own prediction counts.
+    Left out are runs that say nothing of a peak on a GPU (they leaked, failed, ended early or had none), and what
+    another method or another version of vramtop predicted of another job. Of the very job its own prediction
+    counts.
 
     Args:
         measurements: the runs.
