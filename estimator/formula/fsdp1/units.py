@@ -77,6 +77,20 @@ def unit_rule(job: ResolvedJob) -> UnitRule:
     )
 
 
+def gathered_share(job: ResolvedJob) -> float:
+    """Return the bytes that a unit takes while it is gathered, for each of its bytes.
+
+    Offloaded shards in the compute type are copied to the GPU, where the parameters are views of them as long as the
+    unit is gathered (``flat_param_to``); others are cast there and freed. Units that no ranks share are cast under
+    mixed precision or copied from the host, and else computed with as they are (``pre_unshard`` in torch's
+    ``distributed/fsdp/_flat_param.py``, 2.13).
+    """
+    shards, casts = job.shards.weights, job.widths.mixed and job.quantization is None
+    if shards == 1:
+        return 1.0 if casts or job.offloads_weights else 0.0
+    return 1.0 if casts or not job.offloads_weights else 1 + 1 / shards
+
+
 def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:
     """Return the units of a stage, without adapters where each trained leaf among them is a unit of its own."""
     wraps = _by_size(rule.minimum) if rule.minimum is not None else _by_name(rule.names)

@@ -66,7 +66,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     sharding: Literal[
         "full", "grad_op", "hybrid", "hybrid_grad_op", "none", "optim", "optim_grads", "optim_grads_params"
     ] = "full"
-    """What is sharded: full, grad_op, hybrid or hybrid_grad_op for FSDP1, the others for Megatron-FSDP."""
+    """What is sharded: full, grad_op, hybrid, hybrid_grad_op or none for FSDP1; Megatron-FSDP has names of its own."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
     outer_sharding: Literal["none", "optim"] = "none"
