@@ -248,8 +248,7 @@ def _initialized_devices(cuda: Any) -> list[dict[str, Any]]:
     # Only torch's own allocator keeps counters that can be read without a CUDA call, which could end a graph capture.
     if hasattr(cuda, "get_allocator_backend") and cuda.get_allocator_backend() != "native":
         return []
-    devices = (_device_figures(cuda, index) for index in range(cuda.device_count()))
-    return [device for device in devices if device is not None]
+    return [each for index in range(cuda.device_count()) if (each := _device_figures(cuda, index)) is not None]
 
 
 def _device_figures(cuda: Any, index: int) -> dict[str, Any] | None:
