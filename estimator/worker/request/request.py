@@ -168,6 +168,12 @@ class Loop:
     """Norms, attention and MLP of a block are checkpointed one by one."""
     accumulates_unsharded: bool = True
     """Gradients are reduced in the last micro-batch only."""
+    casts_norm_first: bool = False
+    """LitGPT's RMSNorm casts to 16 bits before it is scaled."""
+    expands_keys: bool = False
+    """LitGPT's attention expands keys and values before it rotates them."""
+    stable_embedding: bool = False
+    """LitGPT puts a norm after the embedding of a quantized model."""
 
 
 @dataclass(frozen=True)

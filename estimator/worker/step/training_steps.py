@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..loops.fused_kernels import attention_of_loop
-from ..loops.training_loop import prepare_loop
+from ..loops.litgpt.step import build_litgpt
+from ..loops.training_loop import LITGPT, prepare_loop
 from ..memory.allocation_history import settled
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
@@ -94,15 +95,7 @@ def _fake_tensors(request: Request) -> Iterator[None]:
 
 def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     inference = request.training.mode == "inference"
-    model = build_model(
-        request.config,
-        request.task,
-        attention=_attention_implementation(request),
-        dtype=weights_dtype(request),
-        code=request.code,
-    )
-    vocabulary = vocabulary_size(model)
-    model = prepare_for_training(model, request)
+    model, vocabulary = _prepared_model(request)
     prepare_loop(model, request)
     sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
@@ -128,6 +121,21 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         trainable=0 if inference else sum(size for size, trained in sizes if trained),
         gradients=0 if inference else sum(trained for _, trained in sizes),
     )
+
+
+def _prepared_model(request: Request) -> tuple[Any, int]:
+    """Return the job's model, ready for training, and the size of its output vocabulary."""
+    if request.training.framework == LITGPT:
+        model = build_litgpt(request, weights_dtype(request))
+        return model, vocabulary_size(model)
+    model = build_model(
+        request.config,
+        request.task,
+        attention=_attention_implementation(request),
+        dtype=weights_dtype(request),
+        code=request.code,
+    )
+    return prepare_for_training(model, request), vocabulary_size(model)
 
 
 def _attention_implementation(request: Request) -> str:

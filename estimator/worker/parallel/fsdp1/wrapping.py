@@ -46,7 +46,7 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
         model,
         device_mesh=mesh[names[-1:] if parallel.flat_whole else names],
         sharding_strategy=ShardingStrategy[_sharding_strategy(parallel)],
-        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None),
+        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None and not request.loop.own_loss),
         cpu_offload=CPUOffload(offload_params=parallel.cpu_offload == "all"),
         mixed_precision=policy,
         backward_prefetch=BackwardPrefetch[prefetch] if prefetch else None,
