@@ -29,18 +29,20 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
             rec.drop(tensors[at])
             tensors[at] = normed
             norms.append(back)
+    given = w.projected(inputs[0])
     rotary = not arch.positions and not arch.relative_buckets
     width = 4 if context.widths.mixed and context.widths.autocast else c
     heads = list(tensors)
     if rotary:
-        rotated = [_rotate(rec, width * tokens * size, c * tokens * size) for size in sizes[:2]]
+        rotated = [_rotate(rec, width * tokens * size, given * tokens * size) for size in sizes[:2]]
         if not fused:
             rec.drop(*tensors[:2])
         if width != c:
             cast = [rec.new(c * tokens * size) for size in sizes[:2]]
             rec.drop(*rotated)
             rotated = cast
-        heads = [*rotated, tensors[-1]]  # a fused layer's values are a view of its output
+        values = tensors[-1] if given == c else rec.cast(tensors[-1], c * tokens * sizes[2])
+        heads = [*rotated, values]  # a fused layer's values are a view of its output
     kernel = _written_scores if context.eager_attention or context.math_attention else _fused_kernel
     mixed, kernel_backward = kernel(w, heads, sizes)
     result, out_backward = linear(w, mixed, output, arch.attention_output_size / split, arch.hidden)
@@ -51,6 +53,8 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
         if rotary:
             for at in (1, 0):
                 gradients[at] = _rotate_backward(rec, gradients[at], width * tokens * sizes[at])
+                gradients[at] = rec.cast(gradients[at], given * tokens * sizes[at])
+            gradients[2] = gradients[2] if fused else rec.cast(gradients[2], given * tokens * sizes[2])
         for at, back in reversed(list(enumerate(norms))):
             gradients[at] = back(gradients[at])
         if fused:

@@ -12,8 +12,9 @@ from typing import Literal
 from ...model import LocalParameters, Stage
 from ..activations import LayerContext, LinearInput, linear_input_of
 from .attention import attention
+from .experts import experts
 from .linear import Weight, Writer, norm
-from .mlp import experts, mlp
+from .mlp import mlp
 from .recorder import RELEASE, SMALLEST_BYTES, Backward, Op, Recorder, Tensor
 
 INPUT, OUTPUT, GRADIENT = 0, 1, 2

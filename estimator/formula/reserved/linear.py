@@ -50,6 +50,10 @@ class Writer:
         """Bytes per element in which matrices are multiplied."""
         return self.context.widths.compute
 
+    def projected(self, weight: Weight) -> int:
+        """Return the bytes per element of what a layer returns: a quantized one gives back the dtype that it reads."""
+        return self.context.widths.projected if weight.quantized else self.compute
+
     def gradient(self, elements: int, width: int) -> None:
         """Record a parameter's gradient."""
         made = self.rec.new(elements * width)
@@ -140,9 +144,10 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
     weight16 = rec.new(c * weight.elements) if casts_weight else None
     own = x.keep() if round(into) == x.size else rec.new(into)
     unpacked = rec.new(w.context.framework.unpacked_width * weight.elements) if weight.quantized else None
-    output = rec.new(c * out_size * w.tokens)
+    plain = rec.new(c * out_size * w.tokens)
     if unpacked is not None:
         rec.drop(unpacked)
+    output = rec.cast(plain, w.projected(weight) * out_size * w.tokens)
     saved: list[Tensor] = []
     if w.graph and weight.trained:
         saved.append(own)
@@ -167,10 +172,11 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
         elif weight.trained:
             w.gradient(weight.elements, w.gradient_width)
         dequantized = rec.new(w.context.framework.unpacked_width * weight.elements) if weight.quantized else None
+        narrow = rec.cast(gradient, plain.size)
         result = rec.new(into)
         if dequantized is not None:
             rec.drop(dequantized)
-        rec.drop(gradient, *saved)
+        rec.drop(narrow, *saved)
         result = rec.cast(result, source)
         if computed is not None:
             w.gradient(weight.elements, w.gradient_width)
@@ -196,7 +202,7 @@ def _adapter(w: Writer, x: Tensor, matrices: tuple[int, int], in_size: float, ou
         rec.drop(own, low)
 
     def add(base: Tensor) -> Tensor:
-        total = rec.new(scaled.size)
+        total = rec.new(max(scaled.size, base.size))
         rec.drop(scaled)
         if total.size != base.size:
             narrow = rec.new(base.size)

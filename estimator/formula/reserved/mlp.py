@@ -1,4 +1,4 @@
-"""The MLP and the experts of a block as programs."""
+"""The MLP of a block as a program."""
 
 from collections.abc import Sequence
 
@@ -21,11 +21,11 @@ def mlp(
         size: elements per token between them.
         own: the input is released.
     """
-    rec, context, c = w.rec, w.context, w.compute
+    rec, context = w.rec, w.context
     hidden, size = context.arch.hidden, size / context.tensor_parallel
-    one = c * w.tokens * size
     gated = context.arch.gated
     first, *others = inputs
+    one = w.projected(first) * w.tokens * size
     fused = gated and not others
     made = [linear(w, x, first, hidden, 2 * size if fused else size)]
     between = made[0][0]
@@ -115,54 +115,3 @@ def _activation(w: Writer, x: Tensor, size: float) -> tuple[Tensor, list[Tensor]
         return of_half
 
     return output, saved, backward
-
-
-def experts(
-    w: Writer, x: Tensor, gate_up: int, down: int, *, trained: bool, shared: tuple[Sequence[Weight], Weight] | None
-) -> tuple[Tensor, Backward]:
-    """Return the output of routed experts whose weights lie in one tensor each, and of shared ones.
-
-    Every token is copied once per expert that it is sent to (transformers, ``integrations/moe.py``).
-    """
-    rec, context = w.rec, w.context
-    arch, wide = context.arch, context.expert_width
-    rows = w.tokens * arch.experts_per_token / context.tensor_parallel
-    router = rec.new(12 * arch.experts * w.tokens)
-    permuted = rec.new(wide * rows * arch.hidden)
-    factors = rec.new(wide * rows * arch.expert_mlp_size * (2 if arch.gated else 1))
-    activated = rec.new(wide * rows * arch.expert_mlp_size)
-    product = rec.new(wide * rows * arch.expert_mlp_size)
-    outputs = rec.new(wide * rows * arch.hidden)
-    weighted = rec.new(wide * rows * arch.hidden)
-    result = rec.new(context.widths.compute * w.tokens * arch.hidden)
-    rec.drop(weighted)
-    saved = [router, permuted, factors, activated, product, outputs]
-    if not w.graph:
-        rec.drop(*saved)
-    beside = None
-    if shared is not None:
-        output, beside = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
-        result = rec.add(result, output)
-    rec.drop(x)
-    source = x.size
-
-    def backward(gradient: Tensor) -> Tensor:
-        other = beside(gradient.keep()) if beside is not None else None
-        spread = rec.new(wide * rows * arch.hidden)
-        ungated = rec.new(wide * rows * arch.hidden)
-        rec.drop(spread, gradient, outputs)
-        if trained:
-            w.gradient(down, w.gradient_width)
-        inner = rec.new(product.size)
-        rec.drop(ungated, product)
-        parts = rec.new(factors.size)
-        rec.drop(inner, activated, factors)
-        if trained:
-            w.gradient(gate_up, w.gradient_width)
-        back = rec.new(permuted.size)
-        rec.drop(parts, permuted, router)
-        total = rec.new(source)
-        rec.drop(back)
-        return total if other is None else rec.add_into(total, other)
-
-    return result, backward

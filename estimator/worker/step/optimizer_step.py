@@ -101,20 +101,20 @@ class OptimizerStep:
 
     def _label_states(self, optimizer: Any) -> None:
         for local, state in optimizer.state.items():
-            tensors = list(_tensors_in(state))
+            tensors = list(tensors_in(state))
             self._tracker.label(tensors, "optimizer", [self._names[local]] * len(tensors))
             if self._counters_on_host and isinstance(state.get("step"), torch.Tensor):
                 self._tracker.mark_on_host((state["step"],))
 
 
-def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
+def tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
     """Yield the tensors of a state, also those in lists and in objects such as a projector."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
         for each in inner or getattr(value, "__dict__", {}).values():
-            yield from _tensors_in(each, depth - 1)
+            yield from tensors_in(each, depth - 1)
 
 
 class _GradScaler(torch.amp.GradScaler):  # type: ignore[misc] # torch is not type-checked

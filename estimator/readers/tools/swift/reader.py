@@ -164,7 +164,7 @@ def _processes(program: Program) -> dict[str, Setting]:
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
-    values: dict[str, object] = {"per_device_train_batch_size": 1, "activation_checkpointing": True}
+    values: dict[str, object] = {"per_device_train_batch_size": 1, "activation_checkpointing": True, "packing": False}
     if lora:
         values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
     return default_layer(values, "ms-swift's default")
