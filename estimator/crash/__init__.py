@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     )
     from .findings import size_text as size_text
     from .predicted_place import PredictedPlace as PredictedPlace
-    from .records import CrashLog as CrashLog, Failure as Failure, OutOfMemory as OutOfMemory
+    from .records import (
+        CrashLog as CrashLog,
+        Failure as Failure,
+        OtherProcess as OtherProcess,
+        OutOfMemory as OutOfMemory,
+    )
     from .snapshot import MemorySnapshot as MemorySnapshot
 else:
     __getattr__, __all__ = lazy_exports(
@@ -27,7 +32,7 @@ else:
             "explanation": "explain_failure Explanation failure_of_snapshot",
             "findings": "size_text",
             "predicted_place": "PredictedPlace",
-            "records": "CrashLog Failure OutOfMemory",
+            "records": "CrashLog Failure OtherProcess OutOfMemory",
             "snapshot": "MemorySnapshot",
         },
     )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .failure_of_row import failure_of_row as failure_of_row
     from .open_screen import open_crash_on as open_crash_on
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"failure_of_row": "failure_of_row", "open_screen": "open_crash_on"})
+    __getattr__, __all__ = lazy_exports(__name__, {"open_screen": "open_crash_on"})

@@ -1,7 +1,6 @@
 """What the last reading of a process says of its failure: figures as torch's message has them, as far as known."""
 
-from vramtop.estimator.crash import Failure, OutOfMemory
-from vramtop.estimator.crash.records import OtherProcess
+from vramtop.estimator.crash import Failure, OtherProcess, OutOfMemory
 from vramtop.monitor.board import ProcessRow
 
 _MAX_OTHERS = 64

@@ -29,7 +29,7 @@ from ...job import quick_suggestions
 from ...reports import explanation_lines, snapshot_lines
 from ...widgets import KeysLine, StaticLines
 from ..base import BoardApp, is_ascii_only
-from ..step import OpenedFile, OpenFileScreen
+from ..step import OpenedFile, OpenFileScreen, show_step
 
 _ASK = "Open what the run has left: o asks for a log with torch's out-of-memory message, or a memory snapshot."
 _NO_FAILURE = "This log has no failure of memory: neither torch's message nor a trace of the killer for CPU RAM."
@@ -97,8 +97,6 @@ class CrashScreen(Screen[None]):
 
     def action_step(self) -> None:
         """Draw the predicted step, beside the snapshot if one is open."""
-        from ..step.open_screen import show_step
-
         is_snapshot = self._opened is not None and isinstance(self._opened.content, MemorySnapshot)
         if self._budget is not None:
             gpu_bytes = self._row.gpu.total_bytes if self._row else None
