@@ -77,6 +77,36 @@ def unit_rule(job: ResolvedJob) -> UnitRule:
     )
 
 
+def gathered_share(job: ResolvedJob) -> float:
+    """Return the bytes that a unit takes while it is gathered, for each of its bytes.
+
+    Offloaded shards in the compute type are copied to the GPU, where the parameters are views of them as long as the
+    unit is gathered (``flat_param_to``); others are cast there and freed. Units that no ranks share are cast under
+    mixed precision or copied from the host, and else computed with as they are (``pre_unshard`` in torch's
+    ``distributed/fsdp/_flat_param.py``, 2.13).
+    """
+    shards = job.shards.weights
+    if shards == 1:
+        return 1.0 if casts_units(job) or job.offloads_weights else 0.0
+    return 1 + 1 / shards if keeps_copies(job) else 1.0
+
+
+def casts_units(job: ResolvedJob) -> bool:
+    """Return True if FSDP1 casts what it gathers: under mixed precision, in which 4-bit weights have no part."""
+    return job.widths.mixed and job.quantization is None
+
+
+def keeps_copies(job: ResolvedJob) -> bool:
+    """Return True if copies of offloaded shards stay with their units: the model's own parameters are views of them.
+
+    Absent, ``parallel.original_parameters`` is the Trainer's default (``use_orig_params`` of ``fsdp_config``), and for
+    quantized weights what the programs that train them set (AnswerDotAI/fsdp_qlora, ``train.py``; peft's examples).
+    """
+    stated = job.parallel.original_parameters
+    views = job.quantization is None if stated is None else stated
+    return views and job.offloads_weights and not casts_units(job)
+
+
 def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:
     """Return the units of a stage, without adapters where each trained leaf among them is a unit of its own."""
     wraps = _by_size(rule.minimum) if rule.minimum is not None else _by_name(rule.names)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..loops.fused_kernels import attention_of_loop
-from ..loops.training_loop import prepare_loop
+from ..loops.litgpt.step import build_litgpt
+from ..loops.training_loop import LITGPT, prepare_loop
 from ..memory.allocation_history import settled
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
@@ -20,6 +21,7 @@ from ..model.quantized.peft_layers import autocast_seen_by_peft
 from ..parallel import data_parallel, fsdp_tracking
 from ..parallel.deepspeed.engine import ZeroModel, zero_model
 from ..parallel.fsdp1 import labels as fsdp1_labels
+from ..parallel.fsdp1.host_copies import host_copies
 from ..parallel.fsdp1.streams import ordered_streams
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
@@ -69,7 +71,7 @@ def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
             return _build_and_run(request, whole)
     except DATA_DEPENDENT_ERRORS as error:
         raise UnsupportedError(f"the model depends on the values of its tensors ({error.func})") from None
-    except RuntimeError as error:  # such as parameters that units share
+    except (RuntimeError, ValueError) as error:  # such as parameters that units share
         if not request.parallel.flat_sharded:
             raise
         raise UnsupportedError(f"the model fails under FSDP1: {' '.join(str(error).split())[:200]}") from None
@@ -93,15 +95,7 @@ def _fake_tensors(request: Request) -> Iterator[None]:
 
 def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     inference = request.training.mode == "inference"
-    model = build_model(
-        request.config,
-        request.task,
-        attention=_attention_implementation(request),
-        dtype=weights_dtype(request),
-        code=request.code,
-    )
-    vocabulary = vocabulary_size(model)
-    model = prepare_for_training(model, request)
+    model, vocabulary = _prepared_model(request)
     prepare_loop(model, request)
     sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
@@ -127,6 +121,21 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         trainable=0 if inference else sum(size for size, trained in sizes if trained),
         gradients=0 if inference else sum(trained for _, trained in sizes),
     )
+
+
+def _prepared_model(request: Request) -> tuple[Any, int]:
+    """Return the job's model, ready for training, and the size of its output vocabulary."""
+    if request.training.framework == LITGPT:
+        model = build_litgpt(request, weights_dtype(request))
+        return model, vocabulary_size(model)
+    model = build_model(
+        request.config,
+        request.task,
+        attention=_attention_implementation(request),
+        dtype=weights_dtype(request),
+        code=request.code,
+    )
+    return prepare_for_training(model, request), vocabulary_size(model)
 
 
 def _attention_implementation(request: Request) -> str:
@@ -177,6 +186,8 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
         if request.parallel.flat_sharded:
             stack.enter_context(ordered_streams(tracker))
             stack.enter_context(fsdp1_labels.communication_labelled(tracker))
+            if request.parallel.cpu_offload == "all":
+                stack.enter_context(host_copies(tracker))
         yield
 
 

@@ -459,7 +459,7 @@ def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: py
         ({"lora": {"quantization": "nf4"}, "parallel": {"tensor": 2}}, "quantized to nf4"),
         ({"training": {"optimizer": "muon"}}, "optimizer muon"),
         ({"training": {"loss": "chunked"}}, "chunked loss"),
-        ({"training": {"framework": "litgpt"}}, "litgpt"),
+        ({"training": {"framework": "megatron"}}, "megatron"),
         ({"training": {"compile": True}}, "torch.compile"),
         ({"training": {"optimizer_in_backward": True}, "parallel": {"tensor": 2}}, "one GPU only"),
         ({"training": {"activation_checkpointing": "selective"}}, "selective"),
