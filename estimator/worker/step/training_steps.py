@@ -72,7 +72,7 @@ def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
             return _build_and_run(request, whole)
     except DATA_DEPENDENT_ERRORS as error:
         raise UnsupportedError(f"the model depends on the values of its tensors ({error.func})") from None
-    except RuntimeError as error:  # such as parameters that units share
+    except (RuntimeError, ValueError) as error:  # such as parameters that units share
         if not request.parallel.flat_sharded:
             raise
         raise UnsupportedError(f"the model fails under FSDP1: {' '.join(str(error).split())[:200]}") from None

@@ -18,6 +18,7 @@ from .shared_flags import (
 if TYPE_CHECKING:
     from .parser import Parser
 
+RUN_STATES = ("steady", "ended", "short", "growing", "out_of_memory")
 SHELLS = ("bash", "zsh", "fish", "man")
 _USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
 _SAME_GLOBAL_BATCH = "Consider only micro-batches with which some gradient accumulation keeps the sequences per step."
@@ -197,6 +198,29 @@ def _run(parser: "Parser") -> None:
     _add_verbose_argument(parser)
 
 
+def _history(parser: "Parser") -> None:
+    parser.examples = """\
+  vramtop history --card h100 --since 30d
+  vramtop history --export runs.csv
+  vramtop history 3f2a --forget
+  vramtop history --older-than 180d --forget
+"""
+    text = "One run: the first digits in the column RUN."
+    parser.add_argument("run", nargs="?", metavar="RUN", help=text)
+    parser.add_argument("--card", metavar="TEXT", help="Runs on a card with this in its name, such as h100.")
+    parser.add_argument("--model", metavar="TEXT", help="Runs of a model with this in its name, such as llama.")
+    text = "Runs seen since a date or a time ago, such as 2026-11-01, 12h or 30d."
+    parser.add_argument("--since", metavar="WHEN", help=text)
+    parser.add_argument("--older-than", metavar="WHEN", help="Runs last seen before that.")
+    text = "Runs in this state: steady and ended ones correct estimates, the others do not."
+    parser.add_argument("--status", choices=RUN_STATES, help=text)
+    doing = parser.add_mutually_exclusive_group()
+    text = "Write them to a new file, as JSON lines (.jsonl) or as a table (.csv); -: JSON lines, to standard output."
+    doing.add_argument("--export", metavar="FILE", help=text)
+    doing.add_argument("--forget", action="store_true", help="Remove them for good.")
+    parser.add_argument("--all", action="store_true", help="With --forget: every run.")
+
+
 def _measure(parser: "Parser") -> None:
     from ...job.flags import add_job_arguments
 
@@ -229,8 +253,6 @@ def _measure(parser: "Parser") -> None:
     group.add_argument("--predict", action="store_true", help=text)
     text = "Append a line of JSON for each job to this file."
     group.add_argument("--out", metavar="FILE", help=text)
-    text = "Do not keep the result in the history."
-    group.add_argument("--no-history", dest="history", action="store_false", help=text)
 
 
 def _record(parser: "Parser") -> None:
@@ -275,6 +297,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "snapshot": _snapshot,
     "run": _run,
     "measure": _measure,
+    "history": _history,
     "record": _record,
     "doctor": _doctor,
     "completion": _completion,

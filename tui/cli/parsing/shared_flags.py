@@ -51,7 +51,7 @@ def _positive_integer(text: str, quantity: str) -> int:
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool) -> None:
-    """Add ``--json``, ``--ascii``, ``--show-secrets`` and ``--python``, which may stand before or after the command.
+    """Add ``--json``, ``--ascii``, ``--show-secrets``, ``--no-history`` and ``--python``: before or after the command.
 
     Args:
         parser: of vramtop itself or of a command.
@@ -63,6 +63,8 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     parser.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)."
     parser.add_argument("--show-secrets", action="store_true", default=json, help=text)
+    text = "Do not correct estimates by your measured runs, and keep no measurements (vramtop history)."
+    parser.add_argument("--no-history", action="store_true", default=json, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
     parser.add_argument("--python", metavar="PATH", default=other, help=text)
 
