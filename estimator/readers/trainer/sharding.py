@@ -232,6 +232,9 @@ def _read_fsdp1(
     limit = fsdp.find("fsdp_limit_all_gathers")
     if limit is not None and as_bool(limit) is not None:
         findings.record_from(limit, "parallel.limit_all_gathers", as_bool(limit))
+    original = fsdp.find("fsdp_use_orig_params") or fsdp.find("use_orig_params")
+    if original is not None and as_bool(original) is not None:
+        findings.record("parallel.original_parameters", as_bool(original), original.origin)
     per_node = inputs.world.per_node
     if word == "no_shard":
         _record_ranks("parallel.data_replicate", data, inputs.world, findings)

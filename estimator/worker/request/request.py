@@ -76,6 +76,7 @@ class Parallel:
     fsdp_wrap_classes: list[str] | None = None
     fsdp_backward_prefetch: str | None = None
     limit_all_gathers: bool | None = None
+    original_parameters: bool | None = None
     reduce_dtype: str | None = None
     gradient_dtype: str | None = None
     sync_every_micro_batch: bool | None = None

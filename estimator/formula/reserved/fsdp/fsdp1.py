@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from ....worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
+from ...fsdp1 import casts_units, keeps_copies
 from ...rank_memory import RankMemory
 from ..communication import Communication
 from ..machine import Machine
@@ -53,7 +54,7 @@ class FlatUnits(Communication):
         job = rank.job
         self._widths = job.widths
         self._shards = job.shards.weights
-        self._casts = job.widths.mixed and job.quantization is None
+        self._casts, self._keeps_copies = casts_units(job), keeps_copies(job)
         self._offloads = job.offloads_weights
         self._computes = self._shards > 1 or self._casts or self._offloads
         """Units are computed with in memory of their own."""
@@ -149,7 +150,7 @@ class FlatUnits(Communication):
         self._clock += 1
         unit.gathered_at = self._clock
         unit.flat = machine.take(unit.whole, _GATHERING)
-        if shard is not None and not self._casts:
+        if shard is not None and self._keeps_copies:
             unit.copy = shard
         elif shard is not None:
             self._free_later(shard)

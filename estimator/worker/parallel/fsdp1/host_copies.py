@@ -45,9 +45,9 @@ def host_copies(tracker: StorageTracker) -> Iterator[None]:
         flat = self.flat_param
         if flat.untyped_storage()._cdata == flat._local_shard.untyped_storage()._cdata:  # as ``flat_param_to``
             flat.data = flat.data.clone()
-            if self.is_sharded(flat):
+            if self._use_orig_params and self.is_sharded(flat):
                 self._use_sharded_views()
-            else:
+            elif self._use_orig_params:
                 self._use_unsharded_views(as_params=True)
         return True
 

@@ -51,12 +51,18 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
         mixed_precision=policy,
         backward_prefetch=BackwardPrefetch[prefetch] if prefetch else None,
         limit_all_gathers=parallel.limit_all_gathers is not False,
-        use_orig_params=True,
+        use_orig_params=_keeps_parameters(request),
         device_id=torch.device(request.device),
     )
     if request.checkpoints_units and request.training.activation_checkpointing == "full":
         checkpoint_units(model, wrapped)
     return wrapped
+
+
+def _keeps_parameters(request: Request) -> bool:
+    """Return ``use_orig_params``: true under the Trainer, false in most programs for quantized weights."""
+    stated, lora = request.parallel.original_parameters, request.lora
+    return stated if stated is not None else lora is None or lora.quantization == "none"
 
 
 def _sharding_strategy(parallel: Parallel) -> str:

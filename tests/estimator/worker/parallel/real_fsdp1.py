@@ -144,7 +144,7 @@ def wrap(model: nn.Module, case: dict[str, Any]) -> FullyShardedDataParallel:
         auto_wrap_policy=policy,
         mixed_precision=mixed or None,
         device_id=torch.device("cpu"),
-        use_orig_params=True,
+        use_orig_params=case.get("original", True),
     )
     if case.get("checkpoint"):
         for module in wrapped.modules():

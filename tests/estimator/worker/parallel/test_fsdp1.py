@@ -40,6 +40,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"cpu_offload": "all"},
         {"lora": {"rank": 4, "targets": ["q_proj", "v_proj"]}},
     ),
+    "offload of flat parameters": (
+        {"offload": True, "precision": "bf16", "original": False},
+        {"cpu_offload": "all", "original_parameters": False},
+        {},
+    ),
     "offload of copies": (
         {"offload": True, "strategy": "NO_SHARD"},
         {"cpu_offload": "all", "data_shard": 1, "data_replicate": 2},
