@@ -155,9 +155,8 @@ def suggestions(tables: dict[str, Any]) -> str:
     counted = Counted(quick_estimator(job))
     with counted_replays() as made:
         search(counted)
-    return (
-        f"{counted.bounds / seconds:,.0f} candidates/s, {counted.bounds} in {1e3 * seconds:.0f} ms: {len(made)} replayed"
-    )
+    rate, tried = counted.bounds / seconds, counted.bounds
+    return f"{rate:,.0f} candidates/s, {tried} in {1e3 * seconds:.0f} ms: {len(made)} replayed"
 
 
 def main() -> None:
