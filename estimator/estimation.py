@@ -13,6 +13,7 @@ from .formula import JobFamilies, free_for_modules, host_need
 from .formula.beside import HeldModel, with_other_models, with_saving_phase
 from .formula.closed_form import closed_form
 from .formula.reserved import with_varying_lengths
+from .formula.unstated import with_unstated
 from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
 from .model import (
@@ -89,7 +90,8 @@ def estimate(
             traced = with_other_models(
                 replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
             )
-            return widen_for_uncertainty(with_varying_lengths(traced, arch, gpu, conf))
+            traced = with_varying_lengths(with_unstated(traced, arch, gpu), arch, gpu, conf)
+            return widen_for_uncertainty(traced)
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -100,13 +102,16 @@ def estimate(
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = with_other_models(budget, _held_models(job, arch, environ))
-    budget = with_varying_lengths(budget, arch, gpu, conf)
+    budget = with_varying_lengths(with_unstated(budget, arch, gpu), arch, gpu, conf)
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickEstimator:
-    """Quick estimates of changed jobs of one model: figures without assumptions and warnings."""
+    """Quick estimates of changed jobs of one model: figures without assumptions and warnings.
+
+    Their ranges leave out what a job does not state: versions of libraries, and whether batches differ in length.
+    """
 
     arch: Architecture
     inventory: Inventory

@@ -74,6 +74,7 @@ _FSDP = {"strategy": "fsdp2", "data_shard": 8}
 _HSDP = {"strategy": "fsdp2", "data_shard": 4, "data_replicate": 2}
 _FSDP1 = {"strategy": "fsdp1", "data_shard": 8}
 _HYBRID = {"strategy": "fsdp1", "data_shard": 4, "data_replicate": 2, "sharding": "hybrid"}
+_COPIES = {"strategy": "fsdp1", "data_replicate": 4, "sharding": "none"}
 _DDP = {"strategy": "ddp", "data_replicate": 4}
 _ADAPTERS = {"rank": 16, "targets": "all-linear"}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -142,6 +143,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "parallel": _FSDP1 | {"fsdp_min_unit_parameters": 20_000_000},
     },
     "mixed fsdp1 no prefetch": {"training": _MIXED, "parallel": _FSDP1 | {"fsdp_backward_prefetch": "none"}},
+    "mixed fsdp1 offloaded": {"training": _MIXED, "parallel": _FSDP1 | {"cpu_offload": "all"}},
+    "bf16 fsdp1 offloaded": {"training": _BF16 | _CHECKPOINTED, "parallel": _FSDP1 | {"cpu_offload": "all"}},
+    "mixed fsdp1 copies": {"training": _MIXED, "parallel": _COPIES},
+    "bf16 fsdp1 copies checkpointed": {"training": _BF16 | _CHECKPOINTED, "parallel": _COPIES},
+    "mixed fsdp1 copies offloaded": {"training": _MIXED, "parallel": _COPIES | {"cpu_offload": "all"}},
     "mixed hybrid": {"training": _MIXED, "parallel": _HYBRID},
     "mixed hybrid kept": {"training": _MIXED, "parallel": _HYBRID | {"sharding": "hybrid_grad_op"}},
     "bf16 tensor": {"training": _BF16, "parallel": {"tensor": 4}},

@@ -6,6 +6,7 @@ replaying every job, if the judge gives a budget with more bytes no better verdi
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from ..budget import Budget
@@ -45,6 +46,16 @@ class BoundedSearch:
             budget = self.estimate(budget.job)
         return budget, self.judge(budget)
 
+    def fits_with(self, job: Job, more: int) -> bool:
+        """Return whether the job fits if it takes the least that it may take, and so many bytes more.
+
+        Raises:
+            VramtopError: what the estimate raises.
+        """
+        with with_reserved_memory("least"):
+            budget = self.estimate(job)
+        return self.judge(shifted(budget, more)) == "fits"
+
     def fits(self, job: Job) -> bool:
         """Return whether the job fits.
 
@@ -53,3 +64,25 @@ class BoundedSearch:
         """
         budget, verdict = self.least(job)
         return verdict == "fits" and self.exact(budget)[1] == "fits"
+
+
+def shifted(budget: Budget, by: int) -> Budget:
+    """Return the budget with ``by`` bytes added to all device figures; its components are unchanged."""
+    if not by:
+        return budget
+    peak = replace(
+        budget.peak,
+        device_bytes=max(0, budget.peak.device_bytes + by),
+        low_bytes=max(0, budget.peak.low_bytes + by),
+        high_bytes=max(0, budget.peak.high_bytes + by),
+    )
+    stages = tuple(
+        replace(
+            stage,
+            device_bytes=max(0, stage.device_bytes + by),
+            low_bytes=max(0, stage.low_bytes + by),
+            high_bytes=max(0, stage.high_bytes + by),
+        )
+        for stage in budget.stages
+    )
+    return replace(budget, peak=peak, steady_device_bytes=peak.device_bytes, stages=stages)

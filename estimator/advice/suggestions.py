@@ -8,7 +8,7 @@ from typing import Any
 from ..budget import Budget
 from ..common import CannotTellError, VramtopError
 from ..job import Job
-from .bounded_search import Estimate, Judge
+from .bounded_search import Estimate, Judge, shifted
 from .change import HOST_LOADING, Change
 from .change_table import candidate_changes
 from .suggestion_search import Suggestion, SuggestionSearch, cost_of
@@ -122,28 +122,6 @@ def _combined(
     if cheapest > _MIN_COST_FOR_TRIPLES:
         found += search.judged(_triples(found, changes, _MAX_PAIR_COST_SHARE * cheapest), until=most)
     return found
-
-
-def shifted(budget: Budget, by: int) -> Budget:
-    """Return the budget with ``by`` bytes added to all device figures; its components are unchanged."""
-    if not by:
-        return budget
-    peak = replace(
-        budget.peak,
-        device_bytes=max(0, budget.peak.device_bytes + by),
-        low_bytes=max(0, budget.peak.low_bytes + by),
-        high_bytes=max(0, budget.peak.high_bytes + by),
-    )
-    stages = tuple(
-        replace(
-            stage,
-            device_bytes=max(0, stage.device_bytes + by),
-            low_bytes=max(0, stage.low_bytes + by),
-            high_bytes=max(0, stage.high_bytes + by),
-        )
-        for stage in budget.stages
-    )
-    return replace(budget, peak=peak, steady_device_bytes=peak.device_bytes, stages=stages)
 
 
 def _triples(pairs: Sequence[Suggestion], changes: Sequence[Change], limit: float) -> list[tuple[Change, ...]]:

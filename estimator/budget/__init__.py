@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Timeline as Timeline,
     )
     from .host_need import HostNeed as HostNeed
+    from .learned import Learned as Learned
     from .rank_peaks import RankPeaks as RankPeaks
     from .serving_need import ServingNeed as ServingNeed
     from .serving_share import budget_on_gpu as budget_on_gpu
@@ -38,6 +39,7 @@ else:
                 "RankPeak Timeline"
             ),
             "host_need": "HostNeed",
+            "learned": "Learned",
             "rank_peaks": "RankPeaks",
             "serving_need": "ServingNeed",
             "serving_share": "budget_on_gpu",

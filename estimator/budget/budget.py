@@ -11,6 +11,7 @@ from .span import Span
 if TYPE_CHECKING:  # screens that show budgets need not load the modules that make them
     from ..job import Job
     from .host_need import HostNeed
+    from .learned import Learned
     from .serving_need import ServingNeed
 
 Method = Literal["formula", "exact", "traced"]
@@ -233,6 +234,9 @@ class Budget:
 
     serving: "ServingNeed | None" = None
     """Memory that vLLM needs, and what remains for its cache; None: vLLM does not run the job."""
+
+    learned: "Learned | None" = None
+    """What measurements of this user's runs have changed in the figures; None: nothing."""
 
     @property
     def ranks(self) -> RankPeaks:

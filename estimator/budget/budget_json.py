@@ -24,13 +24,14 @@ from .budget import (
     Timeline,
 )
 from .host_need import HostNeed
+from .learned import Learned
 from .serving_need import ServingNeed
 
 SCHEMA = 1
 
 
 def budget_to_json(budget: Budget) -> dict[str, Any]:
-    """Return plain dicts and lists; unknown parts are left out (``largest``, ``timeline``, ``stages``, ``host``)."""
+    """Return plain dicts and lists; what is unknown is left out (``largest``, ``timeline``, ``host``, ``learned``)."""
     more: dict[str, Any] = {}
     if budget.largest:
         more["largest"] = [asdict(tensor) for tensor in budget.largest]
@@ -40,6 +41,8 @@ def budget_to_json(budget: Budget) -> dict[str, Any]:
         more["host"] = asdict(budget.host)
     if budget.serving is not None:
         more["serving"] = asdict(budget.serving)
+    if budget.learned is not None:
+        more["learned"] = asdict(budget.learned)
     batch = effective_batch(budget.job)
     if batch is not None:
         more["effective_batch"] = batch.to_json()
@@ -99,6 +102,7 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
         stages=read.stages,
         host=read.host,
         serving=read.serving,
+        learned=read.learned,
     )
 
 
@@ -131,6 +135,7 @@ class _Budget(msgspec.Struct, frozen=True):
     stages: tuple[RankPeak, ...] = ()
     host: HostNeed | None = None
     serving: ServingNeed | None = None
+    learned: Learned | None = None
 
 
 def _timeline_to_json(timeline: Timeline) -> dict[str, Any]:

@@ -105,11 +105,6 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
     yield from _version_assumptions(job)
     if job.trains:
         yield "Every sequence has full length, and attention gets no padding mask."
-        if job.training.varying_lengths is None and job.framework.pads_batches:
-            yield (
-                "Batches do not differ in length from step to step; where they do (training.varying_lengths), the "
-                "allocator keeps more, which it gives back before it fails."
-            )
         freed = "zeroed" if job.versions.zeroes_gradients else "set to None"
         yield f"Gradients are {freed} between steps, and optimizer states exist (from the second step on)."
     yield from _optimizer_assumptions(job)

@@ -12,11 +12,10 @@ from msgspec.structs import astuple, replace
 
 from ..budget import Budget, HostNeed, Method, ModelFacts, Peak, RankPeak
 from ..common import ReservedMemory, format_gib, how_reserved_memory_is_found
-from ..job import Gpu, Job, ResolvedJob, Training, with_sizes_of
+from ..job import Gpu, Job, Training, with_sizes_of
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
 from .assumptions import assumptions, slack_assumptions, trained_assumptions, trained_warnings, warnings
-from .fsdp1 import unit_rule
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .peak_range import peak_with_range
@@ -103,9 +102,7 @@ def closed_form(
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=_assumptions(plan) if words else (),
-        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_unit_warnings(plan.job), *_vllm_warnings(ranks))
-        if words
-        else (),
+        warnings=(*warnings(plan.job, arch, inventory), *about_job, *_vllm_warnings(ranks)) if words else (),
         stages=_stage_peaks(plan, peaks) if len(plan.stages) > 1 else (),
         host=prepared.host or host_need_of_plan(plan),
         saved_state_bytes=prepared.saved_state_bytes,
@@ -247,13 +244,6 @@ def _trainable_parameters(plan: Plan) -> int:
     if plan.trained is not None:
         return adapters + plan.trained.count
     return adapters if plan.job.lora else plan.inventory.parameters
-
-
-def _unit_warnings(job: ResolvedJob) -> Iterator[str]:
-    """Yield a warning where FSDP1 is told to wrap layers of a class that is not understood."""
-    if job.strategy.flat_parameters and not unit_rule(job).understood:
-        names = ", ".join(job.parallel.fsdp_wrap_classes or ())
-        yield f"fsdp_wrap_classes: what a layer of {names} holds is not known; FSDP is taken to wrap blocks."
 
 
 def _vllm_warnings(ranks: Sequence[RankMemory]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from ..common import GIB, KIB, MIB
 from ..job import Generation, Gpu, Parallel, ResolvedJob
 from ..job.rules import VersionRules
 from ..model import Stage
-from .fsdp1 import flat_buffers, unit_rule
+from .fsdp1 import flat_buffers, gathered_share, unit_rule
 from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers, whole_model_buffers
 from .model_states import largest_gradient
 from .zero import zero_buffers
@@ -52,17 +52,17 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
         return Buffers(**zero_buffers(job, stage))
     if job.strategy.megatron_fsdp and ranks > 1:
         return megatron_buffers(stage, widths, parallel, zero_stage=job.zero_stage)
-    if parallel.world_size == 1 or shards.weights == 1:
+    if not job.flattens and (parallel.world_size == 1 or shards.weights == 1):
         return Buffers()
     tied, keeps = tied and stage.last, job.keeps_gathered
     if job.strategy.flat_parameters:
         prefetch = parallel.fsdp_backward_prefetch or "pre"
-        rule, ranks = unit_rule(job), shards.weights
         return flat_buffers(
             stage,
             widths,
-            rule=rule,
-            shards=ranks,
+            rule=unit_rule(job),
+            share=gathered_share(job),
+            shards=shards.weights,
             tied=tied,
             keeps=keeps,
             prefetch=prefetch,

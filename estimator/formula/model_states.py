@@ -101,7 +101,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     return ModelStates(
         weights=0 if job.offloads_weights else weights + stage.buffer_bytes,
         scales=whole.scales,
-        gradients=0 if job.offloads_weights else gradients,
+        gradients=0 if job.offloads_weights and not job.flattens else gradients,
         unsharded_gradients=whole.unsharded_gradients,
         optimizer=round(whole.optimizer * on_gpu),
         optimizer_low=round(whole.optimizer_low * on_gpu),

@@ -83,7 +83,7 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
     Optimizer states exist, gradients do not: the step before has freed them.
     """
     job, layers = rank.job, max(1, rank.stage.layers)
-    kept = rank.states.gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
+    kept = rank.step_gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
     gathered = rank.gathered_weights or max(rank.buffers.forward, rank.buffers.head_forward)
     prompts = job.generated_sequences * job.prompt_length
     casts = rank.casts + rank.head_casts
@@ -275,8 +275,8 @@ def _step(rank: RankMemory) -> _Moment:
 
 def _saving(rank: RankMemory) -> _Moment:
     """Return a checkpoint being saved, between steps: gradients are freed unless they are zeroed."""
-    job, states = rank.job, rank.states
-    kept = states.gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
+    job = rank.job
+    kept = rank.step_gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
     return (
         kept,
         0,

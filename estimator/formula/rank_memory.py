@@ -254,6 +254,8 @@ def with_sizes_of(rank: RankMemory, plan: Plan) -> RankMemory:
 def _step_gradients(job: ResolvedJob, stage: Stage, states: ModelStates) -> int:
     if job.deepspeed and not job.partitions_weights and job.parallel.data_ranks > 1:
         return own_gradient_bytes(job, stage)
+    if job.offloads_weights:  # FSDP1 frees them when the backward pass is over (``prepare_gradient_for_optim``)
+        return 0
     return states.gradients
 
 
@@ -265,6 +267,8 @@ def _accumulated_gradients(job: ResolvedJob, states: ModelStates, stepped: int) 
         return 0
     if job.deepspeed and job.partitions_weights and job.parallel.data_ranks > 1:
         return states.gradients  # a flat buffer of this rank's gradients (stage3.py)
+    if job.flattens and job.offloads_weights and not job.accumulates_unsharded:
+        return 0
     if job.training.gradient_accumulation == 1:
         return states.gradients if job.versions.zeroes_gradients else 0
     if job.accumulates_unsharded:

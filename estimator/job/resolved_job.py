@@ -85,6 +85,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Optimizer states live in host memory."""
     offloads_weights: bool
     """Weights and gradients live in host memory too."""
+    flattens: bool  # FSDP1 makes flat parameters of units, sharded or not
     steps_in_backward: bool
     """Each gradient is applied and freed as it appears."""
     steps_flat_buffers: bool
@@ -210,6 +211,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,
         offloads_optimizer=parallel.cpu_offload != "none",
         offloads_weights=parallel.cpu_offload == "all",
+        flattens=strategy.flat_parameters and (parallel.data_ranks > 1 or parallel.cpu_offload == "all"),
         steps_in_backward=training.optimizer_in_backward or optimizer.in_backward,
         steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
         recomputes=training.activation_checkpointing != "none",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .correction import corrected as corrected, uncorrected as uncorrected
     from .measurement import (
         Measurement as Measurement,
         Observed as Observed,
@@ -22,11 +23,16 @@ if TYPE_CHECKING:
         measurement_from_json as measurement_from_json,
         measurement_to_json as measurement_to_json,
     )
+    from .private_job import release_number as release_number
+    from .subject import Subject as Subject
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "correction": "corrected uncorrected",
             "measurement": "digest Measurement merged Observed Predicted RunState",
             "measurement_json": "measurement_from_json measurement_to_json",
+            "private_job": "release_number",
+            "subject": "Subject",
         },
     )

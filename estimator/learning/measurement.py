@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..budget import Budget, Components, Method, Peak, PhaseName, Span
+from ..budget import Budget, Components, Method, PhaseName, Span
 from ..job import Job
 
 RunState = Literal["steady", "ended", "short", "growing", "out_of_memory"]
@@ -63,24 +63,23 @@ class Predicted:
 
     @classmethod
     def of(cls, budget: Budget, version: str) -> "Predicted":
-        """Return what a budget predicts; the peak of the rank with the highest one.
+        """Return what a budget predicts, without its correction; the peak of the rank with the highest one.
 
         Args:
-            budget: an uncorrected budget.
+            budget: a budget.
             version: of vramtop.
         """
-        return cls.of_peak(budget.peak, budget, version)
-
-    @classmethod
-    def of_peak(cls, peak: Peak, budget: Budget, version: str) -> "Predicted":
-        """Return what a peak of a budget predicts; see ``of``."""
+        learned, peak = budget.learned, budget.peak
         phase = budget.phase(peak.phase)
+        outside = phase.outside_bytes if phase else peak.components.context
+        if learned is not None:
+            peak, outside = learned.uncorrected, learned.uncorrected_outside_bytes
         return cls(
             method=budget.method,
             version=version,
             phase=peak.phase,
             components=peak.components,
-            outside_bytes=phase.outside_bytes if phase else peak.components.context,
+            outside_bytes=outside,
             allocated_bytes=peak.allocated_bytes,
             reserved_bytes=peak.reserved_bytes,
             device_bytes=peak.device_bytes,

@@ -45,6 +45,12 @@ class PrivateJob:
     """Digest of those settings that were removed and on which memory may depend; empty: there are none."""
 
 
+def release_number(version: str) -> str | None:
+    """Return the number at the start of a version, without what its builder has added; None: there is none."""
+    found = _VERSION.match(version)
+    return found[0] if found else None
+
+
 def private_job(job: Job, config: Mapping[str, Any] | None, *, parameters: int | None = None) -> PrivateJob:
     """Return a job without names.
 
@@ -110,7 +116,8 @@ def _public_words() -> tuple[frozenset[str], frozenset[str]]:
 
     for model in built_in_models():
         add(model.config)
-    keys.add("num_labels")
+    keys.update(("num_labels", "dtype", "torch_dtype"))
+    words.update(("float32", "bfloat16", "float16"))
     return frozenset(keys), frozenset(words)
 
 
@@ -140,8 +147,7 @@ def _kept(name: str, value: Any, type_: Any, removed: list[object]) -> Any:
     if name == "software.cublas_workspace":
         return value if _WORKSPACE.fullmatch(value) else None
     if name.startswith("software.") and not _choices(type_):
-        found = _VERSION.match(value)
-        return found[0] if found else None
+        return release_number(value)
     choices = _choices(type_)
     texts = value if isinstance(value, list) else [value]
     if all(isinstance(text, str) and text in choices for text in texts):

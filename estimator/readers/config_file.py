@@ -21,7 +21,7 @@ from .source import (
 )
 from .tools.shared import ConfigTable, Tool
 from .trainer import read_trainer
-from .trl import trl_defaults
+from .trl import model_config_defaults, trl_defaults
 
 _PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
 """Variables that a file alone is read with: the ranks in our own environment belong to another job."""
@@ -107,4 +107,5 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path, library
         sentence = "TRL's other commands may hold a second model and two sequences per example; the launch line tells."
         program.findings.warn(sentence)
         program.findings.add_uncertainty("more", "weights", "activations", "logits")
-    return read_trainer(program, [settings, trl_defaults("sft", program.versions), defaults], [{}], method="sft")
+    trl = {**trl_defaults("sft", program.versions), **model_config_defaults(program.versions)}
+    return read_trainer(program, [settings, trl, defaults], [{}], method="sft")

@@ -32,7 +32,7 @@ from .source import (
 )
 from .tools import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer import known_config, read_trainer
-from .trl import trl_defaults
+from .trl import model_config_defaults, trl_defaults
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
@@ -269,6 +269,8 @@ def _defaults(
     library = transformers_defaults(program.versions)
     if method is not None:
         trl = trl_defaults(method, program.versions)
+        if program.launch.trl_command:
+            trl |= model_config_defaults(program.versions)
         if not program.launch.trl_command and script.loads_model:
             trl.pop("dtype", None)
         if script.uses_plain_arguments:  # TRL copies them, their defaults included

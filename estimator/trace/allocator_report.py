@@ -9,7 +9,7 @@ import msgspec
 from ..common import format_gib
 from ..job import Gpu
 
-_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """In the order in which torch reads them (c10/cuda/CUDAAllocatorConfig.h, 2.13); the first one that is set counts."""
 
 
@@ -52,7 +52,7 @@ class AllocatorCapacity:
 
 def allocator_settings(environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the variable that configures the allocator, and its text; None if none is set."""
-    return next(((name, environ[name]) for name in _VARIABLES if name in environ), None)
+    return next(((name, environ[name]) for name in VARIABLES if name in environ), None)
 
 
 def capacity_on(gpu: Gpu | None, memory_bytes: int | None, taken_bytes: int) -> AllocatorCapacity | None:

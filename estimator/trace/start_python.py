@@ -21,7 +21,12 @@ _FOLDER_VARIABLES = ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
 
 
 def start_python(
-    python: Path, program: Path, *, environ: Mapping[str, str] | None = None, stderr: IO[bytes]
+    python: Path,
+    program: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    stderr: IO[bytes],
+    own_session: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start an interpreter with pipes for its input and output.
 
@@ -30,6 +35,7 @@ def start_python(
         program: the file to run.
         environ: its environment; None: this process's.
         stderr: file for its messages.
+        own_session: the keys of the terminal (Ctrl-C) do not reach it; it is ended by its caller.
 
     Raises:
         CannotTellError: it cannot be started.
@@ -43,6 +49,7 @@ def start_python(
             env=safe_environment(os.environ if environ is None else environ, python.absolute()),
             cwd=NEUTRAL_FOLDER,
             bufsize=0,
+            start_new_session=own_session,
         )
     except OSError as error:
         raise process_limit_error(error) or CannotTellError(f"{python} cannot be started: {error.strerror}") from None

@@ -38,13 +38,16 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
         "compiles_loss": resolved.compiles_loss,
         "casts_logits": _casts_logits(resolved),
         "keeps_outputs": resolved.keeps_outputs,
-        "keeps_between_steps": resolved.keeps_between_steps,
+        "keeps_between_steps": resolved.keeps_between_steps and not resolved.versions.runs_longest_first,
         "fp32_sums": resolved.versions.adds_head_gradient_in_fp32,
         "autocast": framework.trainer or resolved.widths.autocast,
         "root_unit": not resolved.units_around_blocks,
         "last_block_stays": resolved.last_block_stays,
         "checkpoints_parts": resolved.checkpoints_parts,
         "accumulates_unsharded": framework.accumulates_unsharded,
+        "casts_norm_first": not resolved.versions.scales_norms_in_fp32,
+        "expands_keys": resolved.versions.expands_keys,
+        "stable_embedding": resolved.versions.normalizes_embedding,
     }
 
 

@@ -12,7 +12,7 @@ from .database import MAX_BYTES, PAGE_BYTES, Database, repaired
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from vramtop.estimator.learning import Measurement
@@ -24,10 +24,12 @@ MAX_RUN_BYTES = 2**16
 """A measurement has about 4 KiB; one with a huge config is kept without its job's config."""
 _FULL_SHARE = 0.9
 _NEAR_RUNS = 400
+_BARE = "replace(replace(lower({}), ' ', ''), '-', '')"
+"""A model's name as people type it: ``llama-3.1-8b`` is Llama 3.1 8B."""
 _WHERE = {
     "run": "instr(run, ?) = 1",
     "card": "instr(lower(card), lower(?)) > 0",
-    "model": "instr(lower(model), lower(?)) > 0",
+    "model": f"instr({_BARE.format('model')}, {_BARE.format('?')}) > 0",
     "shape": "shape = ?",
     "state": "state = ?",
     "since": "time >= ?",
@@ -95,16 +97,20 @@ class History:
 
         return repaired(self._database, write)
 
-    def near(self, *, card: str | None, machine: str) -> tuple[Measurement, ...]:
+    def near(self, *, cards: Collection[str], machine: str) -> tuple[Measurement, ...]:
         """Return the newest measurements of the same machine or the same card, the newest first.
+
+        Args:
+            cards: the names under which NVML knows the card.
+            machine: digest of the machine; empty: another one.
 
         Raises:
             CannotTellError: the file cannot be read.
         """
         return _read_all(
             self._database,
-            "(card = ? OR (machine = ? AND machine != '')) ORDER BY time DESC LIMIT ?",
-            (card, machine, _NEAR_RUNS),
+            f"(card IN ({', '.join('?' * len(cards))}) OR (machine = ? AND machine != '')) ORDER BY time DESC LIMIT ?",
+            (*cards, machine, _NEAR_RUNS),
         )
 
     def list(self, choice: Choice | None = None) -> tuple[Measurement, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import VramtopError, read_file
-from vramtop.estimator.learning import Measurement, Predicted, digest
+from vramtop.estimator.learning import Measurement, Predicted, digest, release_number
 from vramtop.estimator.learning.private_job import private_job
 from vramtop.estimator.model import resolve_model
 
@@ -43,7 +43,7 @@ def new_measurement(
 
     Args:
         job: the job, as it was estimated.
-        budgets: its budgets, one per method, before any correction.
+        budgets: its budgets, one per method; of corrected ones the uncorrected figures are kept.
         observed: what was seen.
         run: what identifies the run, such as its processes; a digest of it is kept.
         state: what the figures are the peaks of.
@@ -76,11 +76,17 @@ def new_measurement(
         card_bytes=card_bytes,
         driver=driver,
         machine=machine,
-        versions={**stated, **(versions or {})},
+        versions={**stated, **_numbers(versions or {})},
         command=digest(command) if command else None,
         allocator=(allocator or "").strip(),
         time=time,
     )
+
+
+def _numbers(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the numbers of versions, of libraries that memory depends on."""
+    numbers = ((name, release_number(versions[name])) for name in _LIBRARIES if name in versions)
+    return {name: number for name, number in numbers if number}
 
 
 @functools.cache

@@ -8,7 +8,7 @@ what the row tests, ``expects`` describes what later versions of software change
 off by more than 10 %; none adjusts a figure. ``calibrates = false`` takes a row out of the calibration of ranges, since
 its job cannot say what was run.
 
-``measure.py`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
+``vramtop measure --out`` writes the JSON lines on a machine with a GPU; each line yields one row per measured figure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -142,7 +142,7 @@ def read_cases(folder: Path = FOLDER) -> tuple[Case, ...]:
 
 
 def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
-    """Return the rows measured by ``measure.py``, one for each figure that is not null."""
+    """Return the rows measured by ``vramtop measure`` on GPUs, one for each figure that is not null."""
     lines = (
         (path.stem, number, msgspec.json.decode(line))
         for path in sorted(folder.glob("*.jsonl"))
@@ -187,7 +187,7 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
 def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Case]:
     gpu = match_nvml_name(result["card"]) if result["card"] else None
     job = job_from_mapping({**result["job"], "target": {"gpu": gpu.name} if gpu else {}}, where=result["job"]["name"])
-    for figure, key in _MEASURED_FIGURES.items():
+    for figure, key in _MEASURED_FIGURES.items() if result.get("device") != "cpu" else ():
         size = (result["measured"] or {}).get(key)
         if size is not None:
             yield Case(

@@ -1,9 +1,14 @@
-"""The jobs that ``measure.py`` runs: models of 0.1 to 8 billion parameters with different training settings.
+"""Jobs to measure on a GPU: models of 0.1 to 8 billion parameters with different training settings.
 
-Uses only the standard library, since it is copied to other machines together with ``measure.py``.
+    python tests/accuracy/configurations.py [TEXT] > jobs.jsonl         those whose name contains the text, else all
+    vramtop measure jobs.jsonl --out tests/accuracy/measured/CARD.jsonl
+
+Prints the tables of a job file in JSON on each line. ``make accuracy`` finds results under ``measured/``.
 """
 
 import copy
+import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -188,19 +193,6 @@ def configurations() -> Iterator[Tables]:
         yield job
 
 
-def tiny(job: Tables) -> Tables:
-    """Return the job with a model so small that it runs on a CPU within a second."""
-    small = {
-        "hidden_size": 64, "n_embd": 64, "d_model": 64, "num_hidden_layers": 2, "n_layer": 2, "num_layers": 2,
-        "num_decoder_layers": 2, "num_attention_heads": 4, "n_head": 4, "num_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 96, "d_ff": 96, "vocab_size": 256, "head_dim": 16, "d_kv": 16, "num_local_experts": 4,
-    }  # fmt: skip
-    shrunk = copy.deepcopy(job)
-    shrunk["model"]["config"].update({key: small[key] for key in shrunk["model"]["config"] if key in small})
-    shrunk["training"].update(micro_batch=2, sequence_length=32)
-    return shrunk
-
-
 def find(name: str | None) -> list[Tables]:
     """Return the jobs whose name contains ``name``; None: all jobs."""
     return [job for job in configurations() if name is None or name in job["name"]]
@@ -223,3 +215,8 @@ def _setting_names(job: Tables) -> Iterator[str]:
     if job.get("lora"):
         targets = job["lora"].get("targets", "qv")
         yield f"lora {job['lora']['rank']} {targets if isinstance(targets, str) else 'mlp'}"
+
+
+if __name__ == "__main__":
+    for wanted in find(sys.argv[1] if len(sys.argv) > 1 else None):
+        print(json.dumps(wanted))

@@ -2,7 +2,7 @@
 
 Run by ``make accuracy``. ``--method`` selects the method of estimation (``auto``: the most accurate available),
 ``--file NAME`` one source. Ranges are judged twice: as they are, and from a calibration without any figure of the
-repository that a row comes from. Results of ``measure.py`` on a machine with a GPU are read from ``measured/``.
+repository that a row comes from. Results of ``vramtop measure`` on a machine with a GPU are read from ``measured/``.
 """
 
 import argparse

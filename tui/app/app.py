@@ -182,10 +182,12 @@ class VramtopApp(ThemedApp, BoardApp):
         open_gpu_on(self, key)
 
     def show_process(self, row: ProcessRow) -> None:
-        """Open the attach screen on this process."""
+        """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
         from ..screens.attach import open_attach_on
+        from ..screens.crash import open_crash_on
 
-        open_attach_on(self, row.process.pid, row.process.start_time)
+        if not open_crash_on(self, row):
+            open_attach_on(self, row.process.pid, row.process.start_time)
 
     def rebuild_board(self) -> None:
         """Build the board again from the latest snapshot, because the set of known jobs has changed."""
@@ -284,6 +286,7 @@ class VramtopApp(ThemedApp, BoardApp):
             self._set_board(latest)
             if self.attach is not None:
                 self.attach.observe(latest)
+            self._options.observe_runs(latest)
 
     def _set_board(self, board: Board) -> None:
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
@@ -297,6 +300,7 @@ class VramtopApp(ThemedApp, BoardApp):
         board = self.watchlist.update(snapshot)
         if self.attach is not None:
             self.attach.observe(board)
+        self._options.observe_runs(board)
         if recorder := self._recorder:
             recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))

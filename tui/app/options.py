@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vramtop.monitor.attach.automatic import AutomaticAttach
+    from vramtop.monitor.board import Board
 
     from ..background import EstimateFunction
     from ..draw import ColourDepth
@@ -46,6 +47,8 @@ class AppOptions:
     """The interpreter given with ``--python``."""
     attach: AutomaticAttach | None = None
     """Attaches to training processes by itself; None: this is not about this machine."""
+    observe_runs: Callable[[Board], None] = lambda _: None
+    """Receives each board, on the sampler's thread: measures the runs on it."""
     read_only: bool = False
     """No process can be terminated from here."""
     preload_after: float | None = None

@@ -23,6 +23,8 @@ COMMANDS = {
     "explain": "say why a run ran out of memory: from its log, or from a memory snapshot of torch",
     "snapshot": "have a running process with the probe write a memory snapshot now",
     "run": "start a command unchanged, with a memory probe in its Python processes that import torch",
+    "measure": "run the job's real steps, and show their memory beside the prediction (exit code 1 out of memory)",
+    "history": "list, export or forget the runs that were measured, by which estimates are corrected",
     "record": "record the GPUs to a file, for --replay",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
@@ -32,7 +34,7 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
-_ROOMS = {"explain": "crash.", "snapshot": "crash."}
+_ROOMS = {"explain": "crash.", "snapshot": "crash.", "history": "measured."}
 """Commands in a room of their own below ``commands``."""
 _EXAMPLES = """\
   vramtop                                     the dashboard

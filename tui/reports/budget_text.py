@@ -90,8 +90,9 @@ def _span(span: Span | None) -> str:
 
 
 def closing_lines(budget: Budget, notes: Sequence[str], output: TextOutput, *, verbose: bool = False) -> Iterator[str]:
-    """Yield the warnings, the notes, and the assumptions: their number, or with ``verbose`` each of them."""
-    for title, sentences in (("warning", budget.warnings), ("note", notes)):
+    """Yield the correction, the warnings, the notes, and the assumptions: their number, or with ``verbose`` each."""
+    learned = (budget.learned.sentence,) if budget.learned else ()
+    for title, sentences in (("corrected", learned), ("warning", budget.warnings), ("note", notes)):
         for sentence in sentences:
             yield from output.wrapped(f"{title}: {sentence}", further="  ")
     count = len(budget.assumptions)
@@ -106,6 +107,8 @@ def fit_lines(result: FitResult, budget: Budget, output: TextOutput) -> Iterator
     """Yield a verdict: its sentence, a bar for each GPU, and the host."""
     mark = VERDICTS[result.verdict]
     yield output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {result.sentence}")
+    if budget.learned is not None:
+        yield from output.wrapped(f"by the corrected figure: {budget.learned.sentence}", indent="  ", further="  ")
     yield ""
     alike: dict[tuple[object, ...], list[DeviceVerdict]] = {}
     for gpu in result.gpus:

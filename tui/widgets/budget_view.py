@@ -56,12 +56,14 @@ def verdict_line(fit: FitResult) -> Content:
 
 def peak_line(budget: Budget) -> Content:
     """Return the expected peak, its range, its phase, and the method of the estimate."""
-    peak = budget.peak
+    peak, learned = budget.peak, budget.learned
+    corrected = f" · corrected, was {format_gib(learned.uncorrected.device_bytes)}" if learned else ""
     return Content.assemble(
         "peak ",
         (f"{format_gib(peak.device_bytes)} GiB", "bold"),
         f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) {peak_place(budget)} · ",
         (METHOD_LABELS[budget.method], "bold" if budget.method != "formula" else "dim"),
+        (corrected, "bold"),
     )
 
 
@@ -116,9 +118,10 @@ def phase_table(budget: Budget) -> list[Content]:
 
 
 def remark_lines(budget: Budget) -> list[Content]:
-    """Return the warnings, then the assumptions."""
+    """Return the correction by measured runs, the warnings, then the assumptions."""
+    learned = [Content.assemble(("= ", "bold"), budget.learned.sentence)] if budget.learned else []
     warnings = [Content.assemble(("! ", f"bold {WARNING}"), sentence) for sentence in budget.warnings]
-    return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
+    return learned + warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 
 def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool = False) -> list[Content]:

@@ -20,7 +20,9 @@ def attention_per_token(context: LayerContext) -> float:
     whole = arch.query_size + arch.key_size + arch.value_size
     if arch.kv_heads == arch.heads:  # values stay a view of the product, queries and keys are rotated copies
         size = arch.query_size + arch.key_size + whole
-    elif arch.kv_heads == 1:  # the one head's values are expanded in place, its keys copied to all heads
+    elif (
+        arch.kv_heads == 1 and context.versions.expands_keys
+    ):  # expanded in place; rotated keys are a copy for all heads
         size = 2 * arch.query_size + whole
     else:
         size = 3 * arch.query_size

@@ -9,7 +9,7 @@ gathered. What is reduced on another stream is no longer allocated, though its b
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 from ...job.rules import Widths
@@ -27,6 +27,7 @@ def flat_buffers(
     widths: Widths,
     *,
     rule: UnitRule,
+    share: float,
     shards: int,
     tied: bool,
     keeps: bool,
@@ -39,6 +40,7 @@ def flat_buffers(
         stage: what the rank holds.
         widths: bytes per element.
         rule: what becomes a unit.
+        share: bytes that a unit takes while it is gathered, for each of its bytes.
         shards: ranks over which it is sharded.
         tied: the stage's head is its embedding, whose gradient autograd holds from the head to the embedding.
         keeps: units stay gathered after the forward pass.
@@ -46,16 +48,17 @@ def flat_buffers(
         loss_in_forward: the root computes the loss, so that its hook gathers before the loss runs backward.
     """
     units, layers = flat_units(stage, rule), stage.layers
-    root, around, left = (_flat(parts, widths) for parts in (units.root, units.around, units.left))
-    embedding, head = _flat(units.embedding, widths), _flat(units.head, widths)
-    inner = [_flat(parts, widths) for parts in (*units.inner, units.block) if parts]
-    block = _flat(units.block, widths)
+    reduce = 0 if shards == 1 and widths.reduce == widths.compute else widths.reduce  # 0: in place
+    flat = partial(_flat, widths=widths, share=share, reduce=reduce)
+    root, around, left = (flat(parts) for parts in (units.root, units.around, units.left))
+    embedding, head, block = flat(units.embedding), flat(units.head), flat(units.block)
+    inner = [flat(parts) for parts in (*units.inner, units.block) if parts]
     in_blocks = _times(left, layers)  # part of the unit around the blocks, or of the root's
     if units.around:
         around = _plus(around, in_blocks)
     else:
         root = _plus(root, in_blocks)
-    largest = max(inner, key=lambda unit: unit.whole, default=_flat((), widths))
+    largest = max(inner, key=lambda unit: unit.whole, default=flat(()))
     inside = block.whole + max((unit.whole for unit in inner if unit is not inner[-1] or not block.whole), default=0)
     kept = layers * sum(unit.whole for unit in inner) if keeps else 0
     always = root.whole + (around.whole + embedding.whole + head.whole if keeps else 0)
@@ -103,15 +106,22 @@ def flat_buffers(
     )
 
 
-def _flat(parts: Iterable[Part], widths: Widths) -> Unit:
-    """Return a flat parameter; 4-bit weights are gathered without their scales, which are no parameters."""
+def _flat(parts: Iterable[Part], *, widths: Widths, share: float, reduce: int) -> Unit:
+    """Return a flat parameter; 4-bit weights are gathered without their scales, which are no parameters.
+
+    Args:
+        parts: of the unit.
+        widths: bytes per element.
+        share: bytes that it takes while it is gathered, for each of its bytes.
+        reduce: bytes per element of what its gradient is cast to and reduced into.
+    """
     parts = list(parts)
     unit = unit_of(parts, widths)
     if unit.gradients:  # one gradient for all of it
         elements = sum(held.elements * share for held, share in parts)
-        return Unit(whole=unit.whole, gradients=unit.whole, reduced=round(elements * widths.reduce))
+        return Unit(whole=round(share * unit.whole), gradients=unit.whole, reduced=round(elements * reduce))
     packed = sum(held.elements * share * (weight_width(held, widths) % 0.5) for held, share in parts if held.quantized)
-    return Unit(whole=round(unit.whole - packed), gradients=0, reduced=0)
+    return Unit(whole=round(share * (unit.whole - packed)), gradients=0, reduced=0)
 
 
 def _times(unit: Unit, count: int) -> Unit:

@@ -17,11 +17,11 @@ Part = tuple[LocalParameters, float]
 """A parameter group, and the share of it."""
 
 _CLASSES = (
-    (re.compile(r"decoderlayer|encoderlayer|layer$|block$", re.IGNORECASE), "block"),
     (re.compile(r"mlp|feedforward|ffn|experts|moe", re.IGNORECASE), r"mlp|feed_?forward|ffn|experts|moe"),
     (re.compile(r"attention|attn", re.IGNORECASE), r"attn|attention"),
     (re.compile(r"embedding", re.IGNORECASE), r"embed|wte|wpe"),
     (re.compile(r"linear", re.IGNORECASE), r"proj|head|dense|linear|fc\d?|c_\w+|w\d"),
+    (re.compile(r"layer$|block$", re.IGNORECASE), "block"),  # not MixtralSparseMoeBlock, a part of one
 )
 """Parts of a class's name, and the names that transformers gives to modules of such a class."""
 
@@ -75,6 +75,36 @@ def unit_rule(job: ResolvedJob) -> UnitRule:
         names=tuple(kind for kind in kinds if kind not in (None, "block")),
         understood=None not in kinds,
     )
+
+
+def gathered_share(job: ResolvedJob) -> float:
+    """Return the bytes that a unit takes while it is gathered, for each of its bytes.
+
+    Offloaded shards in the compute type are copied to the GPU, where the parameters are views of them as long as the
+    unit is gathered (``flat_param_to``); others are cast there and freed. Units that no ranks share are cast under
+    mixed precision or copied from the host, and else computed with as they are (``pre_unshard`` in torch's
+    ``distributed/fsdp/_flat_param.py``, 2.13).
+    """
+    shards = job.shards.weights
+    if shards == 1:
+        return 1.0 if casts_units(job) or job.offloads_weights else 0.0
+    return 1 + 1 / shards if keeps_copies(job) else 1.0
+
+
+def casts_units(job: ResolvedJob) -> bool:
+    """Return True if FSDP1 casts what it gathers: under mixed precision, in which 4-bit weights have no part."""
+    return job.widths.mixed and job.quantization is None
+
+
+def keeps_copies(job: ResolvedJob) -> bool:
+    """Return True if copies of offloaded shards stay with their units: the model's own parameters are views of them.
+
+    Absent, ``parallel.original_parameters`` is the Trainer's default (``use_orig_params`` of ``fsdp_config``), and for
+    quantized weights what the programs that train them set (AnswerDotAI/fsdp_qlora, ``train.py``; peft's examples).
+    """
+    stated = job.parallel.original_parameters
+    views = job.quantization is None if stated is None else stated
+    return views and job.offloads_weights and not casts_units(job)
 
 
 def flat_units(stage: Stage, rule: UnitRule) -> FlatUnits:

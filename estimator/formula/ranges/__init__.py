@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .calibration import FORMULA as FORMULA, TRACED as TRACED
+    from .calibration import FORMULA as FORMULA, SMALL_BYTES as SMALL_BYTES, TRACED as TRACED
     from .doubts import Doubts as Doubts, doubts_of as doubts_of
     from .preparation import preparation_doubt as preparation_doubt
     from .spans import (
@@ -21,7 +21,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "calibration": "FORMULA TRACED",
+            "calibration": "FORMULA SMALL_BYTES TRACED",
             "doubts": "Doubts doubts_of",
             "preparation": "preparation_doubt",
             "spans": "allocated_span DoubtfulBytes figure_ranges",

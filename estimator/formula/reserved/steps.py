@@ -6,6 +6,7 @@ allocated: that is what most of the reserved memory beyond the allocated one com
 
 from collections.abc import Callable, Sequence
 
+from ...job import ResolvedJob
 from ..activations.layer_context import layer_context
 from ..rank_memory import RankMemory
 from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block, selective_programs
@@ -220,10 +221,15 @@ def run_prompts(rank: RankMemory, machine: Machine) -> None:
         machine.run(_tail(rank).forward, (1 + stage.layers) * SLOTS)
 
 
+def _reduces_units(job: ResolvedJob) -> bool:
+    """Return True if FSDP gathers units and reduces their gradients."""
+    return job.strategy.fsdp and (job.flattens or job.shards.weights > 1)
+
+
 def _communication(rank: RankMemory) -> type[Communication]:
     """Return the strategy's part in a step."""
     job = rank.job
-    if job.strategy.fsdp and job.shards.weights > 1 and not rank.buffers.step:
+    if _reduces_units(job) and not rank.buffers.step:
         return FlatUnits if job.strategy.flat_parameters else Units
     if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         return Buckets
@@ -236,7 +242,7 @@ def _programs(rank: RankMemory) -> tuple[list[BlockProgram], list[BlockProgram |
     context = layer_context(job, arch, stage)
     kinds = _kinds(rank)
     recomputes = job.recomputes or job.training.activation_offload
-    width = job.widths.compute if job.strategy.fsdp and job.shards.weights > 1 else job.widths.gradient
+    width = job.widths.compute if _reduces_units(job) else job.widths.gradient
     saved = rank.saved.layer_bytes
     if not recomputes and rank.saved.order is None:
         saved = rank.saved.all_layers_bytes // max(1, stage.layers)
@@ -267,5 +273,5 @@ def _kinds(rank: RankMemory) -> Sequence[Kind]:
 
 def _tail(rank: RankMemory) -> BlockProgram:
     job = rank.job
-    width = job.widths.compute if job.strategy.fsdp and job.shards.weights > 1 else job.widths.gradient
+    width = job.widths.compute if _reduces_units(job) else job.widths.gradient
     return record_tail(rank, layer_context(job, rank.arch, rank.stage), gradient_width=width)

@@ -73,7 +73,15 @@ class Strategy(Struct, frozen=True, kw_only=True, eq=False):
 _STRATEGIES = (
     Strategy(name="none", zero_stage=0, replicates=False, quantized_weights=True),
     Strategy(name="ddp", zero_stage=0, buckets=True, quantized_weights=True),
-    Strategy(name="fsdp1", zero_stage=3, fsdp=True, flat_parameters=True, slack=0.12, cpu_offload=("all",)),
+    Strategy(
+        name="fsdp1",
+        zero_stage=3,
+        stages_by_sharding={"none": 0},
+        fsdp=True,
+        flat_parameters=True,
+        slack=0.12,
+        cpu_offload=("all",),
+    ),
     Strategy(name="fsdp2", zero_stage=3, fsdp=True, cpu_offload=("all",), quantized_weights=True),
     Strategy(name="zero1", zero_stage=1, libraries=("deepspeed",), deepspeed=True, cpu_offload=("optimizer",)),
     Strategy(name="zero2", zero_stage=2, libraries=("deepspeed",), deepspeed=True, cpu_offload=("optimizer",)),

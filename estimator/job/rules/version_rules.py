@@ -57,6 +57,10 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """LitGPT's RMSNorm multiplies by its weight before it casts back to 16 bits (since 0.4.6)."""
     runs_longest_first: bool
     """LitGPT's scripts ran the longest sample in the first micro-batch only (before 0.2)."""
+    expands_keys: bool
+    """LitGPT expanded keys and values before it rotated them; values of one head needed no copy (before 0.5.5)."""
+    normalizes_embedding: bool
+    """LitGPT puts bitsandbytes' ``StableEmbedding`` into a quantized model (since 0.5, pull request 1770)."""
     leaves_loss_to_eager: bool
     """``compile`` covers torchtitan's blocks only, not its loss (before 0.1; pull requests 755 and 1033)."""
     gathers_log_softmax: bool
@@ -154,6 +158,8 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
+        expands_keys=older(software.litgpt, 0, 5, 5),
+        normalizes_embedding=not older(software.litgpt, 0, 5),
         leaves_loss_to_eager=older(torchtitan, 0, 1),
         gathers_log_softmax=older(software.trl, 0, 15),
         tiles_head=not older(software.trl, 1, 15),

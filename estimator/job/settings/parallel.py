@@ -53,6 +53,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """When FSDP1's backward pass gathers the next unit: before or after this one's gradients; absent: pre."""
     limit_all_gathers: bool | None = None
     """FSDP1 lets the CPU run ahead of the GPU by two gathered units at most; absent: true."""
+    original_parameters: bool | None = None
+    """FSDP1 keeps the model's own parameters (``use_orig_params``); absent: true, and false over quantized weights."""
     reduce_dtype: Dtype | None = None
     """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP1."""
     gradient_dtype: Dtype | None = None
@@ -66,7 +68,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     sharding: Literal[
         "full", "grad_op", "hybrid", "hybrid_grad_op", "none", "optim", "optim_grads", "optim_grads_params"
     ] = "full"
-    """What is sharded: full, grad_op, hybrid or hybrid_grad_op for FSDP1, the others for Megatron-FSDP."""
+    """What is sharded: full, grad_op, hybrid, hybrid_grad_op or none for FSDP1; Megatron-FSDP has names of its own."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
     outer_sharding: Literal["none", "optim"] = "none"

@@ -9,6 +9,7 @@ from typing import Any
 from ...common import InputError, TooLargeError, read_file
 from ..source import Setting, SettingsLayer
 from ..trl import method_of_class
+from .batch_lengths import varying_lengths
 from .follow import Script
 from .kept_outputs import kept_outputs
 from .models import TRAINING_CONFIG, Doubt
@@ -168,10 +169,13 @@ def _settings(found: Outcome, tree: ast.Module, options: Mapping[str, Setting], 
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     names = {each for each in imported if TRAINING_CONFIG.fullmatch(each) or method_of_class(each)}
     names = set() if found.has_optimizer else names
-    kept = kept_outputs(tree, name) if found.has_optimizer else None
+    seen = {
+        "script_keeps_outputs": kept_outputs(tree, name) if found.has_optimizer else None,
+        "script_varying_lengths": varying_lengths(tree, name),
+    }
     return ScriptSettings(
         assigned=found.assigned,
-        written=found.written if kept is None else {**found.written, "script_keeps_outputs": kept},
+        written={**found.written, **{key: setting for key, setting in seen.items() if setting is not None}},
         hints=found.hints,
         accelerate=found.accelerate,
         loads_model=found.loads_model,

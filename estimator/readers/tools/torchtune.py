@@ -10,7 +10,17 @@ import shutil
 from pathlib import Path, PurePath
 
 from ..program import Program, ToolCommand, read_world_size
-from ..source import FindingCollector, JobReading, LayeredSettings, Setting, as_bool, as_int, as_word, parse_flags
+from ..source import (
+    FindingCollector,
+    JobReading,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_int,
+    as_word,
+    default_setting,
+    parse_flags,
+)
 from ..trainer import WEIGHT_DTYPES, warn_of_unread
 from .shared import (
     CHECKPOINTING_SWITCH,
@@ -25,6 +35,7 @@ from .shared import (
     int_rule,
     optimizer_options,
     overrides_first,
+    record_dropout,
     record_optimizer,
     record_ranks,
     switch_rule,
@@ -63,9 +74,8 @@ def read(program: Program) -> JobReading:
     findings.record("training.framework", "torchtune", "the program is torchtune")
     _read_model(program, settings)
     apply_rules(_RULES, settings, findings, tool="torchtune")
-    packed = settings.find("dataset.packed", "packed")
-    if packed is not None:
-        findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
+    packed = settings.find("dataset.packed", "packed") or default_setting(False, "torchtune's default packed")
+    findings.record_from(packed, "training.varying_lengths", not as_bool(packed))
     if settings.find("ac_mode") is not None:
         findings.record("training.activation_checkpointing", "selective", "ac_mode")
     _read_optimizer(settings, findings)
@@ -165,6 +175,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
         return
     apply_rules((int_rule("lora.rank", "model.lora_rank"),), settings, findings, tool="torchtune")
     _read_targets(settings, findings)
+    record_dropout(findings, settings.find("model.lora_dropout"))
     if name.startswith("qlora"):
         # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
         findings.record_from(builder, "lora.quantization", "nf4-double")
@@ -203,6 +214,9 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     world_of_launch = world if program.config_file is None else None
     record_ranks(findings, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
     apply_rules(_SHARDED_RULES, settings, findings, tool="torchtune")
+    if (own := settings.find("custom_sharded_layers")) is not None and own.value:
+        findings.warn(f"{own.origin}: these layers are units of their own; they are counted with the root.")
+        findings.add_uncertainty("less", "communication")
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):
         findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own type", written=False)

@@ -29,6 +29,7 @@ _DEFAULTS = {
     "optim": "adamw_8bit",
     "bf16": True,
     "dtype": "bfloat16",
+    "packing": False,
     "use_liger_kernel": True,  # unsloth's own loss makes no logits either
 }
 _TRAINER_NAMES = {

@@ -25,7 +25,7 @@ from .trainer_inputs import TrainerInputs
 _UNKNOWN_STAGE = "unknown"
 """Stands for a ZeRO stage whose file cannot be read."""
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
-_FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op"} | {
+_FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op", "no_shard": "none"} | {
     f"hybrid_shard{end}": sharding for end, sharding in (("", "hybrid"), ("_zero2", "hybrid_grad_op"))
 }
 _PREFETCH = {"backward_pre": "pre", "backward_post": "post", "no_prefetch": "none"}
@@ -219,10 +219,6 @@ def _read_fsdp1(
     word = (as_word(strategy) or "").removeprefix("_")
     if 1 <= (parse_digits(word) or 0) <= len(FSDP1_NAMES):
         word = FSDP1_NAMES[int(word) - 1].lower()
-    if word == "no_shard":
-        findings.record("parallel.strategy", "ddp", f"{strategy.origin} (NO_SHARD)")
-        _record_ranks("parallel.data_replicate", data, inputs.world, findings)
-        return
     findings.record_from(version, "parallel.strategy", "fsdp1")
     if word not in _FSDP1:
         sentence = f"FSDP sharding strategy {strategy.value!r} ({strategy.origin}) is not known; full is assumed."
@@ -236,8 +232,13 @@ def _read_fsdp1(
     limit = fsdp.find("fsdp_limit_all_gathers")
     if limit is not None and as_bool(limit) is not None:
         findings.record_from(limit, "parallel.limit_all_gathers", as_bool(limit))
+    original = fsdp.find("fsdp_use_orig_params") or fsdp.find("use_orig_params")
+    if original is not None and as_bool(original) is not None:
+        findings.record("parallel.original_parameters", as_bool(original), original.origin)
     per_node = inputs.world.per_node
-    if word.startswith("hybrid") and data and per_node and data % per_node == 0:
+    if word == "no_shard":
+        _record_ranks("parallel.data_replicate", data, inputs.world, findings)
+    elif word.startswith("hybrid") and data and per_node and data % per_node == 0:
         _record_ranks("parallel.data_shard", per_node, inputs.world, findings)
         _record_ranks("parallel.data_replicate", data // per_node, inputs.world, findings)
     else:

@@ -29,6 +29,9 @@ _LENGTH_NAMES = (
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
 )
 
+_PADDED_NAMES = ("pad_to_sequence_len", "pad_to_max_length")
+"""Settings that pad every sequence to the limit."""
+
 
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Record the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
@@ -83,19 +86,29 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
 
 
 def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Record whether batches differ in length: they are padded to their longest sequence unless they are packed.
+    """Record whether batches differ in length, by the data settings; nothing where these leave it open.
 
-    TRL's trainers do so, and so do axolotl and LLaMA-Factory; axolotl's ``pad_to_sequence_len`` pads to the limit. What
-    a script passes to the Trainer as its collator is not known.
+    Tools and TRL's trainers pad a batch to its longest sequence unless they pack them; axolotl's
+    ``pad_to_sequence_len``, and ``pad_to_max_length`` of transformers' example scripts, pad to the limit. Of a script's
+    own collator and tokenizer ``script_varying_lengths`` tells.
     """
-    key, packing = "training.varying_lengths", inputs.settings.find("packing")
-    fixed = inputs.settings.find_true("packing") or inputs.settings.find_true("pad_to_sequence_len")
-    if fixed is not None:
-        findings.record_from(fixed, key, False)
-    elif packing is not None:
+    key, settings = "training.varying_lengths", inputs.settings
+    packed, padded = settings.find_true("packing"), settings.find(*_PADDED_NAMES)
+    unpadded = padded if padded is not None and as_bool(padded) is False else None
+    if padded is not None and as_bool(padded):
+        findings.record_from(padded, key, False)
+    elif packed is not None:
+        findings.record_from(packed if unpadded is None else unpadded, key, unpadded is not None)
+    elif (varying := settings.find_true("group_by_length", "padding_free") or unpadded) is not None:
+        findings.record_from(varying, key, True)
+    elif as_word(sampling := settings.find("train_sampling_strategy")) == "group_by_length" and sampling is not None:
+        findings.record_from(sampling, key, True)
+    elif (packing := settings.find("packing")) is not None:
         findings.record_from(packing, key, True)
     elif inputs.trl is not None:
         findings.record(key, True, "TRL pads a batch to its longest sequence unless it packs them", written=False)
+    elif (script := settings.find("script_varying_lengths")) is not None:
+        findings.record_from(script, key, as_bool(script))
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:

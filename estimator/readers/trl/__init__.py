@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .defaults import argument_defaults as argument_defaults, trl_defaults as trl_defaults
+    from .defaults import (
+        argument_defaults as argument_defaults,
+        model_config_defaults as model_config_defaults,
+        trl_defaults as trl_defaults,
+    )
     from .lengths import read_length as read_length
     from .liger import read_liger as read_liger
     from .loss import read_loss as read_loss
@@ -26,7 +30,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "defaults": "argument_defaults trl_defaults",
+            "defaults": "argument_defaults model_config_defaults trl_defaults",
             "lengths": "read_length",
             "liger": "read_liger",
             "loss": "read_loss",

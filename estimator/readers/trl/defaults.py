@@ -101,6 +101,11 @@ def trl_defaults(method: str, versions: Mapping[str, str]) -> dict[str, Setting]
     return default_layer(known, f"default of {framework_with_version('trl', versions)}")
 
 
+def model_config_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
+    """Return the defaults of ``ModelConfig``, which TRL's commands make adapters of."""
+    return default_layer({"lora_dropout": 0.05}, f"default of {framework_with_version('trl', versions)}")
+
+
 def argument_defaults(versions: Mapping[str, str]) -> dict[str, Any]:
     """Return what a script finds in TRL's configurations where the command line says nothing."""
     found = {name: _value(steps, versions) for name, steps in _ALL.items()}
@@ -111,6 +116,7 @@ def argument_defaults(versions: Mapping[str, str]) -> dict[str, Any]:
         "gradient_checkpointing": bool(found["activation_checkpointing"]),
         "model_init_kwargs": None,
         "lora_task_type": "CAUSAL_LM",
+        "lora_dropout": 0.05,
         **dict.fromkeys(("use_peft", "load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"), False),
     }
 

@@ -15,12 +15,14 @@ from ..model.build import transformer_blocks
 from ..request.errors import UnsupportedError
 from .compiled_model import compile_model
 from .fused_kernels import fuse_modules
+from .litgpt.step import litgpt_loss
 from .losses import CHUNKS, chunked_loss, chunks_at_once_loss, full_loss, fused_linear_loss
 from .selective_checkpointing import keeping_contexts
 
 if TYPE_CHECKING:
     from ..request.request import Request
 
+LITGPT = "litgpt"
 _PARTS = (
     ("mlp", "feed_forward", "ffn"),
     ("self_attn", "attention", "attn", "linear_attn"),
@@ -38,6 +40,8 @@ def takes_own_loss(request: Request) -> bool:
 
 def prepare_loop(model: Any, request: Request) -> None:
     """Put in fused kernels, checkpoint parts of blocks one by one, and return what the loop's loss reads."""
+    if request.training.framework == LITGPT:
+        return
     if request.loop.compiles and not request.loop.own_loss:
         compile_model(model)
     fuse_modules(model, request.loop)
@@ -73,6 +77,8 @@ def loop_loss(model: Any, inputs: dict[str, Any], request: Request, variables: l
         request: the job.
         variables: what the loop's variables hold; the outputs replace it if the loop keeps them.
     """
+    if request.training.framework == LITGPT:
+        return litgpt_loss(model, inputs, request, variables)
     loop, kind, labels = request.loop, request.training.loss, inputs.pop("labels")
     if kind == "fused-linear":
         output = model(input_ids=inputs["input_ids"])

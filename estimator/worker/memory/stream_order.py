@@ -17,19 +17,26 @@ class StreamOrder:
 
     def __init__(self) -> None:
         self._position = 0
+        self._issued: Reach = {}
+        """By stream, the position of its latest work."""
         self._implied: dict[int, Reach] = {}
         """By stream, what other streams have done once it has done all of its work."""
         self._known: Reach = {}
         """What the CPU has waited for."""
 
+    def issue(self, stream: int) -> None:
+        """Give a stream some work."""
+        self._position += 1
+        self._issued[stream] = self._position
+
     def record(self, stream: int) -> Reach:
         """Return what is done when an event that is recorded on a stream now has passed."""
-        self._position += 1
-        return {**self._implied.get(stream, {}), stream: self._position}
+        return {**self._implied.get(stream, {}), stream: self._issued.get(stream, 0)}
 
     def wait(self, stream: int, event: Reach) -> None:
         """Let a stream's later work wait for an event."""
         _merge(self._implied.setdefault(stream, {}), event)
+        self.issue(stream)
 
     def synchronize(self, event: Reach) -> None:
         """Let the CPU wait for an event."""

@@ -50,6 +50,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._sums_in_place = sums_in_place
         self._min_references = _references(torch.empty(1, device="meta"))
         self.order = StreamOrder()
+        self.has_streams = False
+        """Operations run on several streams."""
         self._streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
         self._waiting: list[tuple[StorageRecord, list[tuple[int, dict[int, int]]]]] = []
         """Freed records whose other streams are not known to be done, with the events that tell."""
@@ -76,6 +78,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             return args[0].fake_device
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0].add_(args[1])
+        if self.has_streams:
+            self.order.issue(self.stream_number(torch.cpu.current_stream()))
         result = fake_results.run(func, args, kwargs or {})
         if self._paused:
             return result
@@ -274,8 +278,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
     def _free(self, key: int) -> None:
         record = self._live.pop(key)
         self.history.events.append(-(record.number + 1))
-        if record.used_on:
-            self._waiting.append((record, [(stream, self.order.record(stream)) for stream in record.used_on]))
+        events = [(stream, self.order.record(stream)) for stream in record.used_on]
+        if not all(self.order.has_passed(*each) for each in events):
+            self._waiting.append((record, events))
+        elif events:
+            self.history.returns.append((len(self.history.events), record.number))
 
     def _label_activations(self) -> None:
         """Label what a forward pass leaves allocated: it was saved for the backward pass."""

@@ -62,6 +62,14 @@ def import_model_code(fields: dict[str, Any], task: str) -> None:
         auto_class(task)._model_mapping[CONFIG_MAPPING[fields["model_type"]]]
 
 
+def resolved_config(fields: dict[str, Any]) -> Any:
+    """Return the config with transformers' defaults for the fields that it leaves out."""
+    import transformers
+
+    kwargs = {key: value for key, value in fields.items() if key not in IGNORED_CONFIG_FIELDS}
+    return transformers.AutoConfig.for_model(fields["model_type"], **kwargs)
+
+
 def prepare_for_training(model: Any, request: Request) -> Any:
     """Return the model as a training script prepares it: adapters, checkpointing, no inference cache."""
     config: Any = getattr(model, "config", None)
@@ -182,8 +190,7 @@ def _from_transformers(fields: dict[str, Any], task: str, attention: str) -> Any
         )
     if name not in known:
         raise RefusedError(f"transformers {transformers.__version__} does not know the model type {name!r}")
-    kwargs = {key: value for key, value in fields.items() if key not in IGNORED_CONFIG_FIELDS}
-    config = transformers.AutoConfig.for_model(name, **kwargs)
+    config = resolved_config(fields)
     head = auto_class(task)
     if type(config) not in head._model_mapping:
         raise RefusedError(f"transformers {transformers.__version__} has no {task} head for the model type {name!r}")

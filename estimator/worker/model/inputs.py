@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..request.errors import UnsupportedError
+from .build import vocabulary_size
 
 if TYPE_CHECKING:
     from ..request.request import Request
@@ -38,6 +39,8 @@ TASKS_WITH_TOKEN_LABELS = (
     "text-encoding",
 )
 """Tasks with one label per token, and tasks without labels, whose models return no loss."""
+_TASKS_OVER_VOCABULARY = ("causal-lm", "masked-lm", "seq2seq-lm")
+"""Tasks whose inputs and labels are ids of one vocabulary."""
 
 
 def make_inputs(model: Any, request: Request) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def make_inputs(model: Any, request: Request) -> dict[str, Any]:
         return {**inputs, "start_positions": one_per_row, "end_positions": one_per_row.clone()}
     if request.task not in TASKS_WITH_TOKEN_LABELS:
         raise UnsupportedError(f"no batch can be made for the task {request.task}")
-    inputs["labels"] = torch.randint(0, 2, (rows, tokens))
+    inputs["labels"] = torch.randint(0, _ids(model, request), (rows, tokens))
     if "next_sentence_label" in inspect.signature(model.forward).parameters:  # BERT's pretraining
         inputs["next_sentence_label"] = one_per_row
     return inputs
@@ -70,7 +73,7 @@ def _model_inputs(model: Any, request: Request, rows: int, tokens: int) -> dict[
     config: Any = getattr(model, "config", None)
     if name == "input_ids":
         shape = (rows, CHOICES_PER_QUESTION, tokens) if request.task == "multiple-choice" else (rows, tokens)
-        return {name: torch.randint(0, 2, shape)}
+        return {name: torch.randint(0, _ids(model, request), shape)}
     if name == "pixel_values" and getattr(config, "image_size", None):
         size = config.image_size
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
@@ -81,6 +84,11 @@ def _model_inputs(model: Any, request: Request, rows: int, tokens: int) -> dict[
     if name == "input_values":
         return {name: _random_input(model, rows, tokens)}  # audio samples
     raise UnsupportedError(f"{type(model).__name__} reads {name}, whose size its config does not say")
+
+
+def _ids(model: Any, request: Request) -> int:
+    """Return the number of different tokens: a mixture of experts spreads many over its experts, not two."""
+    return max(2, vocabulary_size(model)) if request.task in _TASKS_OVER_VOCABULARY else 2
 
 
 def _random_input(model: Any, *shape: int) -> Any:

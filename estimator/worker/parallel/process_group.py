@@ -37,13 +37,13 @@ def fake_process_group(world_size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def device_mesh(parallel: Parallel) -> Any:
-    """Return a mesh with those of the dimensions ``replicate``, ``shard`` and ``tensor`` that are larger than 1."""
+def device_mesh(parallel: Parallel, device: str = "cpu") -> Any:
+    """Return a mesh of devices with those of the dimensions ``replicate``, ``shard`` and ``tensor`` that exceed 1."""
     from torch.distributed.device_mesh import init_device_mesh
 
     sizes = {"replicate": parallel.copies, "shard": parallel.data_shard, "tensor": parallel.tensor}
     named = {name: size for name, size in sizes.items() if size > 1}
-    return _without_fake_mode(lambda: init_device_mesh("cpu", tuple(named.values()), mesh_dim_names=tuple(named)))
+    return _without_fake_mode(lambda: init_device_mesh(device, tuple(named.values()), mesh_dim_names=tuple(named)))
 
 
 @contextlib.contextmanager

@@ -93,6 +93,8 @@ def plan_shallow_models(request: Request) -> ShallowModels | None:
 def _plan(request: Request) -> ShallowModels | None:
     if request.code is not None or request.parallel.strategy not in STRATEGIES or not _alike_for_adapters(request):
         return None
+    if request.training.framework == "litgpt" and request.parallel.strategy == "ddp":
+        return None  # buckets hold the parameters of LitGPT's own model, which is not the one below
     if request.parallel.fsdp_units == "model" or request.parallel.fsdp_min_unit_parameters is not None:
         return None  # units hold as many layers as there are, or as make up a size
     if request.parallel.strategy == "fsdp1" and request.lora is None:

@@ -76,6 +76,7 @@ class Parallel:
     fsdp_wrap_classes: list[str] | None = None
     fsdp_backward_prefetch: str | None = None
     limit_all_gathers: bool | None = None
+    original_parameters: bool | None = None
     reduce_dtype: str | None = None
     gradient_dtype: str | None = None
     sync_every_micro_batch: bool | None = None
@@ -105,7 +106,7 @@ class Parallel:
     @property
     def copies(self) -> int:
         """Copies that a trace makes: two stand for any number, on which no rank's memory depends."""
-        return min(self.data_replicate, 2)
+        return 2 if self.flat_sharded and self.data_shard == 1 else min(self.data_replicate, 2)
 
     @property
     def sharded(self) -> bool:
@@ -114,8 +115,13 @@ class Parallel:
 
     @property
     def flat_sharded(self) -> bool:
-        """True if FSDP1 shards flat parameters, which hold a unit's parameters."""
-        return self.strategy == "fsdp1" and self.data_shard > 1
+        """True if FSDP1 makes flat parameters, which hold a unit's parameters, sharded or not."""
+        return self.strategy == "fsdp1" and (self.data_shard * self.data_replicate > 1 or self.cpu_offload == "all")
+
+    @property
+    def flat_whole(self) -> bool:
+        """True if each rank holds FSDP1's flat parameters whole, as it does where one rank is to share them."""
+        return self.flat_sharded and (self.sharding == "none" or self.data_shard == 1)
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,12 @@ class Loop:
     """Norms, attention and MLP of a block are checkpointed one by one."""
     accumulates_unsharded: bool = True
     """Gradients are reduced in the last micro-batch only."""
+    casts_norm_first: bool = False
+    """LitGPT's RMSNorm casts to 16 bits before it is scaled."""
+    expands_keys: bool = False
+    """LitGPT's attention expands keys and values before it rotates them."""
+    stable_embedding: bool = False
+    """LitGPT puts a norm after the embedding of a quantized model."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +251,8 @@ class Request:
     """Settings and capacity for the replay through the allocator model."""
     code: UserCode | None = None
     """Code that the user allows to run; None: only the installed libraries."""
+    device: str = "cpu"
+    """Type of the device that holds the tensors: fake ones are on the CPU."""
 
     @property
     def autocasts(self) -> bool:
@@ -273,6 +287,7 @@ def read_request(message: dict[str, Any]) -> Request:
         cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),
         code=read_user_code(message),
+        device=message.get("device", "cpu"),
     )
 
 

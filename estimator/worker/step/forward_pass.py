@@ -38,7 +38,8 @@ def training_loss(model: Any, request: Request, variables: list[Any]) -> Any:
         UnsupportedError: the model returns no loss.
     """
     training = request.training
-    inputs = make_inputs(model, request)
+    with torch.device(request.device):
+        inputs = make_inputs(model, request)
     if takes_own_loss(request):
         with _autocast(request):
             return _share(loop_loss(model, inputs, request, variables), training)
@@ -66,7 +67,8 @@ def run_inference(model: Any, request: Request, tracker: StorageTracker) -> None
         model.config.use_cache = True
     tracker.begin_phase(2, "forward")
     with torch.no_grad(), _autocast(request):
-        inputs = {name: value for name, value in make_inputs(model, request).items() if name not in LABEL_NAMES}
+        with torch.device(request.device):
+            inputs = {name: value for name, value in make_inputs(model, request).items() if name not in LABEL_NAMES}
         if request.task == "seq2seq-lm":
             inputs["decoder_input_ids"] = inputs["input_ids"]
         with _user_model_errors(request):
@@ -89,7 +91,7 @@ def weights_dtype(request: Request) -> torch.dtype:
 
 def _autocast(request: Request) -> Any:
     dtype = autocast_dtype(request) if request.loop.autocast else None
-    return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+    return contextlib.nullcontext() if dtype is None else torch.autocast(request.device, dtype=dtype)
 
 
 @contextlib.contextmanager

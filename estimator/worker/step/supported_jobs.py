@@ -24,9 +24,11 @@ LOSSES = {
     "automodel": ("full", "fused-linear"),
     "torchtune": ("full", "chunked"),
     "torchtitan": ("full", "chunked"),
+    "litgpt": ("full", "chunked"),
 }
 """Losses that can be traced, by framework."""
 FRAMEWORKS = tuple(LOSSES)
+LITGPT_STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
 COMPILED_STRATEGIES = ("none", "ddp", "fsdp2")
 """Strategies under which a transformers model can be traced as compiled: they leave its blocks whole."""
 STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
@@ -58,6 +60,8 @@ def _unsupported_training(request: Request) -> Iterator[str]:
     yield from _unsupported_loop(request)
     if request.optimizer is None and training.optimizer != "none":
         yield f"the optimizer {training.optimizer} cannot be traced"
+    if request.optimizer is not None and request.optimizer.path == "bitsandbytes" and request.parallel.zero_stage:
+        yield "bitsandbytes' optimizers under ZeRO cannot be traced"
     if training.reference_pass:
         yield "a reference's forward pass cannot be traced"
     if request.rollout:
@@ -83,20 +87,18 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
         yield f"the training loop of {framework} cannot be traced, only those of {', '.join(FRAMEWORKS)}"
     if training.loss not in LOSSES.get(framework, ()):
         yield f"the {training.loss} loss cannot be traced"
-    if training.loss == "chunked" and request.config.get("final_logit_softcapping"):
-        yield "a loss in chunks of logits that are capped cannot be traced"
-    if training.loss == "chunked" and loop.chunks_at_once and request.parallel.strategy == "ddp":
-        yield f"{framework}'s chunked loss under ddp cannot be traced"
+    if training.loss == "chunked":
+        yield from _unsupported_chunks(request)
     if training.loss_length is not None:
         yield "logits of a part of each sequence cannot be traced"
-    if training.compile and not loop.compiles:
-        yield "torch.compile cannot be traced"
     if training.compile and not own:
         yield from _unsupported_compile(request)
     if not own and not loop.fused and not loop.keeps_outputs and training.loss == "full":
         return
     if request.task != "causal-lm":
         yield f"the loop of {framework} with these settings can be traced for causal language models only"
+    if framework == "litgpt":
+        yield from _unsupported_litgpt(request)
     if own and any(request.config.get(name) for name in _EXPERTS):
         yield f"the experts of {framework} are not those of transformers and cannot be traced"
     if request.parallel.tensor > 1:
@@ -105,9 +107,41 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
         yield "fused kernels in code of your own cannot be traced"
 
 
+def _unsupported_chunks(request: Request) -> Iterator[str]:
+    """Yield what is unknown of a loss of chunks of positions."""
+    framework, loop = request.training.framework, request.loop
+    if request.config.get("final_logit_softcapping"):
+        yield "a loss in chunks of logits that are capped cannot be traced"
+    if loop.chunks_at_once and request.parallel.strategy == "ddp":
+        yield f"{framework}'s chunked loss under ddp cannot be traced"
+
+
+def _unsupported_litgpt(request: Request) -> Iterator[str]:
+    """Yield what is unknown of LitGPT's own model."""
+    lora, config = request.lora, request.config
+    if request.training.mode == "inference":
+        yield "LitGPT's inference cannot be traced"
+    if request.training.compile:
+        yield "torch.compile of LitGPT's model cannot be traced"
+    if request.attention == "eager":
+        yield "eager attention is no setting of LitGPT and cannot be traced"
+    if request.trainable is not None:
+        yield "parts of LitGPT's model that train cannot be traced"
+    if lora is not None and lora.quantization == "int8":
+        yield "LitGPT's 8-bit layers cannot be traced"
+    if lora is not None and request.training.activation_checkpointing == "full" and lora.quantization != "none":
+        yield "LitGPT's checkpointing of quantized layers cannot be traced"
+    if request.parallel.strategy not in LITGPT_STRATEGIES:
+        yield f"{request.parallel.strategy} is no strategy of LitGPT's scripts and cannot be traced"
+    if config.get("final_logit_softcapping") or config.get("attn_logit_softcapping"):
+        yield "LitGPT's soft caps cannot be traced"
+
+
 def _unsupported_compile(request: Request) -> Iterator[str]:
     """Yield what is unknown of a whole transformers model under torch.compile."""
     training, strategy = request.training, request.parallel.strategy
+    if not request.loop.compiles:
+        yield "torch.compile cannot be traced"
     if training.mode == "inference":
         yield "torch.compile of inference cannot be traced"
     if request.attention == "eager":
@@ -142,8 +176,8 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         yield "modules that a device map places on several devices cannot be traced"
     if parallel.cpu_offload == "optimizer" and not parallel.zero_stage:
         yield "CPU offload of the optimizer alone can be traced under ZeRO only"
-    if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.zero_stage == 3):
-        yield "CPU offload can be traced under fsdp2 and zero3 only"
+    if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.flat_sharded or parallel.zero_stage == 3):
+        yield "CPU offload can be traced under fsdp1, fsdp2 and zero3 only"
 
 
 def _unsupported_zero(request: Request) -> Iterator[str]:

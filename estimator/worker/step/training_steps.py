@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..loops.fused_kernels import attention_of_loop
-from ..loops.training_loop import prepare_loop
+from ..loops.litgpt.step import build_litgpt
+from ..loops.training_loop import LITGPT, prepare_loop
 from ..memory.allocation_history import settled
 from ..memory.tracker import StorageTracker
 from ..model import fake_values
@@ -20,11 +21,13 @@ from ..model.quantized.peft_layers import autocast_seen_by_peft
 from ..parallel import data_parallel, fsdp_tracking
 from ..parallel.deepspeed.engine import ZeroModel, zero_model
 from ..parallel.fsdp1 import labels as fsdp1_labels
+from ..parallel.fsdp1.host_copies import host_copies
 from ..parallel.fsdp1.streams import ordered_streams
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
+from .blockwise_optimizer import mark_embeddings
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import FLASH_NAME, cuda_kernels, register_flash_attention
 from .forward_pass import DATA_DEPENDENT_ERRORS, autocast_dtype, run_inference, training_loss, weights_dtype
@@ -69,7 +72,7 @@ def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
             return _build_and_run(request, whole)
     except DATA_DEPENDENT_ERRORS as error:
         raise UnsupportedError(f"the model depends on the values of its tensors ({error.func})") from None
-    except RuntimeError as error:  # such as parameters that units share
+    except (RuntimeError, ValueError) as error:  # such as parameters that units share
         if not request.parallel.flat_sharded:
             raise
         raise UnsupportedError(f"the model fails under FSDP1: {' '.join(str(error).split())[:200]}") from None
@@ -93,20 +96,13 @@ def _fake_tensors(request: Request) -> Iterator[None]:
 
 def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     inference = request.training.mode == "inference"
-    model = build_model(
-        request.config,
-        request.task,
-        attention=_attention_implementation(request),
-        dtype=weights_dtype(request),
-        code=request.code,
-    )
-    vocabulary = vocabulary_size(model)
-    model = prepare_for_training(model, request)
+    model, vocabulary = _prepared_model(request)
     prepare_loop(model, request)
     sizes = [(element_count(parameter), parameter.requires_grad) for parameter in model.parameters()]
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
-    model = _parallelize(model, request)
+    model = parallelize(model, request)
+    mark_embeddings(model)
     zero = zero_model(model, request, weights_dtype(request))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
@@ -129,6 +125,21 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     )
 
 
+def _prepared_model(request: Request) -> tuple[Any, int]:
+    """Return the job's model, ready for training, and the size of its output vocabulary."""
+    if request.training.framework == LITGPT:
+        model = build_litgpt(request, weights_dtype(request))
+        return model, vocabulary_size(model)
+    model = build_model(
+        request.config,
+        request.task,
+        attention=_attention_implementation(request),
+        dtype=weights_dtype(request),
+        code=request.code,
+    )
+    return prepare_for_training(model, request), vocabulary_size(model)
+
+
 def _attention_implementation(request: Request) -> str:
     """Return the attention implementation that transformers is to use."""
     if request.attention in ("sdpa", "eager"):
@@ -140,12 +151,12 @@ def _attention_implementation(request: Request) -> str:
     return FLASH_NAME
 
 
-def _parallelize(model: Any, request: Request) -> Any:
+def parallelize(model: Any, request: Request) -> Any:
     """Return the model with the job's tensor parallelism and FSDP."""
     parallel = request.parallel
     if parallel.tensor == 1 and not parallel.sharded and not parallel.flat_sharded:
         return model
-    mesh = device_mesh(parallel)
+    mesh = device_mesh(parallel, request.device)
     if parallel.flat_sharded:
         return wrap_fsdp1(model, request, mesh, autocast_dtype(request))
     if parallel.tensor > 1:
@@ -177,6 +188,8 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
         if request.parallel.flat_sharded:
             stack.enter_context(ordered_streams(tracker))
             stack.enter_context(fsdp1_labels.communication_labelled(tracker))
+            if request.parallel.cpu_offload == "all":
+                stack.enter_context(host_copies(tracker))
         yield
 
 
@@ -203,7 +216,7 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
     buckets = data_parallel.ReplicaBuckets(whole, tracker, views=views) if replicated else None
     optimizer, variables = _make_optimizer(request, trained, tracker, zero), [None]
     for step in (1, 2):
-        _accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=buckets)
+        accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=buckets)
         tracker.begin_phase(step, "optimizer step")
         tracker.label((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         optimizer.step()
@@ -223,7 +236,7 @@ def _make_optimizer(
     return zero.make_engine(trained, lambda parts: OptimizerStep(request, parts, tracker, clips=False), tracker)
 
 
-def _accumulate_gradients(
+def accumulate_gradients(
     model: Any,
     request: Request,
     tracker: StorageTracker,
@@ -253,7 +266,7 @@ def _accumulate_gradients(
         optimizer.begin_micro_batch(last=last)
         if buckets is not None:
             buckets.syncs = last or bool(syncs)
-        waits = request.parallel.flat_sharded and not last and not syncs
+        waits = hasattr(model, "no_sync") and not last and not syncs
         with model.no_sync() if waits else contextlib.nullcontext():
             tracker.begin_phase(step, "forward")
             loss = optimizer.scale(training_loss(model, request, variables))

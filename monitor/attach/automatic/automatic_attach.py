@@ -47,6 +47,7 @@ class AutomaticAttach:
         enabled: False: nothing is read; processes are still named by their kind.
         left_alone: the processes that the user wants left alone.
         tracing: replaces budgets by traced ones while the machine is idle; None: they stay.
+        corrects: correct budgets by the runs that were measured.
         on_change: called, on a thread of its own, when the watchlist has changed.
         on_bug: called, likewise, with the traceback of an unexpected failure.
         clock: monotonic seconds.
@@ -59,6 +60,7 @@ class AutomaticAttach:
         enabled: bool = True,
         left_alone: LeftAlone | None = None,
         tracing: IdleTracing | None = None,
+        corrects: bool = False,
         on_change: Callable[[], object] = lambda: None,
         on_bug: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
@@ -68,6 +70,7 @@ class AutomaticAttach:
         """Read processes; they are named by their kind in any case."""
         self.left_alone = LeftAlone() if left_alone is None else left_alone
         self._tracing = tracing
+        self._corrects = corrects
         self.on_change = on_change
         self._on_bug = on_bug
         self._clock = clock
@@ -228,6 +231,7 @@ class AutomaticAttach:
             gpu_name=candidate.gpu_name,
             gpu_bytes=candidate.gpu_bytes,
             folder=current_folder(),
+            corrects=self._corrects,
         )
 
     def _take(self, candidate: Candidate, answer: RunAnswer) -> None:

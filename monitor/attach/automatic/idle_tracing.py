@@ -35,6 +35,7 @@ class _Work:
     gpu_name: str | None
     gpu_bytes: int | None
     python: str
+    versions: Mapping[str, str]
 
 
 class IdleTracing:
@@ -43,6 +44,7 @@ class IdleTracing:
     Args:
         watchlist: receives the budgets.
         python: the interpreter that the user named; None: that of each job, if it is safe to run.
+        corrects: correct budgets by the runs that were measured.
         is_idle: returns True if the machine has processors and RAM to spare.
         on_change: called, on a thread of its own, when a budget was replaced.
         clock: monotonic seconds.
@@ -53,12 +55,14 @@ class IdleTracing:
         watchlist: Watchlist,
         *,
         python: str | None = None,
+        corrects: bool = False,
         is_idle: Callable[[], bool] = lambda: machine_is_idle(MIN_AVAILABLE_BYTES),
         on_change: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watchlist = watchlist
         self._python = python
+        self._corrects = corrects
         self._is_idle = is_idle
         self.on_change = on_change
         self._clock = clock
@@ -73,7 +77,8 @@ class IdleTracing:
         """Trace the job of this run later, unless that would run code that is not safe to run."""
         python = self._python or attachment.worker_python
         if python is not None and not run.job.model.trust_remote_code and len(self._waiting) < MAX_WAITING:
-            self._waiting[run.pids] = _Work(run, dict(attachment.estimate_environ), gpu_name, gpu_bytes, python)
+            environ, versions = dict(attachment.estimate_environ), dict(attachment.versions)
+            self._waiting[run.pids] = _Work(run, environ, gpu_name, gpu_bytes, python, versions)
 
     def observe(self, board: Board) -> None:
         """Start to trace a job if one waits and the machine is idle."""
@@ -116,7 +121,16 @@ class IdleTracing:
         try:
             gpu_type = match_nvml_name(name, work.gpu_bytes) if name and not job.target.gpu else None
             answer = client.read(
-                TraceRequest(job=job, gpu=gpu_type, environ=work.environ, python=work.python, folder=current_folder())
+                TraceRequest(
+                    job=job,
+                    gpu=gpu_type,
+                    environ=work.environ,
+                    python=work.python,
+                    folder=current_folder(),
+                    corrects=self._corrects,
+                    gpu_name=name,
+                    versions=work.versions,
+                )
             )
             if answer.budget is not None and self._watchlist.improve_budget(work.run, answer.budget):
                 self.on_change()

@@ -12,6 +12,7 @@ from vramtop.estimator.job import match_nvml_name
 from vramtop.estimator.readers.source import Finding
 from vramtop.estimator.trace import keep_idle_workers
 
+from ...history import Corrections
 from ...host import UnreadableProcessError, is_running, remember_process_tree
 from ..attachment import Attachment
 from ..read_run import read_run
@@ -85,6 +86,10 @@ def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
         return RunAnswer(
             attachment=attachment, job=job, missing=missing, reason="no budget", sentence=error.message, too_early=True
         )
+    if request.corrects and not missing:
+        budget = Corrections().corrected(
+            budget, card=request.gpu_name, versions=attachment.versions, environ=attachment.estimate_environ
+        )
     return RunAnswer(attachment=attachment, job=job, missing=missing, budget=budget, too_early=bool(missing))
 
 
@@ -103,6 +108,10 @@ def _trace(request: TraceRequest) -> RunAnswer:
         budget = estimate(request.job, method="auto", gpu=request.gpu, python=request.python, environ=request.environ)
     finally:
         done.set()
+    if request.corrects:
+        budget = Corrections().corrected(
+            budget, card=request.gpu_name, versions=request.versions, environ=request.environ
+        )
     return RunAnswer(job=request.job, budget=budget)
 
 

@@ -35,6 +35,8 @@ class ReadRequest:
     gpu_bytes: int | None
     folder: str | None
     """Working folder of vramtop itself; None: it was removed."""
+    corrects: bool = False
+    """Correct the budget by the runs that were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,10 @@ class TraceRequest:
     environ: Mapping[str, str]
     python: str
     folder: str | None
+    corrects: bool = False
+    gpu_name: str | None = None
+    versions: Mapping[str, str] | None = None
+    """Versions of the libraries in the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

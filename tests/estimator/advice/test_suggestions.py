@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.advice.bounded_search import Verdict
+from vramtop.estimator.advice.bounded_search import Verdict, shifted
 from vramtop.estimator.advice.change_table import candidate_changes
 from vramtop.estimator.advice.suggestion_search import Suggestion
-from vramtop.estimator.advice.suggestions import calibrated, confirm, shifted, suggest
+from vramtop.estimator.advice.suggestions import calibrated, confirm, suggest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB

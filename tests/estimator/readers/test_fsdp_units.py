@@ -129,3 +129,10 @@ def test_accelerate_wraps_no_block_of_a_model_with_adapters(tmp_path: Path) -> N
         assert blocks[True] == []
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("flags", "found"), [("", None), ("--fsdp_use_orig_params false", False)])
+def test_whether_fsdp1_keeps_the_models_parameters(tmp_path: Path, flags: str, found: bool | None) -> None:
+    (tmp_path / "t.py").write_text(LOOP.format(adapters=""))
+    line = f"accelerate launch --use_fsdp --fsdp_version 1 --num_processes 4 {flags} t.py"
+    assert read(tmp_path, line).value("parallel.original_parameters") == found

@@ -142,7 +142,7 @@ def test_the_sharding_strategy_of_fsdp1_is_ignored_for_fsdp2(read: Read) -> None
         ("2", ("fsdp1", "grad_op", 8, None)),
         ("HYBRID_SHARD", ("fsdp1", "hybrid", 4, 2)),
         ("HYBRID_SHARD_ZERO2", ("fsdp1", "hybrid_grad_op", 4, 2)),
-        ("NO_SHARD", ("ddp", None, None, 8)),
+        ("NO_SHARD", ("fsdp1", "none", None, 8)),
     ],
 )
 def test_sharding_strategies_of_fsdp1(read: Read, strategy: str, expected: tuple[Any, ...]) -> None:

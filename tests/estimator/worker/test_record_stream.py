@@ -51,8 +51,10 @@ def test_a_full_device_waits_for_all_streams() -> None:
 
 def test_waiting_for_one_stream_tells_about_those_that_it_waited_for() -> None:
     order = StreamOrder()
+    order.issue(NCCL)
     early = order.record(NCCL)
-    order.wait(COMPUTE, order.record(NCCL))
+    order.wait(COMPUTE, early)
+    order.issue(NCCL)
     late = order.record(NCCL)
     reached = order.record(COMPUTE)
     assert not order.has_passed(NCCL, early)
@@ -60,6 +62,16 @@ def test_waiting_for_one_stream_tells_about_those_that_it_waited_for() -> None:
     assert order.has_passed(COMPUTE, reached)
     assert order.has_passed(NCCL, early)
     assert not order.has_passed(NCCL, late)
+
+
+def test_an_event_on_a_stream_without_new_work_passes_at_once() -> None:
+    """As ``cudaEventQuery`` says of a stream that has done all of its work."""
+    order = StreamOrder()
+    order.issue(NCCL)
+    order.synchronize(order.record(NCCL))
+    assert order.has_passed(NCCL, order.record(NCCL))
+    order.wait(NCCL, order.record(COMPUTE))
+    assert not order.has_passed(NCCL, order.record(NCCL))
 
 
 def stored(number: int, stream: int, used_on: tuple[int, ...] = ()) -> StorageRecord:

@@ -33,6 +33,7 @@ vocab_size = 1000
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "attach": ("PID",),
     "record": ("RECORDING", "--seconds", "0.1", "--overwrite"),
+    "measure": ("JOB", "--cpu", "--steps", "1", "--method", "formula"),
     "run": ("--", sys.executable, "-I", "-c", "print('the program ran')"),
     "fit": ("JOB", "--gpu-type", "h100-80gb", "--method", "exact"),
     "preflight": ("JOB", "--gpu-type", "h100-80gb"),

@@ -24,6 +24,7 @@ from vramtop.monitor.sources.nvml import NvmlSource
 from ...draw import detect_output
 from ...reports import RunReport, run_lines
 from ..json_text import json_text
+from ..measured_runs import keep_reading
 from ..option_values import estimate_method
 from ..progress import Progress
 
@@ -42,6 +43,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     comparison = _compare(attachment, budget, process) if budget else None
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
         comparison = replace(comparison, sentence="it is not on any GPU that is visible here")
+    driver = snapshot.source.driver_version if snapshot else None
+    if budget and comparison and gpu and process and not missing and not options.no_history:
+        keep_reading(attachment, budget, comparison, gpu, process, driver=driver)
     report = RunReport(
         attachment=attachment,
         job=job,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
 from vramtop.monitor.board import Watchlist
+from vramtop.monitor.history import Corrections, RunRecorder
 from vramtop.monitor.host import HostRam, available_host_memory
 from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
@@ -23,7 +24,7 @@ from ..display_options import display_filter
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Gpu, Job
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     depth = colour_depth()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     os.environ.setdefault("ESCDELAY", _ESCAPE_MILLISECONDS)  # likewise
-    estimators = _Estimators(options.python)
+    estimators = _Estimators(options.python, corrects=not options.no_history and banner is None)
     watchlist = estimators.watchlist
     watchlist.display_filter = chosen
     pending = PendingJobs()
@@ -69,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
     attach = _attach(options, watchlist, settings) if banner is None else None
     if attach is None:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
+    recorder = None if banner is not None or options.no_history else _recorder(estimators, attach)
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app import AppOptions, VramtopApp
@@ -90,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
         theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
         settings=saved,
         save_setting=settings.save,
+        observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,
         attach=attach,
     )
@@ -98,6 +101,7 @@ def run(options: argparse.Namespace) -> int:
     pending.notify = settings.notify = app.show_notice
     if attach is not None:
         attach.left_alone.notify = app.show_notice
+    estimators.notify = app.show_notice
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash
@@ -109,9 +113,19 @@ def _attach(options: argparse.Namespace, watchlist: Watchlist, settings: Setting
     return AutomaticAttach(
         watchlist,
         enabled=not options.no_attach and settings.attaches(),
-        tracing=IdleTracing(watchlist, python=options.python),
+        tracing=IdleTracing(watchlist, python=options.python, corrects=not options.no_history),
+        corrects=not options.no_history,
         left_alone=LeftAlone(notify=settings.notify),
         on_bug=save_fault,
+    )
+
+
+def _recorder(estimators: _Estimators, attach: AutomaticAttach | None) -> RunRecorder:
+    """Return what measures the runs of this user that are followed."""
+    return RunRecorder(
+        facts=lambda key: attach.known.get(key) if attach is not None else None,
+        notify=estimators.say,
+        on_kept=estimators.forget_measurements,
     )
 
 
@@ -122,10 +136,14 @@ class _Estimators:
 
     Args:
         python: the interpreter that the user named; None: that of each job.
+        corrects: correct estimates by the runs that were measured.
     """
 
-    def __init__(self, python: str | None) -> None:
+    def __init__(self, python: str | None, *, corrects: bool) -> None:
         self._python = python
+        self.notify: Callable[[str], object] = lambda _: None
+        """Receives a sentence if the history cannot be read."""
+        self._corrections = Corrections(notify=self.say) if corrects else None
         self.watchlist = Watchlist(self.quick, reserved_bytes=_reserved_bytes, host_memory=_host_memory)
 
     def quick(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
@@ -133,7 +151,7 @@ class _Estimators:
         from vramtop.estimator.estimation import estimate
 
         del python
-        return estimate(job, gpu=self._gpu_type(job), environ=environ)
+        return self._corrected(estimate(job, gpu=self._gpu_type(job), environ=environ), environ)
 
     def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         """Estimate by the most accurate method that is available; this may take seconds."""
@@ -142,7 +160,24 @@ class _Estimators:
 
         keep_idle_workers()
         gpu, python = self._gpu_type(job), self._python or python
-        return estimate(job, method="auto", gpu=gpu, python=python, environ=environ)
+        return self._corrected(estimate(job, method="auto", gpu=gpu, python=python, environ=environ), environ)
+
+    def say(self, sentence: str) -> None:
+        """Pass a sentence on to whoever shows notices by now."""
+        self.notify(sentence)
+
+    def forget_measurements(self) -> None:
+        """Read the history again with the next estimate."""
+        if self._corrections is not None:
+            self._corrections.forget_what_was_read()
+
+    def _corrected(self, budget: Budget, environ: Mapping[str, str] | None) -> Budget:
+        if self._corrections is None:
+            return budget
+        here, target = self.watchlist.gpu_type, budget.job.target.gpu
+        elsewhere = target is not None and (here is None or target != here.name)
+        card = target if elsewhere or here is None else here.name
+        return self._corrections.corrected(budget, card=card, here=not elsewhere, environ=environ)
 
     def _gpu_type(self, job: Job) -> Gpu | None:
         return None if job.target.gpu else self.watchlist.gpu_type

@@ -9,6 +9,7 @@ from ...draw import detect_output
 from ...job import job_from_options
 from ...reports import budget_lines, closing_lines
 from ..json_text import json_text
+from ..measured_runs import correction
 from ..option_values import described_gpu, estimate_method
 from ..progress import Progress
 
@@ -26,6 +27,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             python=options.python,
             progress=progress,
         )
+    budget = correction(options, job, gpu, here=not memory_bytes)(budget)
     if options.json:
         print(json_text(budget.to_json() | ({"notes": list(notes)} if notes else {})))
         return 0

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 raise
             return report_without_gpus(options, loaded, estimate_job(options, job, None, None), error.message)
     devices = described_devices(gpu, memory_bytes, options.gpus or job.parallel.world_size)
-    budget = estimate_job(options, job, gpu, memory_bytes)
+    budget = estimate_job(options, job, gpu, memory_bytes, here=False)
     judge = judge_on(devices, options, here=False)
     return report_fit(
         options,
@@ -62,6 +62,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             judge=judge,
             devices=devices,
             machine=describe_machine(gpu, memory_bytes, devices),
+            here=False,
         ),
     )
 

@@ -1,6 +1,6 @@
 """The advice of ``vramtop fit``: changes with which a job fits, and the largest batch and sequence that fit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError, format_gib, read_file
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job import Gpu, Job, edit_job_file, unified_diff
+from vramtop.estimator.learning import uncorrected
 
 from ...draw import VERDICTS, TextOutput
 from ...job import LoadedJob
@@ -36,6 +37,7 @@ _HEADINGS: dict[Verdict, str] = {
     "unknown": "ways to make it smaller:",
 }
 """Heading of the suggestions, by the verdict of the best one."""
+_ORDER: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ def advise(
     method: MethodChoice,
     keep_global_batch: bool = False,
     progress: Callable[[str], None] | None = None,
+    correct: Callable[[Budget], Budget] = lambda budget: budget,
 ) -> Advice:
     """Search for changes with the closed form; if the job's own step was traced, trace the best few changes too.
 
@@ -78,15 +81,23 @@ def advise(
         method: as the user chose it.
         keep_global_batch: the largest micro-batch must allow some accumulation that keeps the sequences per step.
         progress: called with what is being done.
+        correct: corrects a budget by measured runs; what is suggested is corrected by what was measured near it.
     """
     try:
         quick = quick_estimator(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
-    scaled = calibrated(job, budget, quick)
+    scaled = calibrated(job, uncorrected(budget), quick)
+    if budget.learned is None:  # nothing was measured near it
+        own = scaled
+    else:
+
+        def own(changed: Job) -> Budget:
+            return correct(scaled(changed))
+
     grown = find_largest(
         job,
-        BoundedSearch(scaled, judge).fits,
+        BoundedSearch(own, judge),
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )
@@ -103,7 +114,26 @@ def advise(
             )
 
         found = confirm(found, traced, judge, progress=progress)
+    if budget.learned is not None:
+        found = _corrected(found, own, correct, judge)
     return Advice(suggestions=found, largest=grown)
+
+
+def _corrected(
+    suggestions: Sequence[Suggestion],
+    estimate: Callable[[Job], Budget],
+    correct: Callable[[Budget], Budget],
+    judge: Callable[[Budget], Verdict],
+) -> tuple[Suggestion, ...]:
+    """Return suggestions with budgets that are corrected each by what was measured near it.
+
+    The search adds the correction of the job itself to all of them, which a change of mechanism undoes.
+    """
+    found = []
+    for each in suggestions:
+        budget = correct(each.budget) if each.confirmed else estimate(each.budget.job)
+        found.append(replace(each, budget=budget, verdict=judge(budget)))
+    return tuple(sorted(found, key=lambda each: _ORDER.index(each.verdict)))
 
 
 def suggestion_edits(loaded: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:

@@ -22,6 +22,7 @@ from ...draw import detect_output
 from ...job import LoadedJob
 from ...reports import budget_lines, closing_lines, fit_lines
 from ..json_text import json_text
+from ..measured_runs import correction
 from ..option_values import described_host, estimate_method
 from ..progress import Progress
 from .advice import Advice, Machine, advice_json, advice_lines, advise
@@ -41,6 +42,8 @@ class FitCheck:
     devices: tuple[DeviceCapacity, ...]
     machine: Machine
     """They, for the search for changes with which the job fits."""
+    here: bool = True
+    """They are those of this machine."""
 
 
 def check_here(options: argparse.Namespace, loaded: LoadedJob) -> FitCheck:
@@ -67,10 +70,20 @@ def describe_machine(gpu: Gpu | None, memory_bytes: int | None, devices: Sequenc
     return Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=count_devices(devices))
 
 
-def estimate_job(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_bytes: int | None) -> Budget:
-    """Estimate a job by the method of the command line, with a line about what takes long."""
+def estimate_job(
+    options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_bytes: int | None, *, here: bool = True
+) -> Budget:
+    """Estimate a job by the method of the command line, with a line about what takes long; corrected by measured runs.
+
+    Args:
+        options: of the command line.
+        job: the job.
+        gpu: the GPU that it is estimated for.
+        memory_bytes: its memory.
+        here: the GPU is one of this machine.
+    """
     with Progress(quiet=options.json) as progress:
-        return estimate(
+        budget = estimate(
             job,
             method=estimate_method(options),
             gpu=gpu,
@@ -78,6 +91,7 @@ def estimate_job(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_
             python=options.python,
             progress=progress,
         )
+    return correction(options, job, gpu, here=here)(budget)
 
 
 def gpu_and_memory(devices: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
@@ -100,6 +114,7 @@ def report_fit(options: argparse.Namespace, check: FitCheck) -> int:
             method=estimate_method(options),
             keep_global_batch=options.keep_global_batch,
             progress=progress,
+            correct=correction(options, loaded.job, check.machine.gpu, here=check.here),
         )
     if options.json:
         print(json_text(_to_json(verdict, budget, advice, loaded)))

@@ -8,13 +8,17 @@ from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
     add_method_argument,
+    gpu_count,
     positive_seconds,
     process_id,
+    size_in_gib,
+    step_count,
 )
 
 if TYPE_CHECKING:
     from .parser import Parser
 
+RUN_STATES = ("steady", "ended", "short", "growing", "out_of_memory")
 SHELLS = ("bash", "zsh", "fish", "man")
 _USAGE = "vramtop {0} JOB [FLAG ...]\n       vramtop {0} [FLAG ...] -- LAUNCH LINE"
 _SAME_GLOBAL_BATCH = "Consider only micro-batches with which some gradient accumulation keeps the sequences per step."
@@ -34,6 +38,12 @@ _RUN_EPILOG = """\
 Exit codes: those of the command. With --fit: 1 it does not fit and was not started; with --strict also 4, it is tight,
 and 3, whether it fits is not known. Otherwise a job that is tight or not understood starts, with a sentence on standard
 error. Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
+"""
+_MEASURE_EPILOG = """\
+The steps run in a process of their own, with random weights and full sequences of random tokens; several ranks through
+torchrun. Where other programs hold memory of a GPU, torch fails before it takes the last of theirs. JOB may be a file
+with a job (the tables of a job file) in JSON on each line, NAME.jsonl. Exit codes: 0 it ran, 1 it ran out of memory, 2
+wrong input, 3 it could not be run: the job is not supported, a process died, or the time was up.
 """
 _PREFLIGHT_EXIT_CODES = """\
 Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
@@ -188,6 +198,63 @@ def _run(parser: "Parser") -> None:
     _add_verbose_argument(parser)
 
 
+def _history(parser: "Parser") -> None:
+    parser.examples = """\
+  vramtop history --card h100 --since 30d
+  vramtop history --export runs.csv
+  vramtop history 3f2a --forget
+  vramtop history --older-than 180d --forget
+"""
+    text = "One run: the first digits in the column RUN."
+    parser.add_argument("run", nargs="?", metavar="RUN", help=text)
+    parser.add_argument("--card", metavar="TEXT", help="Runs on a card with this in its name, such as h100.")
+    parser.add_argument("--model", metavar="TEXT", help="Runs of a model with this in its name, such as llama.")
+    text = "Runs seen since a date or a time ago, such as 2026-11-01, 12h or 30d."
+    parser.add_argument("--since", metavar="WHEN", help=text)
+    parser.add_argument("--older-than", metavar="WHEN", help="Runs last seen before that.")
+    text = "Runs in this state: steady and ended ones correct estimates, the others do not."
+    parser.add_argument("--status", choices=RUN_STATES, help=text)
+    doing = parser.add_mutually_exclusive_group()
+    text = "Write them to a new file, as JSON lines (.jsonl) or as a table (.csv); -: JSON lines, to standard output."
+    doing.add_argument("--export", metavar="FILE", help=text)
+    doing.add_argument("--forget", action="store_true", help="Remove them for good.")
+    parser.add_argument("--all", action="store_true", help="With --forget: every run.")
+
+
+def _measure(parser: "Parser") -> None:
+    from ...job.flags import add_job_arguments
+
+    parser.usage = _USAGE.format("measure")
+    parser.examples = """\
+  vramtop measure job.toml                    on the free GPUs of this machine
+  vramtop measure llama-3.2-1b --lora 16 --search micro_batch
+  vramtop measure gpt2 --cpu                  a tiny GPT-2 on the CPU
+  vramtop measure jobs.jsonl --out results.jsonl
+"""
+    parser.epilog = _MEASURE_EPILOG
+    add_job_arguments(parser)
+    add_method_argument(parser)
+    group = parser.add_argument_group("measurement")
+    text = "Only these GPUs of this machine (default: as many as the job has ranks, free ones first)."
+    group.add_argument("--gpu", metavar="INDEX[,INDEX]", help=text)
+    text = "Number of GPUs, over which --fsdp, --ddp and --strategy are spread (default: one for each rank)."
+    group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)
+    text = "Let torch allocate no more than this on each GPU, such as 24GiB."
+    group.add_argument("--memory", metavar="GIB", type=size_in_gib, help=text)
+    text = "Find the largest micro-batch that runs: predicted first, then up to three runs around that."
+    group.add_argument("--search", choices=("micro_batch",), help=text)
+    text = "Optimizer steps (default: 3)."
+    group.add_argument("--steps", type=step_count, default=3, metavar="N", help=text)
+    text = "Time limit of each run (default: 600)."
+    group.add_argument("--timeout", type=positive_seconds, default=600.0, metavar="SECONDS", help=text)
+    text = "Run a tiny model of the same kind on the CPU, at most two ranks in each dimension."
+    group.add_argument("--cpu", action="store_true", help=text)
+    text = "Only predict; no GPU is needed."
+    group.add_argument("--predict", action="store_true", help=text)
+    text = "Append a line of JSON for each job to this file."
+    group.add_argument("--out", metavar="FILE", help=text)
+
+
 def _record(parser: "Parser") -> None:
     text = "The recording: run.jsonl.gz is compressed, run.jsonl is plain text."
     parser.add_argument("file", metavar="FILE", help=text)
@@ -229,6 +296,8 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "explain": _explain,
     "snapshot": _snapshot,
     "run": _run,
+    "measure": _measure,
+    "history": _history,
     "record": _record,
     "doctor": _doctor,
     "completion": _completion,

@@ -5,6 +5,7 @@ import re
 
 _SEVERAL = re.compile(r"(\d{1,7})\s*[x×*]\s*(.+)", re.IGNORECASE)
 _MAX_DIGITS = 10
+_MAX_STEPS = 1000
 _BYTES_DIGITS = 5
 """Digits from which a number without a unit is bytes."""
 
@@ -35,6 +36,14 @@ def gpu_count(text: str) -> int:
     return count
 
 
+def step_count(text: str) -> int:
+    """Parse a number of steps that may be run."""
+    count = _positive_integer(text, "number of steps")
+    if count > _MAX_STEPS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {_MAX_STEPS} steps; from the second on they repeat")
+    return count
+
+
 def _positive_integer(text: str, quantity: str) -> int:
     if not text.isdecimal() or len(text) > _MAX_DIGITS or not 1 <= int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text[:80]} is not a valid {quantity}")
@@ -42,7 +51,7 @@ def _positive_integer(text: str, quantity: str) -> int:
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool) -> None:
-    """Add ``--json``, ``--ascii``, ``--show-secrets`` and ``--python``, which may stand before or after the command.
+    """Add ``--json``, ``--ascii``, ``--show-secrets``, ``--no-history`` and ``--python``: before or after the command.
 
     Args:
         parser: of vramtop itself or of a command.
@@ -54,6 +63,8 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     parser.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)."
     parser.add_argument("--show-secrets", action="store_true", default=json, help=text)
+    text = "Do not correct estimates by your measured runs, and keep no measurements (vramtop history)."
+    parser.add_argument("--no-history", action="store_true", default=json, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
     parser.add_argument("--python", metavar="PATH", default=other, help=text)
 

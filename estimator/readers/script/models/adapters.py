@@ -12,6 +12,8 @@ from .configs import DECISIVE_ARGUMENTS
 from .model import Model
 from .notes import Notes
 
+_DROPOUT = 0.05
+"""``lora_dropout`` of TRL's ModelConfig."""
 _LORA_NAMES = {
     "r": "lora_r",
     "init_r": "lora_r",
@@ -285,11 +287,15 @@ def _sentence(call: Call, name: str) -> str:
 
 def peft_config(call: Call) -> Any:
     """Follow TRL's ``get_peft_config(model_args)``: None unless adapters are asked for."""
-    wanted = call.run.attribute(call.value(0), "use_peft")
-    known = truth(wanted)
+    arguments = call.value(0)
+    known = truth(call.run.attribute(arguments, "use_peft"))
     if known:
         call.path, call.args, call.kwargs = "LoraConfig", [], {}
-        return AdapterConfig(call)
+        found = AdapterConfig(call)
+        dropout = plain(call.run.attribute(arguments, "lora_dropout"))
+        origin = f"{call.where}: ModelConfig's lora_dropout"
+        found.settings["lora_dropout"] = Setting(value=_DROPOUT if dropout is UNKNOWN else dropout, origin=origin)
+        return found
     return UNKNOWN if known is None else None
 
 

@@ -20,6 +20,7 @@ from ..shared import (
     has_key,
     int_rule,
     optimizer_options,
+    record_dropout,
     record_int,
     record_optimizer,
     record_word,
@@ -126,24 +127,14 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     elif modules is not None:
         _read_targets(modules, findings)
     record_word(findings, "lora.adapter_dtype", settings.find("peft.lora_dtype"), WEIGHT_DTYPES)
-    _read_dropout(settings, findings)
+    dropout = settings.find("peft.dropout") or default_setting(0.0, "Automodel's default peft.dropout")
+    record_dropout(findings, dropout)  # of the input or of the output, as dropout_position says
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
     double = settings.is_true("quantization.bnb_4bit_use_double_quant")
     if four is not None:
         findings.record_from(four, "lora.quantization", "nf4-double" if double else "nf4")
     elif eight is not None:
         findings.record_from(eight, "lora.quantization", "int8")
-
-
-def _read_dropout(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Record the adapters' dropout, of their input or of their output (``dropout_position``); none by default."""
-    dropout = settings.find("peft.dropout") or default_setting(0.0, "Automodel's default peft.dropout")
-    try:
-        share = float(str(dropout.value))
-    except ValueError:
-        return
-    if 0 <= share < 1:
-        findings.record_from(dropout, "lora.dropout", share)
 
 
 def _read_targets(modules: Setting, findings: FindingCollector) -> None:

@@ -21,6 +21,7 @@ from ..shared import (
     has_any,
     int_rule,
     optimizer_options,
+    record_dropout,
     record_int,
     record_optimizer,
     tool_layers,
@@ -83,6 +84,8 @@ def read(program: Program) -> JobReading:
     total = settings.find(name) or _default(512 if pretrains else 16, name)
     findings.record_global_batch(as_int(total), total)
     _read_optimizer(settings, findings, pretrains=pretrains)
+    lengths = "pretrain cuts its data to one length" if pretrains else "a batch is padded to its longest sample"
+    findings.record("training.varying_lengths", not pretrains, f"LitGPT: {lengths}", written=False)
     if pretrains:
         findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
     if recipe in LORA_RECIPES:
@@ -144,6 +147,7 @@ def _read_lora(program: Program, settings: LayeredSettings) -> None:
     findings = program.findings
     record_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
     record_targets(program, settings)
+    record_dropout(findings, settings.find("lora_dropout"))
     quantize = settings.find("quantize")
     quantization = _QUANTIZATION.get(str(quantize.value)) if quantize is not None else None
     if quantize is not None and quantization is not None:

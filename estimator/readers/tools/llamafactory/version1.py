@@ -42,6 +42,7 @@ _DEFAULTS: Mapping[str, object] = {
     "attn_implementation": "sdpa",
     "gradient_accumulation_steps": 1,
     "optim": "adamw_torch",
+    "packing": False,
 }
 _TASKS = {"cls": "token-classification", "other": "feature-extraction"}
 _READ_OPTIONS = {

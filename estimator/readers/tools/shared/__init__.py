@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         int_rule as int_rule,
         optimizer_options as optimizer_options,
         record_bool as record_bool,
+        record_dropout as record_dropout,
         record_int as record_int,
         record_optimizer as record_optimizer,
         record_ranks as record_ranks,
@@ -63,8 +64,8 @@ else:
         __name__,
         {
             "key_rules": (
-                "apply_rules bool_rule int_rule optimizer_options record_bool record_int record_optimizer "
-                "record_ranks record_share record_word switch_rule word_rule"
+                "apply_rules bool_rule int_rule optimizer_options record_bool record_dropout record_int "
+                "record_optimizer record_ranks record_share record_word switch_rule word_rule"
             ),
             "known_models": "config_of_model folder_id torchtitan_id torchtune_id",
             "merged_settings": "CONFIG_SUFFIXES expand_abbreviations overrides_first tool_layers tool_settings",

@@ -156,3 +156,13 @@ def record_ranks(
         findings.require("parallel.data_shard")
     else:
         findings.record_from(ranks, "parallel.data_shard", total // divisor)
+
+
+def record_dropout(findings: FindingCollector, setting: Setting | None) -> None:
+    """Record the dropout of adapters, where a setting says it."""
+    try:
+        share = float(str(setting.value)) if setting is not None else -1.0
+    except ValueError:
+        return
+    if setting is not None and 0 <= share < 1:
+        findings.record_from(setting, "lora.dropout", share)

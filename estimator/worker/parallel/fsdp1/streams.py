@@ -28,6 +28,7 @@ def ordered_streams(tracker: StorageTracker) -> Iterator[None]:
     stream, event, handle = torch.cpu.Stream, torch.cpu.Event, _flat_param.FlatParamHandle
     all_gather, reduce = handle._all_gather_flat_param, _runtime_utils._reduce_grad
     order, number = tracker.order, tracker.stream_number
+    tracker.has_streams = True
 
     def current() -> int:
         return number(torch.cpu.current_stream())

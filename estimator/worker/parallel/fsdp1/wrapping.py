@@ -28,32 +28,50 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
     Raises:
         UnsupportedError: the model has no such units.
     """
-    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp import (
+        BackwardPrefetch,
+        CPUOffload,
+        FullyShardedDataParallel,
+        MixedPrecision,
+        ShardingStrategy,
+    )
 
     parallel, policy = request.parallel, None
     if compute_dtype is not None:
         reduced = REDUCE_DTYPES.get(parallel.reduce_dtype or "", compute_dtype)
         policy = MixedPrecision(param_dtype=compute_dtype, reduce_dtype=reduced, buffer_dtype=compute_dtype)
     prefetch = _PREFETCH.get(parallel.fsdp_backward_prefetch or "pre")
-    names = ("replicate", "shard") if parallel.data_replicate > 1 else ("shard",)
+    names = tuple(name for name in ("replicate", "shard") if name in mesh.mesh_dim_names)
     wrapped = FullyShardedDataParallel(
         model,
-        device_mesh=mesh[names],
+        device_mesh=mesh[names[-1:] if parallel.flat_whole else names],
         sharding_strategy=ShardingStrategy[_sharding_strategy(parallel)],
-        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None),
+        auto_wrap_policy=wrap_policy(model, parallel, adapters=request.lora is not None and not request.loop.own_loss),
+        cpu_offload=CPUOffload(offload_params=parallel.cpu_offload == "all"),
         mixed_precision=policy,
         backward_prefetch=BackwardPrefetch[prefetch] if prefetch else None,
         limit_all_gathers=parallel.limit_all_gathers is not False,
-        use_orig_params=True,
-        device_id=torch.device("cpu"),
+        use_orig_params=_keeps_parameters(request),
+        device_id=torch.device(request.device),
     )
     if request.checkpoints_units and request.training.activation_checkpointing == "full":
         checkpoint_units(model, wrapped)
     return wrapped
 
 
+def _keeps_parameters(request: Request) -> bool:
+    """Return ``use_orig_params``: true under the Trainer, false in most programs for quantized weights."""
+    stated, lora = request.parallel.original_parameters, request.lora
+    return stated if stated is not None else lora is None or lora.quantization == "none"
+
+
 def _sharding_strategy(parallel: Parallel) -> str:
-    """Return torch's name of the sharding strategy: a hybrid one exactly where the shards have copies."""
+    """Return torch's name of the sharding strategy: a hybrid one exactly where the shards have copies.
+
+    For one rank torch takes ``NO_SHARD`` itself (``_init_core_state`` in ``_init_utils.py``).
+    """
+    if parallel.flat_whole:
+        return "NO_SHARD"
     keeps_gathered = parallel.sharding in ("grad_op", "hybrid_grad_op") or not parallel.reshard_after_forward
     if parallel.data_replicate > 1:
         return "_HYBRID_SHARD_ZERO2" if keeps_gathered else "HYBRID_SHARD"

@@ -94,7 +94,7 @@ def test_units_that_are_not_known_are_counted_as_the_whole_model(tmp_path: Path,
     [
         ("sharding_strategy=ShardingStrategy.SHARD_GRAD_OP", ("fsdp1", "grad_op", 8)),
         ("sharding_strategy=ShardingStrategy.HYBRID_SHARD", ("fsdp1", "hybrid", 8)),
-        ("sharding_strategy=ShardingStrategy.NO_SHARD", ("ddp", None, None)),
+        ("sharding_strategy=ShardingStrategy.NO_SHARD", ("fsdp1", "none", None)),
     ],
 )
 def test_sharding_strategies(tmp_path: Path, argument: str, found: tuple[Any, ...]) -> None:
@@ -114,7 +114,7 @@ def test_sharding_strategies(tmp_path: Path, argument: str, found: tuple[Any, ..
 )
 def test_where_it_is_not_known_what_is_sharded_nothing_is_counted_so(tmp_path: Path, lines: str) -> None:
     reading = read(tmp_path, lines)
-    assert values(reading, "strategy", "data_replicate") == ("ddp", 8)
+    assert values(reading, "strategy", "sharding", "data_replicate") == ("fsdp1", "none", 8)
     assert unsure(reading) == {("weights", "less"), ("gradients", "less"), ("optimizer", "less")}
     assert reading.warnings
 

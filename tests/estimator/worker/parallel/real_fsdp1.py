@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import torch.distributed as dist
 import transformers
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.distributed.fsdp.wrap import (
     _or_policy,
     lambda_auto_wrap_policy,
@@ -43,29 +44,49 @@ def settled(collective: Any) -> Any:
     """
 
     def run(*tensors: torch.Tensor, **others: Any) -> Any:
-        storages = [tensor.untyped_storage()._cdata for tensor in tensors if isinstance(tensor, torch.Tensor)]
-        before = [torch._C._storage_Use_Count(storage) for storage in storages]
+        before = references(tensors)
         result = collective(*tensors, **others)
-        while any(torch._C._storage_Use_Count(storage) > uses for storage, uses in zip(storages, before, strict=True)):
+        while any(now > then for now, then in zip(references(tensors), before, strict=True)):
             os.sched_yield()
         return result
 
     return run
 
 
+def references(tensors: Iterable[Any]) -> list[int]:
+    """Return the references to each tensor and to its storage."""
+    counts = []
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor):
+            counts += [tensor._use_count(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)]
+    return counts
+
+
 class ResizingCounter(StorageCounter):
-    """Also counts storages that FSDP empties and fills in place."""
+    """Also counts storages that FSDP empties and fills in place, and leaves out those in host memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sizes: dict[int, int] = {}
+        self._host: set[int] = set()
+        self.on_host = False
+        """What is allocated now is host memory."""
 
     def count(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._sizes and storage.nbytes():
             self._sizes[storage._cdata] = 0
+            if self.on_host:
+                self._host.add(storage._cdata)
             self._change(storage._cdata, storage.nbytes())
             weakref.finalize(storage, self._gone, storage._cdata)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count a storage no longer: it is host memory."""
+        self.count(tensor)
+        self._change(tensor.untyped_storage()._cdata, 0)
+        self._host.add(tensor.untyped_storage()._cdata)
+        return tensor
 
     @contextlib.contextmanager
     def resizes(self) -> Iterator[None]:
@@ -84,7 +105,7 @@ class ResizingCounter(StorageCounter):
         torch.UntypedStorage.resize_ = original
 
     def _change(self, key: int, size: int) -> None:
-        blocks = -(-size // 512) * 512
+        blocks = 0 if key in self._host else -(-size // 512) * 512
         self.live += blocks - self._sizes[key]
         self._sizes[key] = blocks
         self.peak = max(self.peak, self.live)
@@ -92,6 +113,7 @@ class ResizingCounter(StorageCounter):
     def _gone(self, key: int) -> None:
         self._change(key, 0)
         del self._sizes[key]
+        self._host.discard(key)
 
 
 def wrap(model: nn.Module, case: dict[str, Any]) -> FullyShardedDataParallel:
@@ -117,11 +139,12 @@ def wrap(model: nn.Module, case: dict[str, Any]) -> FullyShardedDataParallel:
     wrapped = FullyShardedDataParallel(
         model,
         device_mesh=mesh or None,
+        cpu_offload=CPUOffload(offload_params=bool(case.get("offload"))),
         sharding_strategy=ShardingStrategy[case.get("strategy", "FULL_SHARD")],
         auto_wrap_policy=policy,
         mixed_precision=mixed or None,
         device_id=torch.device("cpu"),
-        use_orig_params=True,
+        use_orig_params=case.get("original", True),
     )
     if case.get("checkpoint"):
         for module in wrapped.modules():
@@ -129,6 +152,38 @@ def wrap(model: nn.Module, case: dict[str, Any]) -> FullyShardedDataParallel:
                 reentrant = case["checkpoint"] != "not reentrant"
                 module.forward = checkpointed(module.forward, reentrant=reentrant)  # type: ignore[method-assign]
     return wrapped
+
+
+def offload(model: FullyShardedDataParallel, counter: ResizingCounter) -> None:
+    """Let FSDP1 compute on a device other than the one that it offloads to.
+
+    ``cpu:0`` differs from ``cpu``: a tensor is copied there and has the device ``cpu`` again. So what has been copied
+    must not be copied again.
+    """
+    move = FlatParamHandle.flat_param_to
+
+    def move_once(handle: Any, *arguments: Any, **others: Any) -> None:
+        flat = handle.flat_param
+        if flat.untyped_storage()._cdata == flat._local_shard.untyped_storage()._cdata:
+            move(handle, *arguments, **others)
+
+    FlatParamHandle.flat_param_to = move_once  # type: ignore[method-assign]
+    write_back = FlatParamHandle._writeback_orig_params
+
+    def write_back_on_host(handle: Any) -> Any:
+        counter.on_host = True  # a new gradient is on the device of the flat parameter, which is the host
+        result = write_back(handle)
+        counter.on_host = False
+        return result
+
+    FlatParamHandle._writeback_orig_params = write_back_on_host  # type: ignore[method-assign]
+    for unit in FullyShardedDataParallel.fsdp_modules(model):
+        if unit._handle is not None:
+            unit._handle.device = torch.device("cpu", 0)
+    for check in ("_check_on_compute_device", "_check_low_precision_shard"):
+        setattr(FlatParamHandle, check, lambda *_unused: None)
+    torch.cpu.Stream.synchronize = lambda _self: None  # a GPU's stream has it
+    torch.Tensor.pin_memory = lambda tensor, *_unused: counter.pin(tensor)  # type: ignore[method-assign, assignment]
 
 
 def checkpointed(forward: Any, *, reentrant: bool) -> Any:
@@ -171,8 +226,14 @@ def run(rank: int, case: dict[str, Any], port: int) -> None:
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=True)
     low, peaks = LOW.get(case["precision"]), {}
     counter = ResizingCounter()
+    if case.get("offload"):
+        offload(model, counter)
     with counter, counter.resizes():
-        for tensor in (*model.parameters(), *model.buffers()):
+        counter.on_host = bool(case.get("offload"))
+        for tensor in model.parameters():
+            counter.count(tensor)
+        counter.on_host = False
+        for tensor in model.buffers():
             counter.count(tensor)
         for _ in range(2):
             counter.reset_peak()
@@ -187,9 +248,11 @@ def run(rank: int, case: dict[str, Any], port: int) -> None:
             del loss
             peaks["backward"] = counter.peak
             counter.reset_peak()
+            counter.on_host = bool(case.get("offload"))
             optimizer.step()
             peaks["optimizer step"] = counter.peak
             model.zero_grad()
+            counter.on_host = False
     if rank == 0:
         sys.stdout.write(json.dumps(peaks) + "\n")
     dist.destroy_process_group()

@@ -23,6 +23,7 @@ class Attached:
     def __init__(self, worker_python: str | None = SAFE) -> None:
         self.worker_python = worker_python
         self.estimate_environ: dict[str, str] = {}
+        self.versions: dict[str, str] = {}
 
 
 @pytest.fixture

@@ -1,0 +1,120 @@
+"""Older versions of the libraries that a job does not name, where its step may have been another one.
+
+Each rule of ``job.rules.version_rules`` that takes memory has a row. A side that is older than the versions which the
+job does state is possible if it was still in use at their time.
+"""
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...job import Job, ResolvedJob, is_four_bit
+from ...job.rules import older
+from ...model import Architecture
+from .other_side import OtherSide
+
+_LATEST = date(2026, 8, 1)
+"""About the time of the newest versions whose sources the rules follow."""
+_IN_USE, _IN_USE_UNSTATED = timedelta(days=365), timedelta(days=2 * 365)
+"""How long a version is taken to be in use after a newer one changed the rule."""
+_RELEASES = (
+    ("torch", ((2, 0), date(2023, 3, 15)), ((2, 2), date(2024, 1, 30)), ((2, 4), date(2024, 7, 24))),
+    ("torch", ((2, 5), date(2024, 10, 17)), ((2, 6), date(2025, 1, 29)), ((2, 7), date(2025, 4, 23))),
+    ("torch", ((2, 8), date(2025, 8, 6)), ((2, 9), date(2025, 10, 15)), ((2, 10), date(2026, 1, 21))),
+    ("transformers", ((4, 30), date(2023, 6, 8)), ((4, 38), date(2024, 2, 21)), ((4, 43), date(2024, 7, 23))),
+    ("transformers", ((4, 46), date(2024, 10, 24)), ((4, 49), date(2025, 2, 17)), ((4, 52), date(2025, 5, 20))),
+    ("transformers", ((4, 55), date(2025, 8, 5)), ((5, 0), date(2026, 1, 26))),
+)
+"""Releases from which a stated version tells the time of a job."""
+
+
+class _Change(Struct, frozen=True, kw_only=True):
+    """A version that changed what a step takes."""
+
+    library: str
+    before: str
+    """A version before the change."""
+    since: str
+    on: date
+    framework: str
+    """A library that the job's framework needs for the change to concern it."""
+
+    def concerns(self, job: ResolvedJob, arch: Architecture) -> bool:
+        """Return True if the step of such a job may have changed."""
+        training = job.training
+        if self.library == "transformers":
+            if self.since == "5.0":
+                return bool(arch.moe_layers)
+            if self.since == "4.52":
+                return job.strategy.flat_parameters and job.lora is not None and job.recomputes
+            return training.loss == "full" and arch.has_vocab_head and job.framework.loss_in_forward
+        if self.library == "trl":
+            return training.loss == ("chunked" if self.since == "1.15" else "log-probs")
+        if self.library == "bitsandbytes":
+            return is_four_bit(job.lora)
+        return True
+
+
+_CHANGES = tuple(
+    _Change(library=library, before=before, since=since, on=on, framework=framework)
+    for framework, library, before, since, on in (
+        ("transformers", "transformers", "4.45", "4.46", date(2024, 10, 24)),
+        ("transformers", "transformers", "4.48", "4.49", date(2025, 2, 17)),
+        ("transformers", "transformers", "4.51", "4.52", date(2025, 5, 20)),
+        ("transformers", "transformers", "4.57", "5.0", date(2026, 1, 26)),
+        ("transformers", "trl", "0.14", "0.15", date(2025, 2, 13)),
+        ("transformers", "trl", "1.14", "1.15", date(2026, 8, 1)),
+        ("transformers", "bitsandbytes", "0.43.1", "0.43.2", date(2024, 7, 23)),
+        ("litgpt", "bitsandbytes", "0.43.1", "0.43.2", date(2024, 7, 23)),
+        ("litgpt", "litgpt", "0.1", "0.2", date(2024, 4, 1)),
+        ("litgpt", "litgpt", "0.4.5", "0.4.6", date(2024, 7, 31)),
+        ("torchtitan", "torchtitan", "0.0.1", "0.0.2", date(2024, 6, 12)),
+        ("torchtitan", "torchtitan", "0.0.2", "0.1", date(2025, 6, 17)),
+        ("torchtitan", "torchtitan", "0.1", "0.2", date(2025, 10, 17)),
+        ("torchtitan", "torchtitan", "0.2.1", "0.2.2", date(2026, 2, 1)),
+    )
+)
+
+
+def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[OtherSide]:
+    """Yield the job with an older version of a library that it does not name, for each that may matter."""
+    stated, time = job.software, _time(job)
+    for change in _CHANGES:
+        if getattr(stated, change.library) is not None or change.framework not in job.framework.libraries:
+            continue
+        if change.library == "torchtitan" and stated.torch is not None:
+            continue  # its version is taken from torch's
+        oldest = (time or _LATEST) - (_IN_USE if time else _IN_USE_UNSTATED)
+        if change.on < oldest or not change.concerns(job, arch):
+            continue
+        yield OtherSide(
+            source=change.library,
+            job=_with(job.job, change.library, change.before, job),
+            sentence=(
+                f"The version of {change.library} is not stated, and the newest is counted; with {change.before} the "
+                "step {change}"
+            ),
+        )
+
+
+def _with(job: Job, library: str, version: str, resolved: ResolvedJob) -> Job:
+    """Return the job with a version; how a quantized model is prepared has a range of its own."""
+    lora = job.lora
+    if lora is not None and resolved.quantization is not None and resolved.adapters.prepared == "none":
+        own = "fp32" if resolved.framework.fp32_adapters else None
+        dtype = lora.adapter_dtype or resolved.adapters.dtype or own
+        lora = replace(lora, kbit_preparation=False, adapter_dtype=dtype)
+    return replace(job, lora=lora, software=replace(job.software, **{library: version}))
+
+
+def _time(job: ResolvedJob) -> date | None:
+    """Return about when the job ran: after the newest release that it states; None: it states none."""
+    found = [
+        on
+        for library, *releases in _RELEASES
+        for version, on in releases
+        if (stated := getattr(job.software, library)) is not None and not older(stated, *version)
+    ]
+    return max(found, default=None)

@@ -1,0 +1,207 @@
+"""The correction of an estimate by measured runs: a pure function of a budget and the measurements."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..budget import Budget, Components, Learned, Peak, Phase, RankPeak, Span
+from .evidence import NINETY, Evidence, Scales, collect_evidence, scales, without_evidence
+from .joint_errors import MOST_JOBS, JointErrors, joint_errors
+from .kinship import MECHANISMS, STEP, kinship
+from .measurement import Measurement, Predicted
+from .subject import Subject
+from .words import correction_words
+
+_LEAST_SHARE = 0.3
+"""Least share of a mechanism's error that makes a measured job near enough to be named."""
+_LEAST_CHANGE = 0.003
+"""A correction below this share of the figure that narrows nothing is none."""
+_LEAST_RATIO, _MOST_RATIO = 0.12, 6.0
+"""Bounds of a corrected range, as a share of the uncorrected one."""
+_STEP_COMPONENTS = ("activations", "logits", "temporary")
+
+
+def corrected(
+    budget: Budget, subject: Subject, measurements: Iterable[Measurement], *, now: float, version: str
+) -> Budget:
+    """Return the budget corrected by measured runs, with the words that say so; as it is where these say nothing.
+
+    Args:
+        budget: an estimate, not corrected yet.
+        subject: its job without names, and the place in which it would run.
+        measurements: runs on the same machine or the same card.
+        now: Unix seconds.
+        version: of vramtop.
+    """
+    if budget.learned is not None or without_evidence(budget):
+        return budget
+    predicted = Predicted.of(budget, version)
+    subject = replace(subject, peak=predicted.phase)
+    known = tuple(measurements)
+    subject = _with_usual_versions(subject, known)
+    own = scales(predicted)
+    near = _nearest(collect_evidence(known, subject, predicted, budget.method), subject, own)
+    if not near:
+        return budget
+    errors = joint_errors(near, subject, own, now)
+    peak = _corrected_peak(budget.peak, predicted, errors, own)
+    change = abs(peak.device_bytes - budget.peak.device_bytes)
+    if change < _LEAST_CHANGE * budget.peak.device_bytes and not _is_narrower(peak, budget.peak):
+        return budget
+    runs = [run for each in near for run in each.runs]
+    learned = Learned(
+        sentence=correction_words(near, subject, peak, budget.peak),
+        runs=len(runs),
+        jobs=len(near),
+        same_job=any(each.same for each in near),
+        last=max(run.time for run in runs),
+        errors={name: round(size) for name, size in errors.mechanisms.items()},
+        uncorrected=budget.peak,
+        uncorrected_outside_bytes=predicted.outside_bytes,
+        uncorrected_steady_bytes=budget.steady_device_bytes,
+    )
+    more = peak.device_bytes - budget.peak.device_bytes
+    phases = tuple(_corrected_phase(phase, budget, errors, peak) for phase in budget.phases)
+    return replace(
+        budget,
+        peak=peak,
+        phases=phases,
+        steady_device_bytes=max(0, budget.steady_device_bytes + more),
+        stages=tuple(_corrected_stage(stage, budget.peak, peak) for stage in budget.stages),
+        learned=learned,
+    )
+
+
+def uncorrected(budget: Budget) -> Budget:
+    """Return a budget with the peak and the bytes between steps as they were estimated."""
+    learned = budget.learned
+    if learned is None:
+        return budget
+    return replace(budget, peak=learned.uncorrected, steady_device_bytes=learned.uncorrected_steady_bytes, learned=None)
+
+
+def _with_usual_versions(subject: Subject, measurements: Iterable[Measurement]) -> Subject:
+    """Return the subject with those versions that nobody states taken from the newest run of its framework here."""
+    framework = subject.job.training.framework
+    runs = [run for run in measurements if run.job.training.framework == framework]
+    here = [run for run in runs if run.machine and run.machine == subject.machine] or runs
+    newest = max(here, key=lambda run: run.time, default=None)
+    if newest is None:
+        return subject
+    driver = newest.driver if newest.machine == subject.machine else None
+    versions = {**newest.versions, **subject.versions}
+    return replace(subject, versions=versions, driver=subject.driver or driver)
+
+
+def _nearest(evidence: Iterable[Evidence], subject: Subject, own: Scales) -> tuple[Evidence, ...]:
+    """Return the evidence that says most about a subject, the nearest first."""
+    ranked = []
+    for each in evidence:
+        shares = kinship(each.subject, subject)
+        errors = [error for error in each.errors if any(shares[name] >= _LEAST_SHARE for name in error.mechanisms)]
+        said = {name for error in errors for name in error.mechanisms}
+        value = sum(shares[name] * own.of(name) for name in said)
+        if value > 0:
+            ranked.append((not each.same, -value, -each.time, replace(each, errors=tuple(errors))))
+    ranked.sort(key=lambda item: item[:3])
+    return tuple(each for *_, each in ranked[:MOST_JOBS])
+
+
+def _corrected_peak(peak: Peak, predicted: Predicted, errors: JointErrors, own: Scales) -> Peak:
+    found = errors.mechanisms
+    step = _limited(found["fixed"] + found["tokens"], predicted)
+    allocated = peak.allocated_bytes + step
+    reserved = max(allocated, peak.reserved_bytes + step + round(found["slack"]))
+    outside = max(0, peak.device_bytes - peak.reserved_bytes + round(found["context"] + found["nccl"]))
+    device = reserved + outside
+    device_range = _corrected_span(peak.device_range, peak.device_bytes, device, errors.device, own.joint(MECHANISMS))
+    allocated_range = peak.allocated_range and _corrected_span(
+        peak.allocated_range, peak.allocated_bytes, allocated, errors.allocated, own.joint(STEP)
+    )
+    reserved_range = peak.reserved_range and _corrected_span(
+        peak.reserved_range, peak.reserved_bytes, reserved, errors.reserved, own.joint((*STEP, "slack"))
+    )
+    least = predicted.components.weights
+    return replace(
+        peak,
+        components=_corrected_components(
+            peak.components, errors, step, outside - peak.device_bytes + peak.reserved_bytes
+        ),
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_bytes=device,
+        low_bytes=max(device_range.low_bytes, min(least, device)),
+        high_bytes=device_range.high_bytes,
+        allocated_range=allocated_range,
+        reserved_range=reserved_range,
+    )
+
+
+def _limited(error: float, predicted: Predicted) -> int:
+    """Return the error of the allocated bytes; a step has no less than what it computes with."""
+    parts = predicted.components
+    floor = parts.weights + parts.gradients // 2 + parts.optimizer // 2
+    return round(max(error, min(0, floor - predicted.allocated_bytes)))
+
+
+def _corrected_span(span: Span, before: int, after: int, spread: float, prior: float) -> Span:
+    """Return a range around the corrected figure: as lopsided as it was, and as wide as what remains unknown."""
+    ratio = min(_MOST_RATIO, max(_LEAST_RATIO, spread / max(1.0, prior)))
+    below, above = (max(0, size) for size in (before - span.low_bytes, span.high_bytes - before))
+    least = NINETY * 0.4 * spread
+    return Span(max(0, after - round(max(ratio * below, least))), after + round(max(ratio * above, least)))
+
+
+def _corrected_components(parts: Components, errors: JointErrors, step: int, outside: int) -> Components:
+    """Return components that sum up to the corrected figures."""
+    sizes: dict[str, int] = dict(parts.items())
+    scaled = {name: sizes[name] for name in _STEP_COMPONENTS if sizes[name]}
+    whole = sum(scaled.values())
+    fixed = round(errors.mechanisms["fixed"])
+    tokens = step - fixed
+    if not whole or whole + tokens < 0:
+        fixed, tokens = step, 0
+    for name, size in scaled.items():
+        sizes[name] += round(tokens * size / whole)
+    sizes["temporary"] += step - (sum(sizes.values()) - parts.total_bytes)
+    nccl = min(outside, round(errors.mechanisms["nccl"])) if sizes["communication"] else 0
+    sizes["communication"] = max(0, sizes["communication"] + nccl)
+    sizes["context"] += outside - nccl
+    return _without_negative(sizes)
+
+
+def _without_negative(sizes: dict[str, int]) -> Components:
+    """Return components of the same sum; what would be below zero is taken from the largest."""
+    lacking = sum(min(0, size) for size in sizes.values())
+    sizes = {name: max(0, size) for name, size in sizes.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    sizes[largest] = max(0, sizes[largest] + lacking)
+    return Components(**sizes)
+
+
+def _corrected_phase(phase: Phase, budget: Budget, errors: JointErrors, peak: Peak) -> Phase:
+    """Return a phase with the errors in proportion to its own bytes."""
+    outside = peak.device_bytes - peak.reserved_bytes - (budget.peak.device_bytes - budget.peak.reserved_bytes)
+    if phase.name == budget.peak.phase:
+        return replace(phase, components=peak.components, outside_bytes=max(0, phase.outside_bytes + outside))
+    before = budget.peak.components
+    whole = sum(getattr(before, name) for name in _STEP_COMPONENTS)
+    own = sum(getattr(phase.components, name) for name in _STEP_COMPONENTS)
+    share = own / whole if whole else 0.0
+    step = round(errors.mechanisms["fixed"] * (phase.name != "loading") + min(1.0, share) * errors.mechanisms["tokens"])
+    components = _corrected_components(phase.components, errors, max(step, -own), outside)
+    return replace(phase, components=components, outside_bytes=max(0, phase.outside_bytes + outside))
+
+
+def _corrected_stage(stage: RankPeak, before: Peak, after: Peak) -> RankPeak:
+    def scale(size: int, old: int, new: int) -> int:
+        return round(size * new / old) if old else size
+
+    return RankPeak(
+        device_bytes=scale(stage.device_bytes, before.device_bytes, after.device_bytes),
+        low_bytes=scale(stage.low_bytes, before.low_bytes, after.low_bytes),
+        high_bytes=scale(stage.high_bytes, before.high_bytes, after.high_bytes),
+    )
+
+
+def _is_narrower(peak: Peak, before: Peak) -> bool:
+    return peak.high_bytes - peak.low_bytes < 0.97 * (before.high_bytes - before.low_bytes)

@@ -1,0 +1,98 @@
+"""Program that runs real training steps: the request is one line of JSON on stdin, the answers are files.
+
+The request is that of the operation ``trace``, with ``device`` (``cuda`` or ``cpu``) and ``measure``: ``folder``,
+``steps``, ``limits`` and ``keeps`` (``real_steps``). Each rank writes ``RANK.STAGE.json`` there (``stages``):
+``context`` once its CUDA context exists, ``steady`` after the last step, and at the end ``done`` with its figures, or
+``failed`` with a sentence.
+
+Several ranks are started by torchrun, which this program becomes; each runs this program again with the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+if not __package__:  # run by its path: import the worker's folder as a package, as its own program does
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [
+        str(folder.parents[1]),
+        *(entry for entry in sys.path if not entry or Path(entry).resolve() != folder),
+    ]
+    import_module(f"{folder.parent.name}.{folder.name}")
+    del sys.path[0]
+    __package__ = f"{folder.parent.name}.{folder.name}"
+
+from .stages import Stages, die_with_parent
+
+REQUEST = "request.json"
+
+
+def main(arguments: list[str]) -> int:
+    """Run as one rank, or start all."""
+    die_with_parent()
+    os.environ.update(
+        HF_HUB_OFFLINE="1",
+        TRANSFORMERS_OFFLINE="1",
+        TRANSFORMERS_VERBOSITY="error",
+        TOKENIZERS_PARALLELISM="false",
+    )
+    if arguments:
+        return _run_rank(Path(arguments[0]))
+    text = sys.stdin.readline()
+    plan = json.loads(text)["measure"]
+    (Path(plan["folder"]) / REQUEST).write_text(text, encoding="utf-8")
+    if len(plan["limits"]) == 1:
+        return _run_rank(Path(plan["folder"]))
+    return _start_ranks(plan)
+
+
+def _start_ranks(plan: dict[str, object]) -> int:
+    """Run torchrun in this process; it ends all ranks when one fails, and when it is told to end."""
+    from torch.distributed.run import main as torchrun
+
+    count = len(plan["limits"])  # type: ignore[arg-type]
+    words = ["--standalone", f"--nproc-per-node={count}", str(Path(__file__).resolve()), str(plan["folder"])]
+    torchrun(words)
+    return 0
+
+
+def _run_rank(folder: Path) -> int:
+    stages = Stages(folder, int(os.environ.get("RANK", "0")))
+    try:
+        message = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+        from ..request.errors import RefusedError, UnsupportedError
+        from ..request.request import read_request
+        from .measurable import check_measurable
+    except Exception as error:  # noqa: BLE001 - any failure has to reach the caller as a sentence
+        stages.report("failed", {"error": _sentence(error)})
+        return 1
+    try:
+        request = read_request(message)
+        check_measurable(request)
+        from ..request.protocol import library_versions
+        from .real_steps import run_steps
+
+        found = run_steps(request, message["measure"], stages)
+    except UnsupportedError as error:
+        stages.report("failed", {"unsupported": str(error)})
+        return 1
+    except RefusedError as error:
+        stages.report("failed", {"error": str(error)})
+        return 1
+    except Exception as error:  # noqa: BLE001 - as above
+        stages.report("failed", {"error": _sentence(error)})
+        return 1
+    stages.report("done", {**found, "versions": library_versions()})
+    return 1 if "out_of_memory" in found else 0
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

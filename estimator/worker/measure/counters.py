@@ -1,0 +1,176 @@
+"""Counters of the memory of real steps by phase: CUDA's caching allocator, or the storages of CPU tensors.
+
+They have those methods of ``memory.tracker.StorageTracker`` that the step calls, so that both run the same step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..memory.allocation_history import block_bytes
+from ..step.live_bytes import LiveBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+OutOfMemoryError: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+"""It has the shorter name since torch 2.5."""
+
+
+class PhaseCounter:
+    """Peaks of the phases of each step. Subclasses read the memory."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, dict[str, int | None]] = {}
+        """Allocated and reserved peaks of each phase, over all steps; None: the device has no such figure."""
+        self.steps: dict[int, int] = {}
+        """Allocated peak of each step."""
+        self.now: tuple[int, str] = (0, "")
+        """Step and phase that is running."""
+
+    def begin_phase(self, step: int, phase: str) -> None:
+        """Start a phase; the phase before it ends."""
+        before, name = self.now
+        if name:
+            allocated, reserved = self.take_peaks()
+            known = self.phases.setdefault(name, {"allocated": None, "reserved": None})
+            known.update(
+                allocated=_larger(known["allocated"], allocated), reserved=_larger(known["reserved"], reserved)
+            )
+            self.steps[before] = max(self.steps.get(before, 0), allocated)
+        self.now = step, phase
+
+    def take_peaks(self) -> tuple[int, int | None]:
+        """Return the allocated and reserved peaks since the last call, and start again."""
+        raise NotImplementedError
+
+    def levels(self) -> tuple[int, int | None]:
+        """Return the bytes that are allocated and reserved now."""
+        raise NotImplementedError
+
+    def retries(self) -> int | None:
+        """Return how often the allocator freed its cache because memory was full; None: it has no cache."""
+        return None
+
+    def counting(self) -> Any:
+        """Return the context in which memory is counted."""
+        raise NotImplementedError
+
+    def label(self, tensors: Iterable[Any], component: str, names: Iterable[str] = ()) -> None:
+        """Do nothing: real tensors are summed where they lie."""
+
+    def mark_on_host(self, tensors: Iterable[Any]) -> None:
+        """Do nothing, as above."""
+
+    def wait_for_stream(self) -> None:
+        """Wait until the device is done, as reading the loss does."""
+
+
+class CudaCounter(PhaseCounter):
+    """Counters of CUDA's caching allocator."""
+
+    def take_peaks(self) -> tuple[int, int | None]:
+        """Return the peaks, and reset torch's counters."""
+        found = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        return found
+
+    def levels(self) -> tuple[int, int | None]:
+        """Return torch's counters."""
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    def retries(self) -> int | None:
+        """Return torch's ``num_alloc_retries``."""
+        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def counting(self) -> Any:
+        """Return an empty context: the allocator always counts."""
+        return contextlib.nullcontext()
+
+    def wait_for_stream(self) -> None:
+        """Synchronize."""
+        torch.cuda.synchronize()
+
+
+class CpuCounter(PhaseCounter):
+    """Counts the storages of CPU tensors in blocks of the allocator's size; there is no cache to count.
+
+    Args:
+        capacity: bytes beyond which an allocation fails; None: those of the machine.
+    """
+
+    def __init__(self, capacity: int | None) -> None:
+        super().__init__()
+        self._live = _CpuStorages(capacity)
+
+    def take_peaks(self) -> tuple[int, int | None]:
+        """Return the peak of the counted bytes."""
+        peak, self._live.peak = self._live.peak, self._live.live
+        return peak, None
+
+    def levels(self) -> tuple[int, int | None]:
+        """Return the counted bytes."""
+        return self._live.live, None
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the storages that are made inside."""
+        with self._live, self._live.counting_resize():
+            yield
+
+
+class _CpuStorages(LiveBytes):
+    def __init__(self, capacity: int | None) -> None:
+        super().__init__()
+        self._capacity = capacity
+        self._sizes: dict[int, int] = {}
+
+    def _count(self, tensor: Any) -> None:
+        if tensor.device.type != "cpu":
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._seen:
+            self._seen.add(key)
+            weakref.finalize(storage, self._release, key, 0).atexit = False
+            self._set(key, block_bytes(storage.nbytes()))
+
+    def _release(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.live -= self._sizes.pop(key, size)
+
+    def _set(self, key: int, size: int) -> None:
+        live = self.live + size - self._sizes.get(key, 0)
+        if self._capacity is not None and live > self._capacity:
+            raise OutOfMemoryError(
+                f"Tried to allocate {size} bytes on the CPU, of which {self._capacity} may be used and "
+                f"{self.live} are in use"
+            )
+        self.live, self._sizes[key] = live, size
+        self.peak = max(self.peak, live)
+
+    @contextlib.contextmanager
+    def counting_resize(self) -> Iterator[None]:
+        """Follow storages that FSDP empties and fills again in place."""
+        original = torch.UntypedStorage.resize_
+
+        def resize(storage: Any, size: int) -> Any:
+            result = original(storage, size)
+            if storage._cdata in self._seen:
+                self._set(storage._cdata, block_bytes(size))
+            return result
+
+        torch.UntypedStorage.resize_ = resize
+        try:
+            yield
+        finally:
+            torch.UntypedStorage.resize_ = original
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    known = [each for each in (one, other) if each is not None]
+    return max(known) if known else None

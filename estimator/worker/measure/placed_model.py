@@ -1,0 +1,121 @@
+"""The job's model on its devices, with random weights: whole, sharded, split or copied as the job says."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ..loops.training_loop import prepare_loop
+from ..model.build import build_model, prepare_for_training
+from ..request.request import OlderVersions
+from ..step.forward_pass import weights_dtype
+from ..step.training_steps import parallelize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..request.request import Request
+
+STANDARD_DEVIATION = 0.02
+"""Of random weights: transformers' usual ``initializer_range``."""
+
+
+def placed_model(request: Request, device: Any) -> Any:
+    """Build the model of this rank.
+
+    What is split is made without weights first: no rank ever holds the whole.
+
+    Args:
+        request: a job that ``check_measurable`` accepts.
+        device: of this rank.
+
+    Raises:
+        RefusedError: the installed libraries cannot build it.
+    """
+    request = replace(request, older=OlderVersions())  # the installed versions run, nothing is imitated
+    parallel, lora = request.parallel, request.lora
+    quantized = lora is not None and lora.quantization != "none"
+    without_weights = quantized or parallel.sharded or parallel.tensor > 1
+    with torch.device(device), weights_on_meta() if without_weights else contextlib.nullcontext():
+        model = build_model(
+            request.config,
+            request.task,
+            attention=request.attention,
+            dtype=weights_dtype(request),
+            code=request.code,
+        )
+        if quantized and lora is not None:
+            from .quantized import quantize
+
+            quantize(model, request, device)
+            request = replace(request, lora=replace(lora, quantization="none"))
+        model = prepare_for_training(model, request)
+    prepare_loop(model, request)
+    if parallel.flat_sharded:
+        return parallelize(model, request)
+    model = parallelize(model, request)
+    if without_weights:
+        fill_weights(model, torch.device("cpu") if parallel.cpu_offload == "all" else device)
+    if parallel.data_replicate > 1 and not parallel.sharded:
+        return _copied(model, request, device)
+    return model
+
+
+@contextlib.contextmanager
+def weights_on_meta() -> Iterator[None]:
+    """Build parameters without storage; buffers have theirs, as a model computes them when it is built.
+
+    Each parameter is replaced as soon as it is registered (accelerate's ``init_empty_weights``).
+    """
+    original = torch.nn.Module.register_parameter
+
+    def register(module: Any, name: str, parameter: Any) -> None:
+        original(module, name, parameter)
+        if parameter is not None and not parameter.is_meta:
+            empty = torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+            module._parameters[name] = empty
+
+    torch.nn.Module.register_parameter = register
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = original
+
+
+def fill_weights(model: Any, device: Any) -> None:
+    """Give the parameters that have no storage one on the device, with random values; tied ones stay tied."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not parameter.is_meta:
+                continue
+            made = torch.nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
+            torch.utils.swap_tensors(parameter, made)
+            local = getattr(parameter, "_local_tensor", parameter)
+            if parameter.dim() > 1:
+                local.normal_(std=STANDARD_DEVIATION)
+            else:
+                local.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+class _Copy(DistributedDataParallel):  # type: ignore[misc] # torch is not type-checked
+    """DistributedDataParallel whose model's attributes are its own, as FSDP1's are."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._modules["module"], name)
+
+
+def _copied(model: Any, request: Request, device: Any) -> Any:
+    """Return the model in DistributedDataParallel, with the Trainer's options (``Trainer._wrap_model``, 5.0)."""
+    return _Copy(
+        model,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        find_unused_parameters=request.training.activation_checkpointing == "none",
+        gradient_as_bucket_view=request.parallel.gradient_as_bucket_view,
+    )

@@ -1,0 +1,174 @@
+"""The steps of a measurement: the traced step's own code on real tensors, and the memory that it takes by phase."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..request.errors import RefusedError, UnsupportedError
+from ..step.forward_pass import run_inference
+from ..step.optimizer_step import OptimizerStep, tensors_in
+from ..step.training_steps import accumulate_gradients
+from .counters import CpuCounter, CudaCounter, OutOfMemoryError
+from .placed_model import placed_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ..request.request import Request
+    from .counters import PhaseCounter
+    from .stages import Stages
+
+_CPU = torch.device("cpu")
+
+
+def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[str, Any]:
+    """Run the job's steps as one of its ranks, and return the memory that they take.
+
+    Args:
+        request: the job.
+        plan: ``steps``, and by rank ``limits``, the bytes that it may allocate, and ``keeps``, the bytes of its GPU
+            that it must leave free; None: none.
+        stages: where they are reported.
+
+    Raises:
+        RefusedError: the installed libraries cannot run it, or there is no CUDA.
+        UnsupportedError: the model returns no loss, for example.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    counter = _start_counting(request, plan, rank, stages)
+    device = torch.device(request.device, torch.cuda.current_device()) if request.device == "cuda" else _CPU
+    parts: dict[str, int | None] = {"weights": None, "gradients": None, "optimizer": None}
+    try:
+        with warnings.catch_warnings(), _process_group(request), counter.counting():
+            warnings.simplefilter("ignore")
+            counter.begin_phase(0, "loading")
+            model = placed_model(request, device)
+            if request.training.mode == "train":
+                _train(model, request, counter, plan["steps"], parts)
+            else:
+                parts["weights"] = _bytes_of([*model.parameters(), *model.buffers()], request.device)
+                run_inference(model, request, counter)  # type: ignore[arg-type] # it has the tracker's methods
+            figures = _figures(counter, parts)
+            stages.wait("steady", figures)
+    except OutOfMemoryError as error:
+        allocated, reserved = counter.levels()
+        step, phase = counter.now
+        failed = {"step": step, "phase": phase, "message": " ".join(str(error).split())[:600]}
+        counter.begin_phase(step, "end")
+        levels = {"allocated_bytes": allocated, "reserved_bytes": reserved}
+        return {"out_of_memory": {**failed, **levels}, **_figures(counter, parts)}
+    return figures
+
+
+def _start_counting(request: Request, plan: dict[str, Any], rank: int, stages: Stages) -> PhaseCounter:
+    """Take this rank's device, as far as it may be used, and return its counter."""
+    if request.device == "cpu":
+        stages.wait("context", {"context_bytes": None})
+        return CpuCounter(plan["limits"][rank])
+    if not torch.cuda.is_available():
+        raise RefusedError(
+            f"torch {torch.__version__} sees no GPU through CUDA here; --cpu runs a tiny model on the CPU instead"
+        )
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    torch.ones(1, device="cuda")
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    keep, limit = plan["keeps"][rank], plan["limits"][rank]
+    allowed = [] if limit is None else [limit]
+    if keep is not None:  # others hold memory there: the allocator must fail before they do
+        allowed.append(free - keep + torch.cuda.memory_reserved())
+        if allowed[-1] <= 0:
+            raise RefusedError("another program has taken the rest of the GPU's memory meanwhile; try again")
+    if allowed:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, min(allowed) / total))
+    stages.wait("context", {"reserved_bytes": torch.cuda.memory_reserved()})
+    return CudaCounter()
+
+
+@contextlib.contextmanager
+def _process_group(request: Request) -> Iterator[None]:
+    """Join the job's other ranks, which torchrun has started."""
+    if request.parallel.world_size == 1:
+        yield
+        return
+    import torch.distributed as dist
+
+    dist.init_process_group("cpu:gloo,cuda:nccl" if request.device == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class _RealStep(OptimizerStep):
+    """The optimizer's step with a gradient scaler that looks at the gradients."""
+
+    def __init__(self, request: Request, trained: list[tuple[str, Any]], counter: Any) -> None:
+        super().__init__(request, trained, counter)
+        if self._scaler is not None:
+            self._scaler = torch.amp.GradScaler(request.device)
+
+    def state_tensors(self) -> Iterator[Any]:
+        """Yield the tensors of the states."""
+        for state in self._optimizer.state.values() if self._optimizer is not None else ():
+            yield from tensors_in(state)
+
+
+def _train(model: Any, request: Request, counter: PhaseCounter, steps: int, parts: dict[str, int | None]) -> None:
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    if not trained:
+        raise UnsupportedError("no parameter trains, so that there is no backward pass")
+    parts["weights"] = _bytes_of([*model.parameters(), *model.buffers(), *_quantization_states(model)], request.device)
+    counter.begin_phase(0, "wrapping")
+    optimizer, variables = _RealStep(request, trained, counter), [None]
+    tracker: Any = counter
+    for step in range(1, steps + 1):
+        accumulate_gradients(model, request, tracker, optimizer, step, variables=variables, buckets=None)
+        parts["gradients"] = _bytes_of((each.grad for _, each in trained), request.device)
+        counter.begin_phase(step, "optimizer step")
+        optimizer.step()
+        counter.wait_for_stream()
+        if not request.training.optimizer_in_backward:
+            parts["optimizer"] = _bytes_of(optimizer.state_tensors(), request.device)
+        model.zero_grad(set_to_none=True)
+    counter.begin_phase(steps, "end")
+
+
+def _figures(counter: PhaseCounter, parts: dict[str, int | None]) -> dict[str, Any]:
+    phases = {name: peaks for name, peaks in counter.phases.items() if name not in ("wrapping", "end")}
+    allocated = [each["allocated"] for each in phases.values() if each["allocated"] is not None]
+    reserved = [each["reserved"] for each in phases.values() if each["reserved"] is not None]
+    return {
+        "phases": phases,
+        "components": dict(parts),
+        "allocated_bytes": max(allocated, default=None),
+        "reserved_bytes": max(reserved, default=None),
+        "allocated_by_step_bytes": [peak for step, peak in sorted(counter.steps.items()) if step > 0],
+        "retries": counter.retries(),
+    }
+
+
+def _bytes_of(tensors: Iterable[Any], device: str) -> int:
+    """Return the bytes of the storages of tensors that are on this kind of device, each storage once."""
+    sizes = {}
+    for tensor in tensors:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if local is not None and local.device.type == device:
+            storage = local.untyped_storage()
+            sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def _quantization_states(model: Any) -> Iterator[Any]:
+    """Yield the constants with which bitsandbytes' weights are scaled back."""
+    for parameter in model.parameters():
+        state = getattr(parameter, "quant_state", None)
+        yield from tensors_in(getattr(state, "__dict__", {}))
+        for name in ("CB", "SCB"):
+            if isinstance(getattr(parameter, name, None), torch.Tensor):
+                yield getattr(parameter, name)

@@ -1,0 +1,124 @@
+"""Corrects budgets by the user's measured runs: reads the history, and hands what is near to the pure correction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import CannotTellError, VramtopError
+
+from .history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.learning import Measurement
+
+_FRESH_SECONDS = 20.0
+"""Time for which what was read of the history is used again: a run becomes a measurement every few minutes."""
+
+
+@dataclass(slots=True)
+class Corrections:
+    """Corrects budgets. Safe to use from several threads; reads a file, so not for the UI thread.
+
+    Args:
+        history: opens the history; may raise CannotTellError.
+        notify: called with a sentence, once, if the history cannot be read; estimates stay uncorrected.
+        clock: Unix seconds.
+    """
+
+    history: Callable[[], History] = History
+    notify: Callable[[str], object] = lambda _: None
+    clock: Callable[[], float] = time.time
+    _read: dict[tuple[str | None, str], tuple[float, tuple[Measurement, ...]]] = field(default_factory=dict)
+    _failed: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def corrected(
+        self,
+        budget: Budget,
+        *,
+        card: str | None = None,
+        here: bool = True,
+        driver: str | None = None,
+        versions: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Budget:
+        """Return the budget corrected by measured runs; as it is where there are none near it.
+
+        Args:
+            budget: of a job.
+            card: name of the GPU that it is for, as NVML or the catalogue gives it; None: unknown.
+            here: the job would run, or runs, on this machine.
+            driver: version of its driver; None: unknown.
+            versions: versions of libraries in the run; None: what the job states.
+            environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: this one.
+        """
+        from .new_measurement import machine_digest, vramtop_version
+
+        machine = machine_digest() if here else ""
+        near = self._near(card, machine)
+        if not near:
+            return budget
+        import os
+
+        from vramtop.estimator.learning import Subject, corrected
+        from vramtop.estimator.learning.private_job import private_job
+        from vramtop.estimator.model import resolve_model
+        from vramtop.estimator.trace import allocator_settings
+
+        environ = os.environ if environ is None else environ
+        try:
+            config = resolve_model(budget.job.model, environ=environ).config
+        except VramtopError:
+            config = {}
+        _, allocator = allocator_settings(environ) or (None, None)
+        subject = Subject.of_job(
+            private_job(budget.job, config, parameters=budget.model.parameters),
+            card=card,
+            machine=machine,
+            driver=driver,
+            versions=versions,
+            allocator=allocator or "",
+        )
+        return corrected(budget, subject, near, now=self.clock(), version=vramtop_version())
+
+    def forget_what_was_read(self) -> None:
+        """Read the history again with the next budget."""
+        with self._lock:
+            self._read.clear()
+
+    def _near(self, card: str | None, machine: str) -> tuple[Measurement, ...]:
+        with self._lock:
+            key, now = (card, machine), self.clock()
+            known = self._read.get(key)
+            if known is not None and now - known[0] < _FRESH_SECONDS:
+                return known[1]
+            try:
+                found = self.history().near(cards=_names(card), machine=machine)
+            except CannotTellError as error:
+                found = ()
+                if not self._failed:
+                    self._failed = True
+                    self.notify(error.message)
+            self._read[key] = now, found
+            return found
+
+
+def _names(card: str | None) -> tuple[str, ...]:
+    """Return the names under which NVML may know a card."""
+    if card is None:
+        return ()
+    from vramtop.estimator.job import find_gpu, match_nvml_name
+
+    found = match_nvml_name(card)
+    if found is None:
+        try:
+            found = find_gpu(card)
+        except VramtopError:
+            return (card,)
+    return (card, *found.nvml_names)

@@ -1,0 +1,149 @@
+"""Makes a measurement of every followed run of this user: when it is steady, when its peak rises, and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import CannotTellError, ProcessLimitError, start_thread
+
+from .history import History
+from .run_measurement import is_own, measurement_of_run, run_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.learning import RunState
+
+    from ..board import Board, ProcessRow, RunRow
+    from ..snapshot import ProcessKey
+    from .run_measurement import RunFacts
+
+MIN_SECONDS = 60.0
+"""Between two measurements of one run, unless it ends."""
+_MIN_RISE = 1.005
+"""Rise of the peak that is worth another write."""
+THREAD = "keep measured run"
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A run while it is followed."""
+
+    identity: str
+    """What identifies it on this machine, the same for every program that follows it."""
+    own: bool
+    """It belongs to this user."""
+    was_steady: bool = False
+    grew: bool = False
+    kept_at: float | None = None
+    kept_bytes: int = 0
+    kept_state: str = ""
+    kept_method: str = ""
+
+
+@dataclass(slots=True)
+class RunRecorder:
+    """Keeps measurements of the runs on the boards that it observes; the file is written on a thread of its own.
+
+    Args:
+        history: opens the history; may raise CannotTellError.
+        facts: what was read of a process; None: it was not read here.
+        notify: called with a sentence, once, if the history cannot be written; everything else goes on.
+        on_kept: called, on the writing thread, after a measurement was kept.
+        clock: Unix seconds.
+    """
+
+    history: Callable[[], History] = History
+    facts: Callable[[ProcessKey], RunFacts | None] = lambda _: None
+    notify: Callable[[str], object] = lambda _: None
+    on_kept: Callable[[], object] = lambda: None
+    clock: Callable[[], float] = time.time
+    _runs: dict[tuple[ProcessKey, ...], _Followed] = field(default_factory=dict)
+    _failed: bool = False
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, board: Board) -> None:
+        """Take note of the runs on a board of this machine; costs next to nothing while none changes."""
+        if board.snapshot.source.kind != "nvml":
+            return
+        self._runs = {run.pids: self._runs.get(run.pids) or _follow(run) for run in board.runs}
+        for run in board.runs:
+            followed = self._runs[run.pids]
+            if followed.own and run.budget is not None and not run.missing and not run.job.is_served:
+                self._observe_run(run, run.budget, followed, board)
+
+    def _observe_run(self, run: RunRow, budget: Budget, followed: _Followed, board: Board) -> None:
+        row = max(run.rows, key=_peak_bytes, default=None)
+        if row is None or row.comparison is None or not _peak_bytes(row):
+            return
+        followed.grew = followed.grew or row.comparison.status == "growing"
+        followed.was_steady = followed.was_steady or row.comparison.phase == "steady"
+        state = _state(run, row, followed)
+        if state is None:
+            return
+        peak, method = _peak_bytes(row), budget.method
+        ended = run.ended_at is not None
+        rose = peak > _MIN_RISE * followed.kept_bytes
+        if state == followed.kept_state and method == followed.kept_method and not rose:
+            return
+        now = board.snapshot.time
+        if not ended and followed.kept_at is not None and now - followed.kept_at < MIN_SECONDS:
+            return
+        followed.kept_at, followed.kept_bytes = now, peak
+        followed.kept_state, followed.kept_method = state, method
+        facts = next((found for key in run.pids if (found := self.facts(key)) is not None), None)
+        driver = board.snapshot.source.driver_version
+
+        def keep() -> None:
+            measurement = measurement_of_run(
+                run.job,
+                budget,
+                row.gpu,
+                row.process,
+                usage=row.comparison.peak_usage if row.comparison else None,
+                run=followed.identity,
+                state=state,
+                time=now,
+                driver=driver,
+                facts=facts,
+            )
+            with self._writing:
+                try:
+                    warning = self.history().add(measurement)
+                except CannotTellError as error:
+                    warning, self._failed = None if self._failed else error.message, True
+                else:
+                    self.on_kept()
+            if warning:
+                self.notify(warning)
+
+        with contextlib.suppress(ProcessLimitError):  # the next board tries again
+            start_thread(threading.Thread(target=keep, name=THREAD))  # not a daemon: the program waits for it at exit
+
+
+def _follow(run: RunRow) -> _Followed:
+    first = min((pid for pid, _ in run.pids), default=None)
+    identity = run_identity(first) if first is not None else None
+    own = identity is not None and all(is_own(pid) for pid, _ in run.pids)
+    return _Followed(identity=identity or "", own=own)
+
+
+def _state(run: RunRow, row: ProcessRow, followed: _Followed) -> RunState | None:
+    """Return what the figures of a run are the peaks of; None: nothing yet."""
+    if row.comparison is not None and row.comparison.status == "out_of_memory":
+        return "out_of_memory"
+    if followed.grew:
+        return "growing"
+    if run.ended_at is not None:
+        return "ended" if followed.was_steady else "short"
+    return "steady" if followed.was_steady else None
+
+
+def _peak_bytes(row: ProcessRow) -> int:
+    usage = row.comparison.peak_usage if row.comparison else None
+    return usage.size_bytes if usage else 0

@@ -1,0 +1,106 @@
+"""Budgets are corrected by the history of this machine and card; a history that cannot be read changes nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from simulated_machine import NOW, Machine, budget_of, job
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.monitor.history import corrections as module, new_measurement
+from vramtop.monitor.history.corrections import Corrections
+from vramtop.monitor.history.history import History
+
+TARGET = job(micro_batch=8)
+CARD = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
+    monkeypatch.setattr(new_measurement, "machine_digest", lambda: "here")
+    monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "1")
+    machine = Machine(tokens=0.2, slack=0.03)
+    kept = History(tmp_path / "history.sqlite3")
+    for size in (1, 2, 4):
+        kept.add(machine.run(job(micro_batch=size)))
+    return kept
+
+
+def corrections(history: History) -> Corrections:
+    return Corrections(history=lambda: history, clock=lambda: NOW)
+
+
+def test_a_budget_is_corrected_by_what_was_measured_here(history: History) -> None:
+    before = budget_of(TARGET)
+    for place in ({"card": CARD}, {"card": "h100-80gb", "here": False}, {"card": None}):
+        found = corrections(history).corrected(before, environ={}, **place)  # type: ignore[arg-type]
+        assert found.peak.device_bytes > 1.1 * before.peak.device_bytes, place
+        assert found.learned is not None
+        assert found.learned.jobs == 3
+    assert "on this kind of card" in (
+        learned.sentence
+        if (learned := corrections(history).corrected(before, card=CARD, here=False, environ={}).learned)
+        else ""
+    )
+
+
+def test_another_card_elsewhere_is_not(history: History) -> None:
+    assert corrections(history).corrected(budget_of(TARGET), card="rtx-4090", here=False, environ={}).learned is None
+
+
+def test_a_corrected_budget_is_not_corrected_again(history: History) -> None:
+    once = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
+    assert corrections(history).corrected(once, card=CARD, environ={}) is once
+
+
+def test_the_allocators_settings_of_the_run_count(history: History) -> None:
+    plain = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
+    other = corrections(history).corrected(
+        budget_of(TARGET), card=CARD, environ={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    )
+    assert plain.learned is not None
+    assert other.learned is not None
+    assert abs(plain.learned.errors["slack"]) > 0
+    assert other.learned.errors["slack"] == 0
+
+
+def test_a_history_that_cannot_be_read_is_said_once_and_changes_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def closed() -> History:
+        raise CannotTellError("no home is known")
+
+    found = Corrections(history=closed, notify=said.append, clock=lambda: NOW)
+    for card in (CARD, None):
+        assert found.corrected(budget_of(TARGET), card=card) is budget_of(TARGET)
+    assert said == ["no home is known"]
+    damaged = tmp_path / "history.sqlite3"
+    damaged.write_bytes(b"no database")
+    found = Corrections(history=lambda: History(damaged), notify=said.append, clock=lambda: NOW)
+    assert found.corrected(budget_of(TARGET), card=CARD) is budget_of(TARGET)
+    assert "is damaged" in said[-1]
+    assert damaged.read_bytes() == b"no database"
+
+
+def test_what_was_read_is_used_again_until_a_run_is_kept(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [NOW]
+    found = Corrections(history=lambda: history, clock=lambda: now[0])
+    small = job(micro_batch=1)
+    before = found.corrected(budget_of(small), card=CARD, environ={})
+    run = history.list()[0]
+    history.add(replace(run, run="new", job=replace_job(run.job), time=NOW))
+    assert found.corrected(budget_of(small), card=CARD, environ={}) == before
+    found.forget_what_was_read()
+    assert found.corrected(budget_of(small), card=CARD, environ={}).learned != before.learned
+    now[0] += module._FRESH_SECONDS + 1
+    monkeypatch.setattr(history._database.__class__, "reading", None)
+    with pytest.raises(TypeError):
+        found.corrected(budget_of(small), card=CARD, environ={})
+
+
+def replace_job(each: object) -> object:
+    """The same job with another length."""
+    import msgspec
+
+    training = msgspec.structs.replace(each.training, sequence_length=1024)  # type: ignore[attr-defined]
+    return msgspec.structs.replace(each, training=training)  # type: ignore[type-var]

@@ -1,0 +1,174 @@
+"""``vramtop history`` lists, exports and forgets; estimates are corrected unless ``--no-history`` is given."""
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_machine import NOW, Machine, job
+
+from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.monitor.history import new_measurement
+from vramtop.monitor.history.history import History
+from vramtop.tui.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+TARGET = job(micro_batch=8)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run vramtop; return exit code, output and errors."""
+    monkeypatch.setattr(new_measurement, "machine_digest", lambda: "here")
+    monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "1")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def kept() -> History:
+    """Three runs in the user's history, seen today, 40 and 100 days ago."""
+    machine, history = Machine(tokens=0.2), History()
+    for size, days, state in ((1, 0, "steady"), (2, 40, "ended"), (4, 100, "short")):
+        run = machine.run(job(micro_batch=size), state=state)
+        history.add(replace(run, run=f"abcdef{size}", time=time.time() - days * 86_400 - 60))
+    return history
+
+
+def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
+    code, out, err = run("history")
+    head, *rows = out.splitlines()
+    assert (code, err) == (0, "")
+    assert head.split()[:3] == ["RUN", "LAST", "SEEN"]
+    assert [row.split()[0] for row in rows] == ["abcdef1", "abcdef2", "abcdef4"]
+    assert "Llama 3.2 1B" in rows[0]
+    assert "H100 80GB" in rows[0]
+
+    def chosen(*words: str) -> list[str]:
+        return [each["run"] for each in json.loads(run("history", "--json", *words)[1])["runs"]]
+
+    assert chosen() == ["abcdef1", "abcdef2", "abcdef4"]
+    assert chosen("--since", "60d") == ["abcdef1", "abcdef2"]
+    assert chosen("--status", "short") == ["abcdef4"]
+    assert chosen("--model", "llama-3.2-1b", "--card", "h100", "--older-than", "5w") == ["abcdef2", "abcdef4"]
+    assert chosen("--card", "4090") == []
+    assert run("history", "--card", "4090")[1] == "no measured run is like that\n"
+
+
+def test_an_empty_history_says_how_it_fills(run: Run) -> None:
+    code, out, _ = run("history")
+    assert code == 0
+    assert "no runs have been measured yet" in out
+    assert json.loads(run("history", "--json")[1])["runs"] == []
+
+
+def test_runs_are_exported(run: Run, kept: History, tmp_path: Path) -> None:
+    table, lines = tmp_path / "runs.csv", tmp_path / "runs.jsonl"
+    assert run("history", "--export", str(table))[:2] == (0, f"{table}: 3 measured runs\n")
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    seen = kept.list()
+    assert [row["run"] for row in rows] == [each.run for each in seen]
+    assert [int(row["seen_device_bytes"]) for row in rows] == [each.observed.device_bytes for each in seen]
+    assert rows[0]["predicted_activations_bytes"] == str(seen[0].predicted[0].components.activations)
+    run("history", "--export", str(lines))
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [each["run"] for each in records] == [each.run for each in seen]
+    assert run("history", "--export", "-")[1] == lines.read_text()
+    assert table.stat().st_mode & 0o777 == 0o600
+    assert run("history", "--export", str(table))[0] == 2  # nothing is overwritten
+
+
+def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> None:
+    assert run("history", "abcdef2", "--forget")[:2] == (0, "1 measured run forgotten\n")
+    assert run("history", "--older-than", "90d", "--forget")[:2] == (0, "1 measured run forgotten\n")
+    assert [each.run for each in kept.list()] == ["abcdef1"]
+    assert json.loads(run("history", "--forget", "--all", "--json")[1]) == {"forgotten": 1}
+    assert kept.list() == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--forget",), "--forget needs to know what"),
+        (("--forget", "--all", "--card", "h100"), "--all forgets every run"),
+        (("abcd", "--forget"), "several runs begin with abcd"),
+        (("ffff", "--forget"), "there is no measured run ffff"),
+        (("ffff",), "there is no measured run ffff"),
+        (("x",), "x is no run"),
+        (("--since", "yesterday"), "--since yesterday: give a date"),
+        (("--older-than", "9999999999d"), "--older-than 9999999999d: give a date"),
+        (("--export", "runs.txt"), "ends in .jsonl"),
+        (("--export", "/nowhere/runs.csv"), "cannot be written: No such file or directory"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_lost(
+    run: Run, kept: History, words: tuple[str, ...], sentence: str
+) -> None:
+    code, out, err = run("history", *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert len(kept.list()) == 3
+
+
+def test_a_history_that_cannot_be_read_is_exit_code_3(run: Run) -> None:
+    path = History()._database.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"no database")
+    code, out, err = run("history", "--json")
+    assert (code, out) == (3, "")
+    assert "is damaged" in err
+
+
+def test_estimate_and_fit_use_the_corrected_figure_and_say_so(run: Run, tmp_path: Path) -> None:
+    machine, history, file = Machine(tokens=0.25), History(), tmp_path / "job.toml"
+    for size in (1, 2, 4):
+        history.add(replace(machine.run(job(micro_batch=size)), time=min(NOW, time.time() - size * 86_400)))
+    save_job(TARGET, file)
+
+    def asked(command: str, *words: str) -> dict[str, Any]:
+        code, out, _ = run(command, str(file), "--method", "formula", "--gpu-type", "h100", "--json", *words)
+        answer: dict[str, Any] = json.loads(out)
+        return answer | {"code": code}
+
+    plain, found = asked("estimate", "--no-history"), asked("estimate")
+    assert "learned" not in plain
+    assert found["peak"]["device_bytes"] > 1.1 * plain["peak"]["device_bytes"]
+    assert found["learned"]["uncorrected"] == plain["peak"]
+    assert found.keys() - {"learned"} == plain.keys()
+    truth = machine.truth(TARGET, noisy=False).device_bytes or 0
+    assert found["peak"]["low_bytes"] < truth < found["peak"]["high_bytes"]
+    out = run("estimate", str(file), "--method", "formula", "--gpu-type", "h100")[1]
+    assert "corrected: measured on this kind of card once, on " in out
+    assert "uncorrected 65.3" in " ".join(out.split())
+    assert asked("fit", "--no-history")["verdict"] == "fits"
+    fitted = asked("fit")
+    assert fitted["verdict"] != "fits"  # 80 GiB, of which the job takes 80
+    assert fitted["suggestions"]
+    words = " ".join(run("fit", str(file), "--method", "formula", "--gpu-type", "h100")[1].split())
+    assert "by the corrected figure: measured on this kind of card" in words
+
+
+def test_a_suggestion_is_corrected_by_its_own_mechanism(run: Run, tmp_path: Path) -> None:
+    """What was measured without checkpointing says nothing of a step with it."""
+    machine, history, file = Machine(tokens=0.4), History(), tmp_path / "job.toml"
+    for size in (2, 4):
+        history.add(replace(machine.run(job(micro_batch=size)), time=time.time() - size * 86_400))
+    save_job(TARGET, file)
+    words = ("fit", str(file), "--method", "formula", "--gpu-type", "h100", "--json")
+    found = {str(each["changes"]): each for each in json.loads(run(*words)[1])["suggestions"]}
+    checkpointed = next(each for name, each in found.items() if name == "{'training.activation_checkpointing': 'full'}")
+    file.unlink()
+    save_job(job(micro_batch=8, activation_checkpointing="full"), file)
+    alone = json.loads(run("estimate", *words[1:])[1])
+    assert checkpointed["device_bytes"] == pytest.approx(alone["peak"]["device_bytes"], rel=0.01)

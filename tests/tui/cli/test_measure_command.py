@@ -1,0 +1,240 @@
+"""``vramtop measure``: the command, real steps on the CPU, and on GPUs the driver's side of them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.sizes import GIB, MIB
+from vramtop.estimator.trace.measure import MeasuredStep, Place, find_largest_batch, tiny_job
+from vramtop.estimator.trace.measure.figures import MeasuredRank, OutOfMemory, PhasePeak
+from vramtop.monitor.history import History
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.tui.cli.main import main
+
+GPT2 = ("gpt2", "--batch-size", "2", "--seq-len", "64", "--method", "formula")
+Answer = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+def step_of(device: str = "cuda", failed: OutOfMemory | None = None, ranks: int = 1) -> MeasuredStep:
+    rank = MeasuredRank(
+        pid=4711,
+        phases={"forward": PhasePeak(3 * GIB, 4 * GIB)},
+        components={"weights": GIB, "gradients": GIB, "optimizer": None},
+        allocated_bytes=3 * GIB,
+        reserved_bytes=4 * GIB,
+        allocated_by_step_bytes=[3 * GIB],
+        retries=0,
+        out_of_memory=failed,
+        versions={"torch": "2.13.0", "transformers": "5.23.0"},
+    )
+    return MeasuredStep(device=device, ranks=(rank,) * ranks, versions=rank.versions)  # type: ignore[arg-type]
+
+
+class Gpus:
+    """A source in which the ranks appear while they run, and the places that they were given."""
+
+    def __init__(self, idle: Snapshot, busy: Snapshot) -> None:
+        self.idle, self.busy, self.running = idle, busy, False
+        self.places: Sequence[Place] = ()
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def read(self) -> Snapshot:
+        return self.busy if self.running else self.idle
+
+
+@pytest.fixture
+def on_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+) -> Answer:
+    """Return exit code, JSON and complaint of ``vramtop measure --json``, whose ranks hold 5 GiB of GPU 1 in NVML."""
+
+    def ask(*words: str, step: MeasuredStep, others: int = 0, free: float = 70) -> Any:
+        def gpus(*more: GpuProcess) -> list[GpuReading]:
+            strangers = [make_process(90 + n, 9) for n in range(others)]
+            full = make_gpu(0, [make_process(80, 70)], free_bytes=GIB)
+            used = 8 * GIB if more else 2 * GIB
+            return [full, make_gpu(1, [*strangers, *more], free_bytes=round(free * GIB), used_bytes=used)]
+
+        source = Gpus(make_snapshot(gpus()), make_snapshot(gpus(make_process(4711, 5))))
+
+        def run(_job: object, _model: object, places: Sequence[Place], **options: Any) -> MeasuredStep:
+            source.places, source.running = places, True
+            for stage in ("context", "steady"):
+                options["on_stage"](stage, [4711])
+            source.running = False
+            return step
+
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: source)
+        monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", run)
+        code = main(["measure", *GPT2, "--json", *words])
+        out, err = capsys.readouterr()
+        return code, {**json.loads(out), "places": list(source.places)}, err
+
+    return ask
+
+
+def test_the_free_gpu_is_measured_and_kept_in_the_history(on_gpus: Answer) -> None:
+    code, said, _ = on_gpus(step=step_of())
+    assert (code, said["error"], said["device"]) == (0, None, "cuda")
+    assert said["measured"]["max_reserved_bytes"] == 4 * GIB
+    assert said["measured"]["process_bytes"] == 5 * GIB
+    assert said["measured"]["device_bytes"] == 6 * GIB
+    assert said["predicted"]["allocated_bytes"] > 0
+    assert said["card"] == "NVIDIA H100 80GB HBM3"
+    [place] = said["places"]
+    assert (place.cuda_device, place.keep_bytes) == ("GPU-00000001", None)
+    [kept] = History().list()
+    assert (kept.state, kept.observed.reserved_bytes, kept.observed.device_bytes) == ("ended", 4 * GIB, 5 * GIB)
+    assert kept.observed.device_source == "measure"
+    assert kept.versions["torch"] == "2.13.0"
+    assert on_gpus("--no-history", step=step_of())[0] == 0
+    assert len(History().list()) == 1
+
+
+def test_beside_others_some_memory_stays_free_and_the_difference_on_the_gpu_is_not_known(on_gpus: Answer) -> None:
+    _, said, _ = on_gpus("--gpu", "1", "--memory", "20GiB", step=step_of(), others=1)
+    [place] = said["places"]
+    assert (place.keep_bytes, place.limit_bytes) == (512 * MIB, 20 * GIB)
+    assert said["measured"]["process_bytes"] == 5 * GIB
+    assert said["measured"]["device_bytes"] is None
+
+
+def test_out_of_memory_is_a_result_with_its_own_exit_code(on_gpus: Answer) -> None:
+    failed = OutOfMemory(
+        step=1, phase="backward", message="CUDA out of memory.", allocated_bytes=GIB, reserved_bytes=GIB
+    )
+    code, said, _ = on_gpus(step=step_of(failed=failed))
+    assert (code, said["error"]) == (1, "out of memory in the backward of step 1: CUDA out of memory.")
+    assert [kept.state for kept in History().list()] == ["out_of_memory"]
+
+
+def test_more_ranks_than_gpus_are_refused(on_gpus: Answer) -> None:
+    code, said, _ = on_gpus("--fsdp", "8", step=step_of())
+    assert code == 3
+    assert said["error"].startswith("the job has 8 ranks and 2 usable GPUs are here (GPU 0: 1.0 GiB free, ")
+
+
+def test_a_search_closes_in_on_the_largest_that_runs() -> None:
+    def search(largest: int, predicted: int | None, guess: float = 1.0) -> Any:
+        tried = []
+
+        def run(size: int) -> float | None:
+            tried.append(size)
+            return guess if size <= largest else None
+
+        found = find_largest_batch(predicted, run, lambda factor: int((predicted or 1) / factor))
+        assert found.tries == tuple(tried)
+        return found
+
+    assert search(8, 8).tries == (8, 9)
+    assert search(8, 8).sentence == "micro-batch 8 is the largest that runs: 9 runs out of memory"
+    assert search(7, 8).tries == (8, 4, 6)
+    assert search(7, 8).sentence == "micro-batch 6 runs and 8 runs out of memory; between them nothing was tried"
+    assert search(10, 8, guess=0.8).tries == (8, 10, 11)
+    assert search(10, 8, guess=0.8).decided
+    assert search(0, None).tries == (1,)
+    assert search(0, None).sentence == "no micro-batch ran: 1 runs out of memory"
+    assert search(100, 2).fails is None
+
+
+def test_without_a_gpu_there_is_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from vramtop.estimator.common import CannotTellError
+
+    class NoDriver(Gpus):
+        def open(self) -> None:
+            raise CannotTellError("no NVIDIA driver here")
+
+    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", lambda: NoDriver(None, None))  # type: ignore[arg-type]
+    assert main(["measure", *GPT2]) == 3
+    assert "no NVIDIA driver here; --cpu runs a tiny model on the CPU instead" in capsys.readouterr().err
+    assert main(["measure", *GPT2, "--cpu", "--search", "micro_batch"]) == 2
+    assert "--search needs GPUs, or with --cpu --memory SIZE" in capsys.readouterr().err
+    assert main(["measure", *GPT2, "--predict", "--cpu"]) == 2
+
+
+def test_a_list_of_jobs_is_predicted_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs, out = tmp_path / "jobs.jsonl", tmp_path / "predictions.jsonl"
+    line = {"name": "one", "model": {"id": "gpt2"}, "training": {"micro_batch": 2}}
+    jobs.write_text(f"{json.dumps(line)}\n\n{json.dumps({**line, 'name': 'two'})}\n")
+    assert main(["measure", str(jobs), "--predict", "--method", "formula", "--json", "--out", str(out)]) == 0
+    printed = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert printed == [json.loads(text) for text in out.read_text().splitlines()]
+    assert [(each["job"]["name"], each["measured"]) for each in printed] == [("one", None), ("two", None)]
+    assert all(each["predicted"]["allocated_bytes"] > 0 for each in printed)
+    jobs.write_text(json.dumps({"model": {"id": "gpt2"}, "training": {"micro_bach": 2}}))
+    assert main(["measure", str(jobs), "--predict"]) == 2
+    assert f"{jobs}, line 1" in capsys.readouterr().err
+    jobs.write_text("{")
+    assert main(["measure", str(jobs), "--predict"]) == 2
+    assert f"{jobs}, line 1: not JSON" in capsys.readouterr().err
+
+
+def test_a_tiny_job_keeps_the_kind_of_model_and_its_settings() -> None:
+    from vramtop.estimator.job import Job, ModelSpec
+    from vramtop.estimator.model import resolve_model
+
+    job = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    tiny = tiny_job(job, resolve_model(job.model))
+    config = tiny.model.config or {}
+    assert (config["model_type"], config["num_hidden_layers"], config["vocab_size"]) == ("llama", 2, 256)
+    assert tiny.training.precision == job.training.precision
+    assert tiny.name == "tiny Llama-3.1-8B"
+
+
+@pytest.mark.slow
+def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "cpu.jsonl"
+    command = [sys.executable, "-m", "vramtop.tui.cli", "measure", *GPT2, "--cpu", "--out", str(out), "--ascii"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("tiny gpt2: 3 steps on the CPU (a tiny model); torch ")
+    rows = {line[:26].strip(): line[26:].split() for line in done.stdout.splitlines()}
+    assert float(rows["allocated"][0]) > 0
+    assert rows["reserved"][0] == rows["device (NVML)"][0] == "-"
+    [result] = [json.loads(line) for line in out.read_text().splitlines()]
+    measured = result["measured"]
+    assert measured["max_allocated_bytes"] > measured["components"]["weights"] > 0
+    assert [measured[name] for name in ("max_reserved_bytes", "process_bytes", "device_bytes", "retries")] == [None] * 4
+    assert (result["card"], result["driver"], History().list()) == (None, None, ())
+
+
+@pytest.mark.slow
+def test_a_search_on_the_cpu_finds_the_largest_batch_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*GPT2, "--cpu", "--search", "micro_batch", "--memory", "4MiB", "--json")
+    code = main(["measure", *words])
+    said = json.loads(capsys.readouterr().out)
+    found = said["search"]
+    assert found["tries"][0] == 1  # the prediction for a GPU does not fit into so little
+    assert found["runs"] == said["job"]["training"]["micro_batch"]
+    assert said["measured"]["max_allocated_bytes"] <= 4 * MIB
+    assert code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["mixtral-1b", "gemma3-1b", "bert-0.3b b8 s512 fp16-mixed adamw classification", "t5-0.2b"]
+)
+def test_configurations_of_other_kinds_run_tiny_on_the_cpu(name: str, tmp_path: Path) -> None:
+    jobs, out = tmp_path / "jobs.jsonl", tmp_path / "out.jsonl"
+    program = Path(__file__).parents[2] / "accuracy" / "configurations.py"
+    printed = subprocess.run([sys.executable, program, name], capture_output=True, text=True, check=True, timeout=60)
+    jobs.write_text(printed.stdout.splitlines()[0] + "\n")
+    assert main(["measure", str(jobs), "--cpu", "--method", "formula", "--out", str(out)]) == 0
+    result = json.loads(out.read_text())
+    assert result["error"] is None
+    assert result["measured"]["max_allocated_bytes"] > result["measured"]["components"]["optimizer"] > 0

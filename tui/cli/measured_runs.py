@@ -1,0 +1,71 @@
+"""What ``--no-history`` turns off: estimates corrected by the runs that were measured, and keeping such runs."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.job import Gpu, Job
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.board.divergence import Comparison
+from vramtop.monitor.history import Corrections, History, is_own, measurement_of_run, run_identity
+from vramtop.monitor.snapshot import GpuProcess, GpuReading
+
+from ..draw import printable
+
+Correct = Callable[[Budget], Budget]
+
+
+def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: bool) -> Correct:
+    """Return what corrects budgets by the measured runs of this user; with ``--no-history`` what leaves them.
+
+    Args:
+        options: of the command line.
+        job: which may name the GPU that it is planned for.
+        gpu: the GPU that is estimated for; None: unknown, or this machine's.
+        here: the job would run on this machine.
+    """
+    if options.no_history:
+        return lambda budget: budget
+    found = Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))
+    card = gpu.name if gpu is not None else job.target.gpu
+    return lambda budget: found.corrected(budget, card=card, here=here)
+
+
+def keep_reading(
+    attachment: Attachment,
+    budget: Budget,
+    comparison: Comparison,
+    gpu: GpuReading,
+    process: GpuProcess,
+    *,
+    driver: str | None,
+) -> None:
+    """Keep one reading of a run of this user, if it is known to be steady: it tells its steps through the probe.
+
+    A history that cannot be written is a sentence on standard error.
+    """
+    first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
+    identity = run_identity(first)
+    if comparison.phase != "steady" or identity is None or not all(is_own(rank.pid) for rank in attachment.ranks):
+        return
+    try:
+        measurement = measurement_of_run(
+            budget.job,
+            budget,
+            gpu,
+            process,
+            usage=comparison.peak_usage,
+            run=identity,
+            state="steady",
+            time=time.time(),
+            driver=driver,
+            facts=attachment,
+        )
+        warning = History().add(measurement)
+    except CannotTellError as error:
+        warning = error.message
+    if warning:
+        print(f"vramtop: {printable(warning)}", file=sys.stderr)

@@ -1,0 +1,155 @@
+"""The GPUs on which a measurement may run, what must stay free there, and what NVML shows meanwhile."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from vramtop.estimator.common import MIB, CannotTellError, format_gib
+from vramtop.estimator.trace.measure import Place
+from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
+from vramtop.monitor.snapshot import GpuReading, Snapshot
+from vramtop.monitor.sources.nvml import NvmlSource
+
+from ..fitting import committed_bytes, open_source, read_gpus, select_devices
+
+ADVICE = "--cpu runs a tiny model on the CPU instead, and --predict only predicts"
+KEPT_BYTES = 512 * MIB
+"""Stays free beside other programs: kernels that CUDA loads later, and small allocations of theirs."""
+KEPT_BYTES_OF_RANKS = 1536 * MIB
+"""The same for one of several ranks, whose NCCL allocates outside of torch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideFigures:
+    """What NVML shows of one rank; None: it does not tell."""
+
+    process_bytes: int | None = None
+    device_bytes: int | None = None
+    """Memory that came to the GPU since the start; known only if nothing else ran there."""
+    context_bytes: int | None = None
+    """The same before the model was built, without torch's own."""
+
+
+@dataclass(slots=True)
+class FreeGpus:
+    """The GPUs of one measurement.
+
+    Args:
+        source: of readings.
+        devices: one for each rank.
+        snapshot: before the start.
+    """
+
+    source: NvmlSource
+    devices: Sequence[DeviceCapacity]
+    snapshot: Snapshot
+    figures: list[OutsideFigures] = field(default_factory=list)
+    """Of each rank, as the stages were reached."""
+
+    @property
+    def available_bytes(self) -> int:
+        """The least that one of them has available."""
+        return min(device.available_bytes or 0 for device in self.devices)
+
+    @property
+    def name(self) -> str | None:
+        """Product name of the first."""
+        return self.devices[0].name
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the driver."""
+        return self.snapshot.source.driver_version
+
+    def places(self, limit_bytes: int | None) -> list[Place]:
+        """Return where the ranks run; where others hold memory, some of it stays free."""
+        kept = KEPT_BYTES if len(self.devices) == 1 else KEPT_BYTES_OF_RANKS
+        return [
+            Place(
+                cuda_device=device.cuda_device,
+                keep_bytes=kept + device.committed_bytes if self._shared(device) else None,
+                limit_bytes=limit_bytes,
+            )
+            for device in self.devices
+        ]
+
+    def read(self, stage: str, pids: Sequence[int]) -> None:
+        """Read NVML while all ranks hold the memory of a stage."""
+        self.figures = self.figures or [OutsideFigures() for _ in self.devices]
+        with contextlib.suppress(CannotTellError):  # then nothing is known from outside
+            now = self.source.read()
+            for rank, device in enumerate(self.devices):
+                before, gpu = self._gpu(self.snapshot, device), self._gpu(now, device)
+                if gpu is not None:
+                    self.figures[rank] = self._figures(rank, stage, pids[rank], before, gpu)
+
+    def _figures(self, rank: int, stage: str, pid: int, before: GpuReading | None, gpu: GpuReading) -> OutsideFigures:
+        device, known = self.devices[rank], self.figures[rank]
+        used = next((each.used_bytes for each in gpu.processes or () if each.pid == pid), None)
+        alone = before is not None and not self._shared(device)
+        sizes = (before.used_bytes if before and alone else None, gpu.used_bytes)
+        came = None if sizes[0] is None or sizes[1] is None else sizes[1] - sizes[0]
+        if stage == "context":
+            return replace(known, context_bytes=used if used is not None else came)
+        return replace(known, process_bytes=used, device_bytes=came)
+
+    def _shared(self, device: DeviceCapacity) -> bool:
+        """Return True unless this device is known to be without other programs."""
+        gpu = self._gpu(self.snapshot, device)
+        return device.mig is not None or gpu is None or gpu.processes is None or bool(gpu.processes)
+
+    @staticmethod
+    def _gpu(snapshot: Snapshot, device: DeviceCapacity) -> GpuReading | None:
+        return next((gpu for gpu in snapshot.gpus if gpu.index == device.index), None)
+
+
+class NoFreeGpus(CannotTellError):  # noqa: N818 - it is no failure of the job
+    """There are fewer usable GPUs than the job has ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGpus:
+    """This machine's GPUs, open for several measurements one after another."""
+
+    source: NvmlSource
+    selected: str | None
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, selected: str | None) -> Iterator["OpenGpus"]:
+        """Open the GPUs.
+
+        Args:
+            selected: value of ``--gpu``; None: those of CUDA_VISIBLE_DEVICES, otherwise all.
+
+        Raises:
+            CannotTellError: there is no usable driver.
+        """
+        with open_source(ADVICE) as source:
+            yield cls(source, selected)
+
+    def free(self, ranks: int) -> FreeGpus:
+        """Return the GPUs for this number of ranks: without other programs if there are, then with the most memory.
+
+        Raises:
+            InputError: ``--gpu`` or CUDA_VISIBLE_DEVICES names no GPU here.
+            NoFreeGpus: there are not enough.
+        """
+        snapshot = read_gpus(self.source, ADVICE)
+        selection, _ = select_devices(self.selected, snapshot)
+        committed, _ = committed_bytes(snapshot, selection)
+        devices = [
+            device
+            for device in device_capacities(snapshot, committed, selection)
+            if not device.unusable_reason and (device.mig is None or ranks == 1) and device.available_bytes
+        ]
+        if len(devices) < ranks:
+            have = ", ".join(f"{each.label}: {format_gib(each.available_bytes)} GiB free" for each in devices) or "none"
+            raise NoFreeGpus(
+                f"the job has {ranks} rank{'s' if ranks > 1 else ''} and {len(devices)} usable GPUs are here ({have}); "
+                f"give it fewer (parallel.*), or {ADVICE}"
+            )
+        busy = {gpu.index for gpu in snapshot.gpus if gpu.processes is None or gpu.processes}
+        devices.sort(key=lambda device: (device.index in busy, -(device.available_bytes or 0)))
+        chosen = sorted(devices[:ranks], key=lambda device: device.index)
+        return FreeGpus(self.source, chosen, snapshot)

@@ -1,0 +1,231 @@
+"""One job measured: predicted, run, read from outside, and kept in the history."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
+from vramtop.estimator.job import Gpu, Job
+from vramtop.estimator.learning import Observed
+from vramtop.estimator.model import resolve_model
+from vramtop.estimator.trace import allocator_settings
+from vramtop.estimator.trace.measure import (
+    BatchSearch,
+    MeasuredStep,
+    Place,
+    find_largest_batch,
+    rank_count,
+    run_real_step,
+    tiny_job,
+)
+from vramtop.monitor.history import History
+from vramtop.monitor.history.new_measurement import new_measurement
+
+from .free_gpus import FreeGpus, OpenGpus, OutsideFigures
+
+_LARGEST_BATCH = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How jobs are measured.
+
+    Args:
+        gpus: of this machine; None: on the CPU.
+        steps: optimizer steps.
+        timeout: seconds for each run.
+        limit_bytes: bytes that torch may allocate on each GPU; None: all that are free.
+        method: of the prediction.
+        python: the interpreter with torch.
+        keep: keep results in the history.
+        progress: called with what is being done.
+    """
+
+    gpus: OpenGpus | None
+    steps: int
+    timeout: float
+    limit_bytes: int | None
+    method: MethodChoice
+    python: str | None
+    keep: bool
+    progress: Callable[[str], None]
+
+    def job(self, job: Job) -> Job:
+        """Return the job that is run in place of this one: on the CPU a tiny one."""
+        return job if self.gpus is not None else tiny_job(job, resolve_model(job.model))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJob:
+    """A job beside its measurement, or the reason why there is none."""
+
+    job: Job
+    budget: Budget | None
+    """None: no estimate can be made."""
+    unpredicted: str | None = None
+    """Why."""
+    step: MeasuredStep | None = None
+    outside: OutsideFigures = field(default_factory=OutsideFigures)
+    """What NVML showed of the rank with the highest peak."""
+    card: str | None = None
+    driver: str | None = None
+    error: str | None = None
+    """Why nothing was measured."""
+    notes: tuple[str, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0: measured (or predicted), 1: it ran out of memory, 3: it could not be run."""
+        if self.error is not None:
+            return 3
+        return 1 if self.step is not None and self.step.out_of_memory else 0
+
+
+def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> MeasuredJob:
+    """Measure a job, predict it, and keep both.
+
+    Args:
+        job: as it is run.
+        how: on which device, how long.
+        budget: the prediction, if it is made already.
+
+    Raises:
+        InputError: the job is invalid, ``--python`` or ``--gpu`` names nothing.
+    """
+    started = time.monotonic()
+    free: FreeGpus | None = None
+    found = MeasuredJob(job=job, budget=budget)
+    try:
+        model = resolve_model(job.model)
+        if how.gpus is None:
+            places = [Place(limit_bytes=how.limit_bytes)] * rank_count(job)
+        else:
+            free = how.gpus.free(rank_count(job))
+            places = free.places(how.limit_bytes)
+            found = replace(found, card=free.name, driver=free.driver)
+        if budget is None:
+            found = predicted(job, how, free.devices[0].gpu_type if free else None, found)
+        how.progress(f"running {how.steps} steps of {model.label}")
+        step = run_real_step(
+            job,
+            model,
+            places,
+            device="cuda" if free else "cpu",
+            steps=how.steps,
+            timeout=how.timeout,
+            python=how.python,
+            on_stage=free.read if free else lambda _stage, _pids: None,
+        )
+    except CannotTellError as error:
+        return replace(found, error=error.message)
+    figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
+    found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
+    return _kept(found) if free and how.keep else found
+
+
+def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> MeasuredJob:
+    """Return the job with its prediction."""
+    how.progress(f"estimating {job.label}")
+    try:
+        return replace(found, budget=estimate(job, method=how.method, gpu=gpu, python=how.python))
+    except CannotTellError as error:
+        return replace(found, unpredicted=error.message)
+
+
+def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSearch]:
+    """Find the largest micro-batch that runs; the measurement is that of the largest one, or of the last try.
+
+    Raises:
+        InputError: the job is invalid, or there is no memory to fill.
+        CannotTellError: the job cannot be measured.
+    """
+    available = how.limit_bytes
+    if how.gpus is not None:
+        free = how.gpus.free(rank_count(job)).available_bytes
+        available = free if available is None else min(free, available)
+    if available is None:
+        raise InputError("--search needs GPUs, or with --cpu --memory SIZE: the memory to fill")
+    quick = quick_estimator(job)
+    results: dict[int, MeasuredJob] = {}
+
+    def with_batch(micro_batch: int) -> Job:
+        training = msgspec.structs.replace(job.training, micro_batch=micro_batch)
+        return msgspec.structs.replace(job, training=training)
+
+    def need(micro_batch: int) -> int:
+        peak = quick(with_batch(micro_batch)).peak
+        return peak.allocated_bytes if how.gpus is None else peak.device_bytes
+
+    def run(micro_batch: int) -> float | None:
+        result = results[micro_batch] = measure_job(with_batch(micro_batch), how)
+        if result.error is not None or result.step is None:
+            raise CannotTellError(result.error or "nothing was measured")
+        if result.step.out_of_memory:
+            return None
+        return _held_bytes(result) / need(micro_batch)
+
+    found = find_largest_batch(
+        _largest(need, available), run, lambda factor: _largest(lambda size: round(need(size) * factor), available)
+    )
+    shown = found.runs if found.runs is not None else found.tries[-1]
+    return results[shown], found
+
+
+def _largest(need: Callable[[int], int], available: int) -> int | None:
+    """Return the largest micro-batch that needs no more; None: not even 1 does."""
+    if need(1) > available:
+        return None
+    low, high = 1, 2
+    while high < _LARGEST_BATCH and need(high) <= available:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle) <= available else (low, middle)
+    return low
+
+
+def _held_bytes(result: MeasuredJob) -> int:
+    """Return the memory that a run held, as far out as it is known."""
+    assert result.step is not None  # noqa: S101 - the caller has asked
+    rank, outside = result.step.highest, result.outside
+    known = (outside.process_bytes, outside.device_bytes, rank.reserved_bytes, rank.allocated_bytes)
+    return next((size for size in known if size is not None), 0)
+
+
+def _kept(found: MeasuredJob) -> MeasuredJob:
+    """Keep the measurement in the user's history; what hinders that becomes a note."""
+    assert found.step is not None  # noqa: S101 - the caller has measured
+    rank, failed = found.step.highest, found.step.out_of_memory
+    device = found.outside.process_bytes if found.outside.process_bytes is not None else found.outside.device_bytes
+    variable = allocator_settings(os.environ)
+    observed = Observed(
+        allocated_bytes=rank.allocated_bytes,
+        reserved_bytes=rank.reserved_bytes,
+        device_bytes=device,
+        allocator_source="measure",
+        device_source=None if device is None else "measure",
+    )
+    now = time.time()
+    try:
+        measurement = new_measurement(
+            found.job,
+            [found.budget] if found.budget else [],
+            observed,
+            run=f"measure {rank.pid} {now}",
+            state="out_of_memory" if failed else "ended",
+            time=now,
+            card=found.card,
+            driver=found.driver,
+            versions={name: text for name, text in found.step.versions.items() if name != "python"},
+            allocator=variable[1] if variable else None,
+        )
+        repaired = History().add(measurement)
+    except CannotTellError as error:
+        return replace(found, notes=(*found.notes, f"Not kept in the history: {error.message}."))
+    return replace(found, notes=(*found.notes, *([repaired] if repaired else [])))

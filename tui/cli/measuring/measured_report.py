@@ -1,0 +1,158 @@
+"""A measurement beside its prediction, as text and as JSON."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vramtop.estimator.budget import Budget, Span
+from vramtop.estimator.common import GIB, MIB
+from vramtop.estimator.job import job_to_mapping
+from vramtop.estimator.trace.measure import BatchSearch, MeasuredStep
+
+from ...draw import TextOutput, format_table, peak_place
+from .measured_job import MeasuredJob
+
+_PHASES = ("loading", "forward", "backward", "optimizer step")
+_UNKNOWN = "-"
+_ALIGNED = "<>>>>"
+
+
+def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> dict[str, Any]:
+    """Return the line of JSON about one job."""
+    step, outside, budget = found.step, found.outside, found.budget
+    measured = None
+    if step is not None:
+        measured = {
+            **step.to_json(),
+            "process_bytes": outside.process_bytes,
+            "device_bytes": outside.device_bytes,
+            "context_bytes": outside.context_bytes,
+        }
+    error = found.error
+    if step is not None and step.out_of_memory is not None:
+        error = f"out of memory {step.out_of_memory.place}: {step.out_of_memory.message}"
+    data: dict[str, Any] = {
+        "schema": 1,
+        "job": {**job_to_mapping(found.job), "name": found.job.label},
+        "predicted": None if budget is None else {"method": budget.method, **budget.to_json()["peak"]},
+        "device": step.device if step else None,
+        "card": found.card,
+        "driver": found.driver,
+        "versions": step.versions if step else {},
+        "measured": measured,
+        "error": error,
+        "seconds": found.seconds,
+        "notes": [*found.notes, *([f"Not predicted: {found.unpredicted}."] if found.unpredicted else [])],
+    }
+    if search is not None:
+        data["search"] = {
+            "key": "training.micro_batch",
+            "predicted": search.predicted,
+            "runs": search.runs,
+            "fails": search.fails,
+            "tries": list(search.tries),
+            "decided": search.decided,
+        }
+    return data
+
+
+def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch | None = None) -> Iterator[str]:
+    """Yield the figures side by side: torch's, NVML's, by component and by phase, then the notes."""
+    step, budget = found.step, found.budget
+    unit, name = _unit(found)
+    yield from (output.paint(line, None, bold=True) for line in output.wrapped(_headline(found), further="  "))
+    if search is not None:
+        yield from output.wrapped(search.sentence, further="  ")
+    if step is not None and step.out_of_memory is not None:
+        yield from output.wrapped(_failure(step, unit, name), further="  ")
+    if budget is not None:
+        yield from output.wrapped(f"predicted ({budget.method}): the peak {peak_place(budget)}", further="  ")
+    yield ""
+    rows = [(name, "measured", "predicted", "difference", "range"), *_rows(found, unit)]
+    yield from (output.text(line.rstrip()) for line in format_table(rows, _ALIGNED))
+    notes = [*found.notes, *([f"not predicted: {found.unpredicted}"] if found.unpredicted else [])]
+    if step is not None and step.device == "cpu":
+        notes.append(
+            "- is what a CPU does not know; the prediction is for a GPU, with CUDA's context and cuBLAS's workspace"
+        )
+    if step is not None and step.highest.retries:
+        notes.append(f"the allocator freed its cache {step.highest.retries} times because memory was full")
+    if notes:
+        yield ""
+    for note in notes:
+        yield from output.wrapped(f"note: {note}", further="  ")
+
+
+def _headline(found: MeasuredJob) -> str:
+    step = found.step
+    if step is None:
+        return f"{found.job.label}: predicted only"
+    where = found.card or "a GPU" if step.device == "cuda" else "the CPU (a tiny model)"
+    ranks = f"{len(step.ranks)} ranks on " if len(step.ranks) > 1 else ""
+    versions = ", ".join(f"{name} {step.versions[name]}" for name in ("torch", "transformers") if name in step.versions)
+    count = len(step.highest.allocated_by_step_bytes)
+    steps = "" if step.out_of_memory or not count else f"{count} step{'s' * (count != 1)} on "
+    return f"{found.job.label}: {steps}{ranks}{where}; {versions}"
+
+
+def _failure(step: MeasuredStep, unit: int, name: str) -> str:
+    failed = step.out_of_memory
+    assert failed is not None  # noqa: S101 - the caller has asked
+    held = [
+        f"{size / unit:.2f} {name} {word}"
+        for size, word in ((failed.allocated_bytes, "allocated"), (failed.reserved_bytes, "reserved"))
+        if size is not None
+    ]
+    rank = f" of rank {step.ranks.index(step.highest)}" if len(step.ranks) > 1 else ""
+    return f"It ran out of memory {failed.place}{rank}, with {' and '.join(held)}: {failed.message}"
+
+
+def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, str]]:
+    step, budget, outside = found.step, found.budget, found.outside
+    rank = step.highest if step else None
+    peak = budget.peak if budget else None
+
+    def row(name: str, seen: int | None, told: int | None, span: Span | None = None) -> tuple[str, str, str, str, str]:
+        apart = _UNKNOWN if seen is None or not told else f"{100 * (seen - told) / told:+.1f} %"
+        bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span else ""
+        return name, _size(seen, unit), _size(told, unit), apart, bounds
+
+    yield row(
+        "allocated",
+        rank.allocated_bytes if rank else None,
+        peak.allocated_bytes if peak else None,
+        peak.allocated_range if peak else None,
+    )
+    yield row(
+        "reserved",
+        rank.reserved_bytes if rank else None,
+        peak.reserved_bytes if peak else None,
+        peak.reserved_range if peak else None,
+    )
+    device = outside.process_bytes if outside.process_bytes is not None else outside.device_bytes
+    yield row("device (NVML)", device, peak.device_bytes if peak else None, peak.device_range if peak else None)
+    reserved = rank.reserved_bytes if rank else None
+    outside_torch = None if device is None or reserved is None else device - reserved
+    yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
+    for name in ("weights", "gradients", "optimizer"):
+        yield row(f"  {name}", rank.components.get(name) if rank else None, _largest_component(budget, name))
+    for phase in _PHASES:
+        seen = rank.phases.get(phase) if rank else None
+        told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
+        if seen is not None or told is not None:
+            yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
+
+
+def _largest_component(budget: Budget | None, name: str) -> int | None:
+    """Return the most that a component takes in any phase: all of it exists in one of them."""
+    return max(getattr(phase.components, name) for phase in budget.phases) if budget else None
+
+
+def _unit(found: MeasuredJob) -> tuple[int, str]:
+    """Return the unit in which the smallest of the peaks can be read."""
+    seen = found.step.highest.allocated_bytes if found.step else None
+    size = seen if seen is not None else found.budget.peak.allocated_bytes if found.budget else 0
+    return (GIB, "GiB") if size >= GIB // 10 else (MIB, "MiB")
+
+
+def _size(size: int | None, unit: int) -> str:
+    return _UNKNOWN if size is None else f"{size / unit:.2f}"

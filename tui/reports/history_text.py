@@ -1,0 +1,62 @@
+"""The measured runs as a table for a terminal."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from vramtop.estimator.common import format_gib
+from vramtop.estimator.job import match_nvml_name
+from vramtop.estimator.learning import Measurement
+
+from ..draw import TextOutput, format_table, truncate
+
+_STATES = {"out_of_memory": "no memory"}
+_SOURCES = {"readings": "NVML", "accounting": "driver", "probe": "probe", "measure": "measure", None: "-"}
+_RUN_DIGITS = 8
+
+
+def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: bool) -> Iterator[str]:
+    """Yield a table of measured runs, the newest first, and how far they lie from what was predicted.
+
+    Args:
+        found: the runs.
+        output: what the output can show.
+        chosen: some were asked for, not all.
+    """
+    if not found:
+        yield from output.wrapped(
+            "no measured run is like that"
+            if chosen
+            else "no runs have been measured yet: a run with a known job is, once it is steady or has ended while the "
+            "dashboard follows it, and a job by vramtop measure"
+        )
+        return
+    head = ("RUN", "LAST SEEN", "STATE", "MODEL", "BATCH", "CARD", "SEEN GiB", "EXPECTED", "ERROR", "BY")
+    rows = [head, *map(_row, found)]
+    yield from (truncate(output.text(line), output.width) for line in format_table(rows, "<<<<<<>>><"))
+
+
+def _row(measurement: Measurement) -> tuple[str, ...]:
+    training, parallel = measurement.job.training, measurement.job.parallel
+    batch = f"{training.micro_batch}x{training.sequence_length}"
+    if parallel.world_size > 1:
+        batch = f"{batch} {parallel.strategy} {parallel.world_size}"
+    seen, predicted = measurement.observed.device_bytes, measurement.predicted[-1] if measurement.predicted else None
+    expected = predicted.device_bytes if predicted else None
+    error = "-" if seen is None or not expected else f"{100 * (seen - expected) / expected:+.1f} %"
+    return (
+        measurement.run[:_RUN_DIGITS],
+        time.strftime("%m-%d %H:%M", time.localtime(measurement.time)),
+        _STATES.get(measurement.state, measurement.state),
+        measurement.model[:20],
+        batch,
+        _card(measurement.card),
+        format_gib(seen),
+        format_gib(expected),
+        error,
+        _SOURCES[measurement.observed.device_source],
+    )
+
+
+def _card(name: str | None) -> str:
+    found = match_nvml_name(name) if name else None
+    return found.label[:12] if found else (name or "-").removeprefix("NVIDIA ")[:12]
