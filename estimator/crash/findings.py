@@ -90,7 +90,9 @@ def _other_processes(memory: OutOfMemory) -> Iterator[str]:
     which = ", ".join(f"process {other.pid}: {format_gib(other.used_bytes)} GiB" for other in named)
     text = f"Other processes and the driver hold {format_gib(beside)} GiB of the GPU" + (f" ({which})" if which else "")
     others = sum(other.used_bytes for other in memory.others) or beside
-    if tried is not None and free is not None and free + others >= tried:
+    if tried is None or free is None:
+        yield f"{text}."
+    elif free + others >= tried:
         yield f"{text}: without them the allocation would have succeeded."
     else:
         yield f"{text}; even without them there would have been too little."

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from vramtop.estimator.crash import CrashLog, read_log
+from vramtop.estimator.crash import CrashLog
+from vramtop.estimator.crash.log_reader import read_log
 
 GIB = 2**30
 
