@@ -43,7 +43,8 @@ def explanation_lines(
     if log is not None:
         yield from _other_failures(log, failure, output)
     if failure.kind != "gpu":
-        yield from output.wrapped(f"line {failure.line:,}: {failure.text}", indent="  ")
+        line = f"line {failure.line:,}: " if failure.line else ""
+        yield from output.wrapped(f"{line}{failure.text}", indent="  ")
     yield from _part_lines(explanation, output)
     if explanation.snapshot is not None:
         yield from snapshot_lines(explanation.snapshot, output, budget=budget, failure=failure)
@@ -113,8 +114,10 @@ def _headline(failure: Failure) -> str:
     if memory is not None:
         where += [f"GPU {memory.gpu}"] if memory.gpu is not None else []
         where += [f"line {failure.line:,}"] if failure.line else []
-        free = f", {size_text(memory.free_bytes)} free" if memory.free_bytes is not None else ""
-        words.append(f" ({', '.join(where)}): {size_text(memory.tried_bytes)} asked for{free}" if where else "")
+        known = [f"{size_text(memory.tried_bytes)} asked for"] if memory.tried_bytes is not None else []
+        known += [f"{size_text(memory.free_bytes)} free"] if memory.free_bytes is not None else []
+        words.append(f" ({', '.join(where)})" if where else "")
+        words.append(f": {', '.join(known)}" if known else "")
     elif where:
         words.append(f" ({', '.join(where)})")
     step = [phase_place(failure.phase) if failure.phase else "", f"at {failure.place}" if failure.place else ""]
@@ -143,8 +146,9 @@ def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:
     yield output.text(f"what filled the GPU{f', {format_gib(total)} GiB' if total else ''}:")
     scale = total or sum(part.bytes for part in parts)
     width = max(len(_PARTS[part.name]) for part in parts)
+    room = min(_BAR_WIDTH, output.width - width - 17)
     for part in parts:
-        cells = round(_BAR_WIDTH * part.bytes / scale) if scale else 0
-        bar = ("#" if output.ascii_only else "█") * min(_BAR_WIDTH, cells)
+        cells = round(room * part.bytes / scale) if scale else 0
+        bar = ("#" if output.ascii_only else "█") * min(room, cells)
         line = f"  {_PARTS[part.name]:<{width}} {format_gib(part.bytes, digits=2):>8} GiB  {bar}"
         yield output.text(line.rstrip())

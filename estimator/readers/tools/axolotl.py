@@ -271,6 +271,8 @@ def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:
 
 
 def _method(settings: LayeredSettings) -> str | None:
+    if settings.is_true("process_reward_model"):
+        return "prm"
     if settings.is_true("reward_model"):
         return "reward"
     method = as_word(settings.find("rl"))

@@ -60,6 +60,8 @@ def _unsupported_training(request: Request) -> Iterator[str]:
     yield from _unsupported_loop(request)
     if request.optimizer is None and training.optimizer != "none":
         yield f"the optimizer {training.optimizer} cannot be traced"
+    if request.optimizer is not None and request.optimizer.path == "bitsandbytes" and request.parallel.zero_stage:
+        yield "bitsandbytes' optimizers under ZeRO cannot be traced"
     if training.reference_pass:
         yield "a reference's forward pass cannot be traced"
     if request.rollout:

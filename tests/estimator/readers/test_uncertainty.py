@@ -182,3 +182,32 @@ def test_copies_of_head_and_embedding_are_a_warning(tmp_path: Path) -> None:
     assert any("a copy of each" in warning for warning in both.warnings)
     one = read_launch(line.removesuffix(" wte").split(), environ={}, cwd=tmp_path)
     assert not any("a copy of each" in warning for warning in one.warnings)
+
+
+SILENT_ONCE = (
+    ("llamafactory", "use_mca", {"weights", "gradients", "optimizer", "activations", "logits"}),
+    ("llamafactory", "use_asft_loss", {"weights", "logits"}),
+    ("llamafactory", "use_unsloth", {"activations", "logits"}),
+    ("llamafactory", "use_kt", {"weights", "gradients", "optimizer", "activations"}),
+    ("axolotl", "dense_mixer", {"activations"}),
+    ("axolotl", "use_scattermoe", {"activations"}),
+    ("axolotl", "use_kernels", {"activations"}),
+    ("axolotl", "kd_trainer", {"logits"}),
+    ("axolotl", "label_smoothing_factor", {"logits"}),
+    ("axolotl", "peft_layer_replication", {"activations"}),
+)
+
+
+@pytest.mark.parametrize(("tool", "key", "components"), SILENT_ONCE)
+def test_keys_of_tools_that_memory_depends_on_are_named(
+    tmp_path: Path, tool: str, key: str, components: set[str]
+) -> None:
+    factory = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ncutoff_len: 64\n"
+    text = {"axolotl": AXOLOTL, "llamafactory": factory}[tool]
+    (tmp_path / "a.yml").write_text(text)
+    usual = read_config_file(tmp_path / "a.yml", environ={})
+    (tmp_path / "a.yml").write_text(f"{text}{key}: true\n")
+    found = read_config_file(tmp_path / "a.yml", environ={})
+    more = {each.component for each in found.uncertainties} - {each.component for each in usual.uncertainties}
+    assert components - {each.component for each in usual.uncertainties} == more
+    assert any(key in warning for warning in found.warnings)
