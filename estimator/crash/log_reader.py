@@ -24,7 +24,11 @@ _WITH_FIGURES = re.compile(
     r"[A-Za-z]{2,12} out of memory\. *(?:Tried to allocate|$)|MPS backend out of memory|allowed memory\. \(out"
 )
 _RANK = re.compile(r"^\s*rank +: (\d{1,6}) \(local_rank: \d+\)")
-_PROGRESS = re.compile(r"(?<![\d.])(\d{1,9})/(\d{1,9}) \[\d+:\d\d")
+_PROGRESS = re.compile(
+    r"^(?P<what>[^%|]{0,60}?)\d{1,3}%\|[^|]{0,400}\|\s*(?P<done>\d{1,9})/(?P<all>\d{1,9}) \[\d+:\d\d"
+)
+_TRAINING_BAR = re.compile(r"\s*(?:(?i:train|step|epoch|iter)[^|]*)?")
+"""What stands before the bar of a training loop; the Trainer writes nothing there, loading and tokenizing say so."""
 _LAUNCH = re.compile(
     r"(?:^|\s)(?:\++ |\$ |cmd ?[=:] |command: |Running: |Executing: )"
     r"((?:[\w./-]*/)?(?:torchrun|accelerate|deepspeed|python[\d.]*|srun|mpirun|litgpt|axolotl|llamafactory-cli|tune|uv)\s\S.*)$",
@@ -116,7 +120,7 @@ class _Reader:
         ):  # torchrun's summary names it before the exit code
             self._reported_rank = int(rank[1])
         if "/" in text and (progress := _PROGRESS.search(text)):
-            stream.steps = self._steps = int(progress[1])
+            self._count_steps(stream, progress)
         if len(text) <= _MAX_LAUNCH and (launch := _LAUNCH.search(text)):
             self.launch_line = launch[1].strip()
         found = find_other_failure(text)
@@ -125,6 +129,11 @@ class _Reader:
             self._keep(
                 stream, line, found.kind, sure=found.sure, tried_host_bytes=found.tried_host_bytes, rank=by_summary
             )
+
+    def _count_steps(self, stream: _Stream, progress: re.Match[str]) -> None:
+        """Keep the steps of a bar that has not reached its end: that of another loop may have."""
+        if _TRAINING_BAR.fullmatch(progress["what"]) and int(progress["done"]) < int(progress["all"]):
+            stream.steps = self._steps = int(progress["done"])
 
     def _keep(
         self,

@@ -48,6 +48,21 @@ def test_a_traceback_says_where_in_the_step() -> None:
 
 
 @pytest.mark.parametrize(
+    ("bar", "steps"),
+    [
+        (" 50%|#####     | 20/40 [00:09<00:09,  2.1it/s]", 20),
+        ("Training:  50%|#####     | 20/40 [00:09<00:09]", 20),
+        ("Epoch 1/3:  50%|#####     | 20/40 [00:09<00:09]", 20),
+        ("Loading checkpoint shards:  50%|##   | 2/4 [00:03<00:03,  1.6s/it]", None),
+        ("Map (num_proc=4):  10%|#    | 1000/9999 [00:03<00:27]", None),
+        ("100%|##########| 4/4 [00:03<00:00,  1.2it/s]", None),
+    ],
+)
+def test_only_the_bar_of_a_training_loop_counts_steps(bar: str, steps: int | None) -> None:
+    assert read(f"{bar}\r{message()}\n").failures[0].steps == steps
+
+
+@pytest.mark.parametrize(
     ("frames", "phase"),
     [
         (('torch/optim/adamw.py", line 1, in _init_group',), "optimizer step"),
