@@ -123,8 +123,8 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
 def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
     if failure.steps is not None and failure.steps >= 3:
         yield (
-            f"It had gone well for {failure.steps} steps: later a batch was longer or larger, something runs only now "
-            "and then (evaluation, saving, generation), or memory grows from step to step."
+            f"{failure.steps:,} steps had gone well before: later a batch was longer or larger, something ran that "
+            "runs only now and then (evaluation, saving, generation), or memory grows from step to step."
         )
     if snapshot is not None and not snapshot.has_stacks:
         yield (

@@ -115,14 +115,15 @@ def _spans_of_others(
 def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
     """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
 
-    A strategy whose buffers no stream has (ZeRO 3, Megatron-FSDP) keeps at least its usual share.
+    A strategy whose buffers no stream has (Megatron-FSDP) keeps at least its usual share.
     """
-    if not rank.job.trains:
+    split = rank.job.parallel.world_size > 1 or rank.job.parallel.device_map is not None
+    if not rank.job.trains and (split or reserved == "guessed"):
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
     if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
         return _guessed_slack(rank, phase)
     strategy = rank.job.strategy
-    floor = 0 if strategy.slack is None or strategy.flat_parameters else _guessed_slack(rank, phase)
+    floor = _guessed_slack(rank, phase) if strategy.megatron_fsdp else 0
     # no allocator reserves less than it has allocated
     return floor if reserved == "least" else max(floor, replayed_slack(rank, conf))
 

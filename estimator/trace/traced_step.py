@@ -121,12 +121,14 @@ def _lora(job: Job, tables: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the adapters with the dtypes that framework and versions give them, and the weights beside them."""
     if job.lora is None:
         return None
-    rules = resolve_job(job).adapters
+    resolved = resolve_job(job)
+    rules, precision = resolved.adapters, resolved.precision
+    weights = precision.name if precision.half_weights else "fp32"  # what other tools than peft make adapters of
     return {
         **{name: tables["lora"][name] for name in ("rank", "targets", "quantization")},
         "dropout": rules.dropout,
         "fp32_parameters": rules.prepared,
-        "adapter_dtype": rules.dtype,
+        "adapter_dtype": rules.dtype or (None if resolved.framework.fp32_adapters else weights),
         "autocast": rules.autocasts,
     }
 

@@ -43,7 +43,8 @@ def explanation_lines(
     if log is not None:
         yield from _other_failures(log, failure, output)
     if failure.kind != "gpu":
-        yield from output.wrapped(f"line {failure.line:,}: {failure.text}", indent="  ")
+        line = f"line {failure.line:,}: " if failure.line else ""
+        yield from output.wrapped(f"{line}{failure.text}", indent="  ")
     yield from _part_lines(explanation, output)
     if explanation.snapshot is not None:
         yield from snapshot_lines(explanation.snapshot, output, budget=budget, failure=failure)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, InputError, VramtopError
+from vramtop.estimator.common import CannotTellError, InputError, VramtopError, parse_size
 from vramtop.estimator.crash import (
     CrashLog,
     Failure,
@@ -19,6 +19,7 @@ from vramtop.estimator.crash import (
     size_text,
 )
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job import find_gpu
 
 from ....draw import TextOutput, detect_output
 from ....job import LoadedJob, load_from_options
@@ -29,6 +30,9 @@ from ...option_values import estimate_method
 from ...progress import Progress
 from .would_fit import would_fit
 
+_GIVE_SIZE = (
+    "It does not say how large the GPU is: give --gpu-type NAME or --gpu-memory SIZE to see what would have fitted."
+)
 _GIVE_JOB = (
     "The job is not known: give it with --job JOB or as a launch line after --, and what would have fitted is searched "
     "for too."
@@ -44,7 +48,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     log, snapshot = _read(options)
     loaded, remark = _job(options, launch, log)
-    failure = _failure(options, log, snapshot)
+    failure = _sized(options, _failure(options, log, snapshot))
     output = detect_output(ascii_only=options.ascii)
     if failure is None:
         assert snapshot is not None  # noqa: S101 - a log without a failure is an error
@@ -68,6 +72,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print("\n".join(advice_lines(advice, loaded, output)))
         print()
         print("\n".join(closing_lines(budget, loaded.notes, output)))
+    if memory is not None and memory.total_bytes is None:
+        remark = f"{remark or ''} {_GIVE_SIZE}".strip()
     if remark:
         print()
         print("\n".join(output.wrapped(remark)))
@@ -105,6 +111,16 @@ def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: Memory
         have = f"those of ranks {', '.join(map(str, ranks))}" if ranks else "none that names its rank"
         raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank, only {have}")
     return of_rank.cause
+
+
+def _sized(options: argparse.Namespace, failure: Failure | None) -> Failure | None:
+    """Return the failure with the size of the GPU that the user names, where it does not say it itself."""
+    if failure is None or failure.memory is None or failure.memory.total_bytes is not None:
+        return failure
+    total = parse_size(options.gpu_memory) if options.gpu_memory else None
+    if options.gpu_type:
+        total = find_gpu(options.gpu_type).total_bytes
+    return replace(failure, memory=replace(failure.memory, total_bytes=total))
 
 
 def _job(
