@@ -162,6 +162,30 @@ def test_the_first_gpu_failure_is_the_cause_of_killed_ranks() -> None:
     assert log.cause is log.failures[1]
 
 
+@pytest.mark.parametrize("prefix", ["", "704.7s\t1458\t", "2024-06-17T13:18:29.371622Z "])
+def test_torchruns_summary_names_the_rank_of_a_killed_process_once(prefix: str) -> None:
+    lines = (
+        "  rank      : 4 (local_rank: 4)",
+        "  exitcode  : -9 (pid: 208585)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 9 (SIGKILL) received by PID 208585",
+    )
+    found = read("\n".join(prefix + line for line in lines)).failures
+    assert [(failure.kind, failure.rank) for failure in found] == [("killed", 4)]
+
+
+def test_a_rank_within_the_line() -> None:
+    assert read(f"# run 3: [rank6]: {message()}").failures[0].rank == 6
+    assert read(f"as [rank2] said: {message()}").failures[0].rank is None
+
+
+@pytest.mark.parametrize("prefix", ["704.7s\t1458\t", "2024-06-17T13:18:29.371622Z ERROR ", "  | "])
+def test_tracebacks_behind_times_and_lines(prefix: str) -> None:
+    lines = [prefix + line for line in (*TRACEBACK.splitlines(), message())]
+    (failure,) = read("\n".join(lines)).failures
+    assert failure.phase == "backward"
+
+
 def test_a_sure_failure_is_the_cause_before_a_possible_one() -> None:
     log = read("exitcode: -9 (pid: 3)\nsrun: error: n1: task 0: Out Of Memory\n")
     assert log.cause is log.failures[1]
@@ -193,6 +217,7 @@ class _Endless(io.RawIOBase):
         return next(self._pieces, b"")
 
 
+@pytest.mark.slow
 def test_a_very_long_log_and_line_take_little_memory() -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(80):

@@ -80,7 +80,9 @@ async def open_by_enter(app: VramtopApp, pilot: Any) -> None:
         await pilot.pause()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize(
+    "size", [pytest.param((80, 24), marks=pytest.mark.slow), (120, 40), pytest.param((200, 60), marks=pytest.mark.slow)]
+)
 async def test_enter_on_a_run_that_ended_out_of_memory_explains_it(
     crashed: Callable[[], VramtopApp], size: Any
 ) -> None:
@@ -107,6 +109,7 @@ async def open_file(pilot: Any, app: VramtopApp, path: Path) -> None:
     await pilot.press("enter")
 
 
+@pytest.mark.slow
 async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
     crashed: Callable[[], VramtopApp], tmp_path: Path
 ) -> None:
@@ -135,6 +138,7 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
         assert first.y + first.height <= second.y
 
 
+@pytest.mark.slow
 async def test_a_log_is_explained_beside_the_same_budget(crashed: Callable[[], VramtopApp], tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(f"step 1\n{MESSAGE}\n")
@@ -149,6 +153,7 @@ async def test_a_log_is_explained_beside_the_same_budget(crashed: Callable[[], V
         assert "beside the budget of gpt2-sft" in screen_text(app)
 
 
+@pytest.mark.slow
 async def test_the_key_asks_for_a_file_where_no_run_has_failed(
     make_gpu: Callable[..., Any], make_snapshot: Callable[..., Any], scripted_source: Any, tmp_path: Path
 ) -> None:
@@ -166,6 +171,7 @@ async def test_the_key_asks_for_a_file_where_no_run_has_failed(
         assert isinstance(app.screen, CrashScreen)
 
 
+@pytest.mark.slow
 async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end(crashed: Callable[[], VramtopApp]) -> None:
     app = crashed()
     async with app.run_test(size=(120, 40)) as pilot:
