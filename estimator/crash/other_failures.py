@@ -8,11 +8,8 @@ from .records import FailureKind
 _PATTERNS: tuple[tuple[FailureKind, bool, str], ...] = (
     # the kernel, systemd, Kubernetes and Slurm name the killer
     ("killed", True, r"[Mm]emory cgroup out of memory|Out of memory: Kill(?:ed)? process \d+|invoked oom-killer"),
-    (
-        "killed",
-        True,
-        r"Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|\bOOMKilled\b(?!\W{1,4}false)|State=OUT_OF_MEMORY",
-    ),
+    ("killed", True, r"Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|State=OUT_OF_MEMORY"),
+    ("killed", True, r"\bOOMKilled\b(?!\W{1,4}false)"),
     ("killed", True, r"oom-kill:constraint=|killed by the OOM killer|exceeded (?:step|job) memory limit"),
     # a SIGKILL without its sender
     (
