@@ -11,6 +11,8 @@ from .bounded_search import BoundedSearch
 
 _MAX_MICRO_BATCH = 4096
 _MAX_SEQUENCE_LENGTH = 1 << 21
+_MAX_GUESSES = 8
+"""Replays after which the values that are left are halved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +136,29 @@ def _last_fitting(candidates: _Candidates, own: int) -> int | None:
 
 
 def _bounded_end(candidates: _Candidates, low: int) -> int:
-    """Return the last index that fits: estimated from the last replay's excess over the least, and replayed."""
-    _, high = _doubled(lambda at: candidates.may_fit(at, 0), low, len(candidates.values))
+    """Return the last index that fits, of those that do with the least, from one that was found to fit.
+
+    What the last replays took more than the least tells where the end may be; replays decide.
+    """
+    values, below, above = candidates.values, candidates.more, None
+    _, high = _doubled(lambda at: candidates.may_fit(at, 0), low, len(values))
     high = 1 + _bisected(lambda at: candidates.may_fit(at, 0), low, high)
-    closing = True
+    steps = 0
     while high - low > 1:
-        more = candidates.more
-        at = _bisected(lambda at, more=more: candidates.may_fit(at, more), low, high)  # type: ignore[misc]
-        at = max(low + 1, at) if closing else (low + high) // 2
-        closing = at > low + 1 or not closing  # one step at a time would be slow: every other one halves what is left
-        low, high = (at, high) if candidates.fit(at) else (low, at)
+        slope = 0.0 if above is None else (above - below) / (values[high] - values[low])
+        guess = _bisected(
+            lambda at, start=values[low], more=below, slope=slope: candidates.may_fit(  # type: ignore[misc]
+                at, more + round(slope * (values[at] - start))
+            ),
+            low,
+            high,
+        )
+        at = max(low + 1, min(high - 1, guess)) if steps < _MAX_GUESSES else (low + high) // 2
+        steps += 1
+        if candidates.fit(at):
+            low, below = at, candidates.more
+        else:
+            high, above = at, candidates.more
     return low
 
 

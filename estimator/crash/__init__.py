@@ -9,25 +9,30 @@ from typing import TYPE_CHECKING
 from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .crash_file import read_crash_file as read_crash_file, read_crash_stream as read_crash_stream
     from .explanation import (
         Explanation as Explanation,
         explain_failure as explain_failure,
         failure_of_snapshot as failure_of_snapshot,
     )
     from .findings import size_text as size_text
-    from .log_reader import read_log as read_log
     from .predicted_place import PredictedPlace as PredictedPlace
-    from .records import CrashLog as CrashLog, Failure as Failure
-    from .snapshot import MemorySnapshot as MemorySnapshot, is_snapshot as is_snapshot, read_snapshot as read_snapshot
+    from .records import (
+        CrashLog as CrashLog,
+        Failure as Failure,
+        OtherProcess as OtherProcess,
+        OutOfMemory as OutOfMemory,
+    )
+    from .snapshot import MemorySnapshot as MemorySnapshot
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "crash_file": "read_crash_file read_crash_stream",
             "explanation": "explain_failure Explanation failure_of_snapshot",
             "findings": "size_text",
             "predicted_place": "PredictedPlace",
-            "log_reader": "read_log",
-            "records": "CrashLog Failure",
-            "snapshot": "is_snapshot MemorySnapshot read_snapshot",
+            "records": "CrashLog Failure OtherProcess OutOfMemory",
+            "snapshot": "MemorySnapshot",
         },
     )

@@ -90,7 +90,9 @@ def _other_processes(memory: OutOfMemory) -> Iterator[str]:
     which = ", ".join(f"process {other.pid}: {format_gib(other.used_bytes)} GiB" for other in named)
     text = f"Other processes and the driver hold {format_gib(beside)} GiB of the GPU" + (f" ({which})" if which else "")
     others = sum(other.used_bytes for other in memory.others) or beside
-    if tried is not None and free is not None and free + others >= tried:
+    if tried is None or free is None:
+        yield f"{text}."
+    elif free + others >= tried:
         yield f"{text}: without them the allocation would have succeeded."
     else:
         yield f"{text}; even without them there would have been too little."
@@ -121,8 +123,8 @@ def _fragmentation(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> Iter
 def _history_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Iterator[str]:
     if failure.steps is not None and failure.steps >= 3:
         yield (
-            f"It had gone well for {failure.steps} steps: later a batch was longer or larger, something runs only now "
-            "and then (evaluation, saving, generation), or memory grows from step to step."
+            f"{failure.steps:,} steps had gone well before: later a batch was longer or larger, something ran that "
+            "runs only now and then (evaluation, saving, generation), or memory grows from step to step."
         )
     if snapshot is not None and not snapshot.has_stacks:
         yield (

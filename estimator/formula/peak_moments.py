@@ -7,6 +7,7 @@ pass, and the optimizer step - in the second step, when optimizer states exist.
 from collections.abc import Iterator
 
 from ..budget import Components, Phase, PhaseName
+from .activations import forward_pass_bytes
 from .rank_memory import RankMemory
 from .saving import gathered_bytes
 
@@ -103,11 +104,15 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
 
 
 def _inference(rank: RankMemory) -> _Moment:
+    """Return the last block running on the prompts, or the head, whichever takes more: the cache is full at both."""
+    job, stage = rank.job, rank.stage
+    logits = max(rank.loss.forward_bytes, rank.returned_logits)
+    block = forward_pass_bytes(job, rank.arch, stage)
     return (
         0,
-        rank.kv_cache + rank.saved.layer_bytes // 2,
-        max(rank.loss.forward_bytes, rank.returned_logits),
-        rank.stage.passing_bytes,
+        rank.kv_cache + (rank.residual_bytes if logits >= block else block),
+        logits if logits >= block else 0,
+        stage.passing_bytes,
         max(rank.buffers.forward, rank.buffers.head_forward),
     )
 

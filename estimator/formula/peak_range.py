@@ -10,7 +10,7 @@ from ..common import MIB, ReservedMemory
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
 from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
-from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges
+from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges, longest_first_doubt
 from .rank_memory import RankMemory
 from .reserved import REPLAYED_BYTES, replayed_slack
 
@@ -60,6 +60,7 @@ def peak_with_range(
         kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
         kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
+    fewer += longest_first_doubt(rank.job, phase.components)
     outgrown = rank.generation_cache if phase.name == "generation" else 0
     more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes
@@ -115,14 +116,15 @@ def _spans_of_others(
 def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
     """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
 
-    A strategy whose buffers no stream has (ZeRO 3, Megatron-FSDP) keeps at least its usual share.
+    A strategy whose buffers no stream has (Megatron-FSDP) keeps at least its usual share.
     """
-    if not rank.job.trains:
+    split = rank.job.parallel.world_size > 1 or rank.job.parallel.device_map is not None
+    if not rank.job.trains and (split or reserved == "guessed"):
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
     if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
         return _guessed_slack(rank, phase)
     strategy = rank.job.strategy
-    floor = 0 if strategy.slack is None or strategy.flat_parameters else _guessed_slack(rank, phase)
+    floor = _guessed_slack(rank, phase) if strategy.megatron_fsdp else 0
     # no allocator reserves less than it has allocated
     return floor if reserved == "least" else max(floor, replayed_slack(rank, conf))
 

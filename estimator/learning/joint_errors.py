@@ -33,7 +33,7 @@ class _Choice(NamedTuple):
 _FIXED_SCALES = (_Choice(1.0, 0.88), _Choice(40.0, 0.12))
 """Factors on the standard deviation of ``fixed``: no range allows for a copy of the weights that nobody knows of, and
 there it is."""
-_TOKEN_SCALES = (_Choice(1.0, 0.64), _Choice(3.0, 0.31), _Choice(10.0, 0.05))
+_TOKEN_SCALES = (_Choice(1.0, 0.66), _Choice(3.0, 0.32), _Choice(10.0, 0.02))
 """The same for ``tokens``."""
 _OTHER_SCALES = (_Choice(1.0, 0.75), _Choice(3.0, 0.25))
 """The same for the other mechanisms."""
@@ -42,7 +42,7 @@ _SHARED = (_Choice(1.0, 0.55), _Choice(0.6, 0.25), _Choice(0.1, 0.2))
 _CERTAIN = (_Choice(1.0, 1.0),)
 """Of mechanisms of which nothing was seen, nothing but the calibration is known."""
 _KNOWN_SHARE = 0.3
-_WRONG, _WRONG_SAME = 0.15, 0.05
+_WRONG, _WRONG_SAME = 0.2, 0.05
 """Probability that the runs of one job are of another job than they seemed, and that one run of the very job is."""
 _WRONG_SHARE = 0.35
 """Standard deviation of the figures of such a job, as a share of what was predicted."""
@@ -92,13 +92,22 @@ def joint_errors(evidence: Sequence[Evidence], subject: Subject, own: Scales, no
         )
         for at in range(count)
     ]
-    first = len(MECHANISMS)
+    first, few = len(MECHANISMS), _student(evidence)
     return JointErrors(
         mechanisms=dict(zip(MECHANISMS, means, strict=False)),
-        allocated=spreads[first],
-        reserved=spreads[first + 1],
-        device=spreads[first + 2],
+        allocated=few * spreads[first],
+        reserved=few * spreads[first + 1],
+        device=few * spreads[first + 2],
     )
+
+
+def _student(evidence: Sequence[Evidence]) -> float:
+    """Return how much wider Student's range of nine in ten is than the normal one, for so few jobs or runs.
+
+    The first terms of its expansion in the degrees of freedom (Abramowitz and Stegun, 26.7.5).
+    """
+    known = max([len(evidence), *(len(each.runs) for each in evidence if each.same)]) + 2
+    return 1 + 0.926 / known + 0.863 / known**2
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,12 +129,14 @@ def _lora(job: Job, tables: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the adapters with the dtypes that framework and versions give them, and the weights beside them."""
     if job.lora is None:
         return None
-    rules = resolve_job(job).adapters
+    resolved = resolve_job(job)
+    rules, precision = resolved.adapters, resolved.precision
+    weights = precision.name if precision.half_weights else "fp32"  # what other tools than peft make adapters of
     return {
         **{name: tables["lora"][name] for name in ("rank", "targets", "quantization")},
         "dropout": rules.dropout,
         "fp32_parameters": rules.prepared,
-        "adapter_dtype": rules.dtype,
+        "adapter_dtype": rules.dtype or (None if resolved.framework.fp32_adapters else weights),
         "autocast": rules.autocasts,
     }
 
@@ -177,9 +179,22 @@ def optimizer_class(job: Job) -> dict[str, Any] | None:
         }
     rules = resolve_job(job).optimizer
     if rules.torch_class is None:
-        return None
+        return _bitsandbytes(job)
     given = {name: value for name, value in rules.options.items() if value}  # what is off is off by default
     return {"path": rules.torch_class, "options": {**given, **rules.torch_options}}
+
+
+def _bitsandbytes(job: Job) -> dict[str, Any] | None:
+    """Return the worker's stand-in for bitsandbytes' classes; None: the optimizer is none of them."""
+    resolved = resolve_job(job)
+    states = resolved.optimizer.bitsandbytes_states
+    if states is None:
+        return None
+    options = {"states": states[0], "bits": states[1], "paged": resolved.optimizer.paged}
+    return {
+        "path": "bitsandbytes",
+        "options": {**options, "whole_embeddings": resolved.framework.fp32_embedding_states},
+    }
 
 
 def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:

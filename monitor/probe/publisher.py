@@ -210,7 +210,7 @@ def _sample() -> dict[str, Any]:
         "time": time.time(),
         "torch": str(names.get("__version__", "")),
         "steps": {name: _steps[name] for name in ("count", "began", "ended", "seconds")},
-        "devices": _devices_of(names.get("cuda")),
+        "devices": device_counters(names.get("cuda")),
         "optimizers": _summed_optimizers(),
         "snapshot": answer,
     }
@@ -234,7 +234,8 @@ def _summed_optimizers() -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _devices_of(cuda: Any) -> list[dict[str, Any]]:
+def device_counters(cuda: Any) -> list[dict[str, Any]]:
+    """Return torch's counters of each device that the program has allocated on, with the peaks since its start."""
     try:
         return _initialized_devices(cuda)
     except Exception:  # steps and facts are published all the same
@@ -247,8 +248,7 @@ def _initialized_devices(cuda: Any) -> list[dict[str, Any]]:
     # Only torch's own allocator keeps counters that can be read without a CUDA call, which could end a graph capture.
     if hasattr(cuda, "get_allocator_backend") and cuda.get_allocator_backend() != "native":
         return []
-    devices = (_device_figures(cuda, index) for index in range(cuda.device_count()))
-    return [device for device in devices if device is not None]
+    return [each for index in range(cuda.device_count()) if (each := _device_figures(cuda, index)) is not None]
 
 
 def _device_figures(cuda: Any, index: int) -> dict[str, Any] | None:

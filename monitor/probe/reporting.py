@@ -8,6 +8,10 @@ BOOTSTRAP_PACKAGE = "_vramtop_probe"
 """Name of the probe's package in a program that ``vramtop run`` has started; a process has only one probe."""
 
 
+_callback_classes: list[Any] = []
+"""``TrainerCallback``, once it was asked for."""
+
+
 def report(*, snapshot_on_oom: bool | str = False, **facts: Any) -> None:
     """Publish torch's allocator counters of this process for vramtop, once a second, until it ends.
 
@@ -34,14 +38,18 @@ def step_ended() -> None:
 
 
 def trainer_callback() -> Any:
-    """Return a callback class for transformers' Trainer that publishes its arguments, its model and its steps.
+    """Return the class ``TrainerCallback`` for transformers' Trainer; see ``trainer_guard``.
 
     Raises:
         ImportError: transformers is not installed.
     """
     base = importlib.import_module("transformers.trainer_callback").TrainerCallback
-    _probe_module("publisher").start()
-    return _probe_module("trainer").callback_class(base)
+    publisher = _probe_module("publisher")
+    publisher.start()
+    if not _callback_classes:
+        guard = importlib.import_module(f"{__package__}.trainer_guard")
+        _callback_classes.append(guard.guarding_class(_probe_module("trainer").callback_class(base), publisher))
+    return _callback_classes[0]
 
 
 def _probe_module(name: str) -> Any:

@@ -398,6 +398,8 @@ complete -c vramtop -n '__fish_seen_subcommand_from attach' -l trust-remote-code
 complete -c vramtop -n '__fish_seen_subcommand_from explain' -l job -r -f -a '(vramtop __complete models 2>/dev/null)' -d 'The job that failed, as vramtop fit takes it'
 complete -c vramtop -n '__fish_seen_subcommand_from explain' -l set -r -f -a '(__vramtop_settings)' -d 'Fill in or correct a setting of the job, such as training.sequence_length=2048'
 complete -c vramtop -n '__fish_seen_subcommand_from explain' -l rank -r -f -d 'The failure of this rank'
+complete -c vramtop -n '__fish_seen_subcommand_from explain' -l gpu-type -r -f -a 'b300 gb200 b200 gb10 h200 gh200 h20 h100-94gb h100-80gb h800-80gb l40s l40 l20 l4 a100-80gb a100-40gb a800-80gb a40 a30 a10 a10g t4 v100-32gb v100-16gb p100-16gb p40 rtx-pro-6000 rtx-6000-ada rtx-5000-ada rtx-4000-ada rtx-a6000 rtx-a5000 rtx-a4000 rtx-5090 rtx-5080 rtx-5070-ti rtx-5070 rtx-4090 rtx-4080 rtx-4070-ti-super rtx-4070-ti rtx-4070 rtx-3090 rtx-3090-ti rtx-3080-ti rtx-3080 rtx-3060 rtx-2080-ti titan-rtx' -d 'The GPU that ran out of memory, for snapshots and messages that do not say its size: h100, 4090'
+complete -c vramtop -n '__fish_seen_subcommand_from explain' -l gpu-memory -r -f -d 'Its size instead, such as 24 or 80GiB'
 complete -c vramtop -n '__fish_seen_subcommand_from explain' -l device -r -f -d 'In a snapshot: the GPU of this index'
 complete -c vramtop -n '__fish_seen_subcommand_from snapshot' -l timeout -r -f -d 'Give up after this time'
 complete -c vramtop -n '__fish_seen_subcommand_from run' -l snapshot-on-oom -f -a '(__fish_complete_directories)' -d 'Record the history of allocations, and write a memory snapshot for vramtop explain into this folder'

@@ -182,10 +182,12 @@ class VramtopApp(ThemedApp, BoardApp):
         open_gpu_on(self, key)
 
     def show_process(self, row: ProcessRow) -> None:
-        """Open the attach screen on this process."""
+        """Open the attach screen on this process; if it ended out of memory, the screen that explains that."""
         from ..screens.attach import open_attach_on
+        from ..screens.crash import open_crash_on
 
-        open_attach_on(self, row.process.pid, row.process.start_time)
+        if not open_crash_on(self, row):
+            open_attach_on(self, row.process.pid, row.process.start_time)
 
     def rebuild_board(self) -> None:
         """Build the board again from the latest snapshot, because the set of known jobs has changed."""

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from .open_dialog import OpenedJob as OpenedJob, OpenJobScreen as OpenJobScreen
     from .run_edits import RunEdits as RunEdits
     from .save_dialog import open_save_dialog as open_save_dialog
+    from .would_fit import (
+        budget_of_what_ran as budget_of_what_ran,
+        failed_gpu as failed_gpu,
+        quick_suggestions as quick_suggestions,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -32,5 +37,6 @@ else:
             "open_dialog": "OpenedJob OpenJobScreen",
             "run_edits": "RunEdits",
             "save_dialog": "open_save_dialog",
+            "would_fit": "budget_of_what_ran failed_gpu quick_suggestions",
         },
     )

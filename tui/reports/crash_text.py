@@ -43,7 +43,8 @@ def explanation_lines(
     if log is not None:
         yield from _other_failures(log, failure, output)
     if failure.kind != "gpu":
-        yield from output.wrapped(f"line {failure.line:,}: {failure.text}", indent="  ")
+        line = f"line {failure.line:,}: " if failure.line else ""
+        yield from output.wrapped(f"{line}{failure.text}", indent="  ")
     yield from _part_lines(explanation, output)
     if explanation.snapshot is not None:
         yield from snapshot_lines(explanation.snapshot, output, budget=budget, failure=failure)
@@ -80,6 +81,7 @@ def snapshot_lines(
             row.append("" if expected is None else format_gib(expected, digits=2))
         rows.append(row)
     yield from (output.text(line) for line in format_table(rows, "<>>"[: len(head)]))
+    yield from output.wrapped(_space_sentence(snapshot))
     groups = [group for group in snapshot.groups if group.place is not None][:_MAX_PLACES]
     if groups:
         yield ""
@@ -89,6 +91,16 @@ def snapshot_lines(
             for group in groups
         ]
         yield from (output.text(line) for line in format_table(table, ">><<"))
+
+
+def _space_sentence(snapshot: MemorySnapshot) -> str:
+    private = f", {size_text(snapshot.private_free_bytes)} in private pools" if snapshot.private_free_bytes else ""
+    blocks = f"{snapshot.free_blocks:,} free block{'' if snapshot.free_blocks == 1 else 's'}"
+    return (
+        f"{size_text(snapshot.reserved_bytes)} reserved in {snapshot.segments:,} segments, of them "
+        f"{size_text(snapshot.unallocated_bytes)} unused{private}: {blocks}, the largest "
+        f"{size_text(snapshot.largest_free_bytes)}"
+    )
 
 
 def place_sentence(place: PredictedPlace) -> str:
@@ -113,8 +125,10 @@ def _headline(failure: Failure) -> str:
     if memory is not None:
         where += [f"GPU {memory.gpu}"] if memory.gpu is not None else []
         where += [f"line {failure.line:,}"] if failure.line else []
-        free = f", {size_text(memory.free_bytes)} free" if memory.free_bytes is not None else ""
-        words.append(f" ({', '.join(where)}): {size_text(memory.tried_bytes)} asked for{free}" if where else "")
+        known = [f"{size_text(memory.tried_bytes)} asked for"] if memory.tried_bytes is not None else []
+        known += [f"{size_text(memory.free_bytes)} free"] if memory.free_bytes is not None else []
+        words.append(f" ({', '.join(where)})" if where else "")
+        words.append(f": {', '.join(known)}" if known else "")
     elif where:
         words.append(f" ({', '.join(where)})")
     step = [phase_place(failure.phase) if failure.phase else "", f"at {failure.place}" if failure.place else ""]
@@ -143,8 +157,9 @@ def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:
     yield output.text(f"what filled the GPU{f', {format_gib(total)} GiB' if total else ''}:")
     scale = total or sum(part.bytes for part in parts)
     width = max(len(_PARTS[part.name]) for part in parts)
+    room = min(_BAR_WIDTH, output.width - width - 17)
     for part in parts:
-        cells = round(_BAR_WIDTH * part.bytes / scale) if scale else 0
-        bar = ("#" if output.ascii_only else "█") * min(_BAR_WIDTH, cells)
+        cells = round(room * part.bytes / scale) if scale else 0
+        bar = ("#" if output.ascii_only else "█") * min(room, cells)
         line = f"  {_PARTS[part.name]:<{width}} {format_gib(part.bytes, digits=2):>8} GiB  {bar}"
         yield output.text(line.rstrip())

@@ -117,6 +117,16 @@ SCREENS = (
         open="process.open_screen:open_process",
         keys="process.keys:PROCESS_KEYS",
     ),
+    ScreenSpec(
+        name="crash",
+        key="e",
+        label="Explain",
+        in_footer=False,
+        title="Out of memory",
+        command_help="Why did a run end out of memory? From its last figures, a log or a memory snapshot",
+        key_help="why a run ended out of memory: the process under the cursor, a log, or a memory snapshot of torch",
+        open="crash.open_screen:open_crash",
+    ),
 )
 
 

@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 from ...budget import ComponentName, PhaseName
 from ..records import StackFrame
-from ..step_place import own_frame, phase_of
+from ..step_place import is_torch_file, own_frame, phase_of
 
 StackComponent = ComponentName | Literal["gradients or temporary", "unknown"]
 """``gradients or temporary``: allocated by autograd itself; ``unknown``: no stack was recorded, or it does not tell."""
 
+_BUILDING_FRAMES = 6
+"""Innermost frames among which a module's ``__init__`` stands: a trainer's stands farther out."""
 MAX_FRAMES = 200
 """Frames of a stack that are looked at."""
 _COMMUNICATION = ("_fsdp_collectives.py", "distributed_c10d.py", "_functional_collectives", "runtime/comm/", "nccl")
@@ -128,8 +130,12 @@ def _mentions(frames: Sequence[StackFrame], word: str) -> bool:
 
 
 def _constructs(python: Sequence[StackFrame]) -> bool:
-    """Return True if a module is being built on the device."""
-    return any(frame.function == "__init__" and "torch/nn/" in frame.file for frame in python)
+    """Return True if a module is being built on the device: its parameters and buffers."""
+    calls = any(frame.function in ("_call_impl", "_wrapped_call_impl", "backward") for frame in python)
+    return not calls and any(
+        frame.function == "__init__" and ("torch/nn/" in frame.file or not is_torch_file(frame.file))
+        for frame in python[:_BUILDING_FRAMES]
+    )
 
 
 def _is_loss(frames: Sequence[StackFrame], functions: set[str]) -> bool:

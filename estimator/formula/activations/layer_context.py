@@ -33,6 +33,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Tokens of one sequence on the rank."""
     recomputes: bool
     """Activation checkpointing is full or selective."""
+    caches: bool
+    """Attention adds its keys and values to a cache."""
 
     # --- attention
     asks_flash: bool
@@ -183,6 +185,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         micro_batch=job.sequences,
         length=job.local_length,
         recomputes=job.recomputes,
+        caches=not job.trains and arch.causal and arch.has_vocab_head,
         asks_flash=job.model.attention in ("flash_attention_2", "flash_attention_3"),
         asks_sdpa=job.model.attention == "sdpa",
         eager_attention=eager,

@@ -17,11 +17,11 @@ Part = tuple[LocalParameters, float]
 """A parameter group, and the share of it."""
 
 _CLASSES = (
-    (re.compile(r"decoderlayer|encoderlayer|layer$|block$", re.IGNORECASE), "block"),
     (re.compile(r"mlp|feedforward|ffn|experts|moe", re.IGNORECASE), r"mlp|feed_?forward|ffn|experts|moe"),
     (re.compile(r"attention|attn", re.IGNORECASE), r"attn|attention"),
     (re.compile(r"embedding", re.IGNORECASE), r"embed|wte|wpe"),
     (re.compile(r"linear", re.IGNORECASE), r"proj|head|dense|linear|fc\d?|c_\w+|w\d"),
+    (re.compile(r"layer$|block$", re.IGNORECASE), "block"),  # not MixtralSparseMoeBlock, a part of one
 )
 """Parts of a class's name, and the names that transformers gives to modules of such a class."""
 

@@ -43,6 +43,10 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
             rotated = cast
         values = tensors[-1] if given == c else rec.cast(tensors[-1], c * tokens * sizes[2])
         heads = [*rotated, values]  # a fused layer's values are a view of its output
+    if context.caches and not w.graph:  # copies, as ``DynamicLayer.update`` concatenates
+        cached = [rec.new(each.size) for each in heads[1:]]
+        rec.drop(*heads[1:])
+        heads = [heads[0], *(each.keep() for each in cached)]
     kernel = _written_scores if context.eager_attention or context.math_attention else _fused_kernel
     mixed, kernel_backward = kernel(w, heads, sizes)
     result, out_backward = linear(w, mixed, output, arch.attention_output_size / split, arch.hidden)

@@ -29,8 +29,14 @@ class Communication:
         self.parameters = parameters
         self.gathers_before_loss = False
         """``begin_backward`` comes before the loss runs backward."""
+        self.flat_states = 0
+        """Bytes of each flat optimizer state; the fp32 weights exist before the first step. 0: states are not flat."""
         self.last_micro_batch = True
         """The step's last micro-batch runs, after which gradients are reduced."""
+
+    def load(self, weights: Sequence[int]) -> None:
+        """Load the rank's weights, each a tensor."""
+        self.machine.take_all(weights)
 
     def begin(self) -> None:
         """Before the first step: what is allocated once."""
@@ -99,10 +105,42 @@ class ConstantBuffers(Communication):
     def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
         super().__init__(machine, rank, parameters)
         self._held: list[int] = []
+        self._keeps_gradients = False
+        """This rank's gradients have a buffer of their own, as under stage 3."""
+        if rank.job.deepspeed and rank.states.optimizer:
+            self.flat_states = rank.states.optimizer // 3
+
+    def load(self, weights: Sequence[int]) -> None:
+        """Put DeepSpeed's weights together on the GPU, and make their fp32 copy.
+
+        The weights that were loaded leave a cache that only smaller tensors can use (``_put_together`` of stage 3;
+        since 0.18.9 stages 1 and 2 make the flat weights on the GPU if there is room, runtime/zero/stage_1_and_2.py).
+        """
+        job, machine = self.rank.job, self.machine
+        loaded = machine.take_all(weights)
+        if not job.deepspeed:
+            return
+        machine.take(sum(weights))
+        machine.release(loaded)
+        if not self.flat_states:
+            return
+        if job.zero_stage == 3:
+            converted = machine.take(self.flat_states)
+            machine.take(self.flat_states)
+            machine.release([converted])
+            machine.take_all([self.rank.buffers.step] if self.rank.buffers.step else [])
+            machine.take_all([self.rank.states.gradients] if self.rank.states.gradients else [])
+            self._keeps_gradients = True
+            return
+        cloned = machine.take(self.flat_states // 4 * job.widths.compute)
+        machine.take(self.flat_states)
+        machine.passing(self.flat_states)
+        machine.release([cloned])
 
     def begin(self) -> None:
         """Allocate what is kept between steps."""
-        self.machine.take_all([self.rank.buffers.step] if self.rank.buffers.step else [], self._STREAM)
+        if not self._keeps_gradients:
+            self.machine.take_all([self.rank.buffers.step] if self.rank.buffers.step else [], self._STREAM)
 
     def begin_forward(self) -> None:
         """Allocate the forward pass's buffers."""
@@ -132,6 +170,9 @@ class ConstantBuffers(Communication):
 
     def _reduced(self, gradients: list[int]) -> list[int]:
         shards = self.rank.job.shards.gradients
+        if self._keeps_gradients:
+            self.machine.release(gradients)
+            return []
         if shards == 1 or not gradients or not self.rank.states.gradients:
             return self.kept(gradients)
         kept = [self.machine.take(self.machine.size(key) / shards) for key in gradients]

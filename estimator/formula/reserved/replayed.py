@@ -18,7 +18,7 @@ from ..peak_moments import highest_phase, phase_peaks
 from ..plan import Plan, make_plan
 from ..rank_memory import RankMemory, rank_memory
 from .machine import Machine
-from .steps import TrainingRun
+from .steps import TrainingRun, run_prompts
 
 REPLAYED_BYTES = 1 << 50
 """Most bytes that are replayed. No GPU has as many; the allocator's model has addresses for 4,096 times that."""
@@ -33,12 +33,12 @@ _known: OrderedDict[Any, float] = OrderedDict()
 
 
 def replayed_slack(rank: RankMemory, conf: str | None = None) -> int:
-    """Return the highest reserved bytes of two training steps, less their highest allocated bytes.
+    """Return the highest reserved bytes of two training steps, or of prompts, less their highest allocated bytes.
 
     The two need not be of one moment: what a phase has reserved stays reserved, since nobody calls ``empty_cache``.
 
     Args:
-        rank: of a job that trains, which allocates ``REPLAYED_BYTES`` at most.
+        rank: of a job, which allocates ``REPLAYED_BYTES`` at most.
         conf: the allocator's settings, as in ``PYTORCH_CUDA_ALLOC_CONF``; None: those that the job's framework makes.
     """
     job = rank.job
@@ -49,9 +49,12 @@ def replayed_slack(rank: RankMemory, conf: str | None = None) -> int:
 
 def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     machine = Machine(AllocatorSettings.from_conf(conf))
-    run = TrainingRun(rank, machine)
-    run.load()
-    run.train()
+    if rank.job.trains:
+        run = TrainingRun(rank, machine)
+        run.load()
+        run.train()
+    else:
+        run_prompts(rank, machine)
     allocator, stated = machine.allocator, highest_phase(phase_peaks(rank)).allocated_bytes
     slack = allocator.reserved - allocator.peak_allocated
     # a stream that allocates more than the closed form says has something that is not kept

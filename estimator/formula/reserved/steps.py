@@ -52,7 +52,7 @@ class TrainingRun:
         """Load the weights."""
         job = self._rank.job
         if not job.offloads_weights:
-            self.machine.take_all(p.weight for p in self._parameters if p.weight >= SMALLEST_BYTES)
+            self._communication.load([p.weight for p in self._parameters if p.weight >= SMALLEST_BYTES])
         self._communication.begin()
         if job.framework.gradient_buffer:
             self.machine.take(self._rank.states.gradients)
@@ -172,8 +172,13 @@ class TrainingRun:
     def _step(self) -> None:
         machine, rank = self.machine, self._rank
         trained = [p for p in self._parameters if p.trained]
+        flat = self._communication.flat_states
+        if flat and rank.job.zero_stage < 3:  # the norm of a gradient, in fp64 (``get_grad_norm_direct``)
+            machine.passing(8 * min(max(p.elements for p in trained), flat // 4))
         if not self._states and rank.states.optimizer:
-            if rank.job.steps_flat_buffers and not rank.job.strategy.flat_parameters:
+            if flat:
+                self._states = machine.take_all([flat] * 2)
+            elif rank.job.steps_flat_buffers and not rank.job.strategy.flat_parameters:
                 third = rank.states.optimizer / 3
                 self._states = machine.take_all([third] * 3)
             else:
@@ -182,6 +187,9 @@ class TrainingRun:
                     size * scale for p in trained for size in p.states if size * scale >= SMALLEST_BYTES
                 )
         if rank.states.step < SMALLEST_BYTES or rank.job.steps_in_backward:
+            return
+        if flat:
+            machine.release(machine.take_all([flat] * max(1, round(rank.states.step / flat))))
             return
         copies = sum(p.step for p in trained)
         if copies and copies >= 0.9 * rank.states.step:
@@ -194,6 +202,23 @@ class TrainingRun:
             size = rank.states.step * parameter.elements / largest / tensors
             if size >= SMALLEST_BYTES:
                 machine.release(machine.take_all([size] * tensors))
+
+
+def run_prompts(rank: RankMemory, machine: Machine) -> None:
+    """Load the weights, and run the forward pass of inference, which fills the key-value cache."""
+    job, stage = rank.job, rank.stage
+    context = layer_context(job, rank.arch, stage)
+    kinds = _kinds(rank)
+    programs = {
+        kind: record_block(context, block_weights(stage, kind), kind, saved_bytes=0, gradient_width=0, graph=False)
+        for kind in set(kinds)
+    }
+    machine.take_all(p.weight for p in stored_parameters(job, stage) if p.weight >= SMALLEST_BYTES)
+    machine.allocator.malloc(OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
+    for block, kind in enumerate(kinds):
+        machine.run(programs[kind].forward, (1 + block) * SLOTS)
+    if stage.last:
+        machine.run(_tail(rank).forward, (1 + stage.layers) * SLOTS)
 
 
 def _reduces_units(job: ResolvedJob) -> bool:

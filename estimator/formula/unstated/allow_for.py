@@ -10,7 +10,7 @@ from ...model import Architecture, Inventory
 from ...model.count_parameters import count_parameters
 from ..closed_form import closed_form
 from .other_side import OtherSide
-from .units import other_units
+from .units import other_units, unsharded_weights
 from .versions import other_versions
 
 _SMALL = 0.01
@@ -50,7 +50,7 @@ def with_unstated(budget: Budget, arch: Architecture | CannotTellError, gpu: Gpu
     if isinstance(arch, CannotTellError) or budget.job.training.mode != "train":
         return budget
     job = resolve_job(budget.job)
-    sides = [*other_versions(job, arch), *other_units(job)]
+    sides = [*other_versions(job, arch), *other_units(job), *unsharded_weights(job)]
     inventory = count_parameters(arch) if sides else None
     usual = _peak(budget.job, arch, inventory, gpu) if inventory is not None else None
     if usual is None or inventory is None:

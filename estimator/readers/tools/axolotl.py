@@ -97,6 +97,7 @@ def read(program: Program) -> JobReading:
     defaults = {
         **transformers_defaults(program.versions),
         "micro_batch_size": default_setting(1, "axolotl's default"),
+        "per_device_eval_batch_size": settings.find("eval_batch_size") or default_setting(1, "as in training"),
         "max_length": default_setting(512, "axolotl's default sequence_len"),
         "packing": default_setting(False, "axolotl's default sample_packing"),
         **_quantization(settings),
@@ -271,6 +272,8 @@ def _adapter_types(settings: LayeredSettings) -> dict[str, Setting]:
 
 
 def _method(settings: LayeredSettings) -> str | None:
+    if settings.is_true("process_reward_model"):
+        return "prm"
     if settings.is_true("reward_model"):
         return "reward"
     method = as_word(settings.find("rl"))

@@ -214,6 +214,9 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     world_of_launch = world if program.config_file is None else None
     record_ranks(findings, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
     apply_rules(_SHARDED_RULES, settings, findings, tool="torchtune")
+    if (own := settings.find("custom_sharded_layers")) is not None and own.value:
+        findings.warn(f"{own.origin}: these layers are units of their own; they are counted with the root.")
+        findings.add_uncertainty("less", "communication")
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):
         findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own type", written=False)

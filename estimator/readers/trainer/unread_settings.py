@@ -7,7 +7,19 @@ from ...job import UncertaintyDirection
 from ..source import MODEL_STATES, UNKNOWN_TABLE, Component, FindingCollector, LayeredSettings, Setting, as_bool
 
 _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
-    r"offload|on_cpu": ("less", (*MODEL_STATES, "activations")),
+    r"offload|on_cpu|(?<![a-z])use_kt(?![a-z_])": ("less", (*MODEL_STATES, "activations")),
+    r"use_mca|use_megatron_bridge": ("either", (*MODEL_STATES, "activations", "logits")),
+    r"use_asft_loss": ("more", ("weights", "logits")),
+    r"label_smoothing_factor|use_eaft|kd_trainer": ("more", ("logits",)),
+    r"generate_samples|do_causal_lm_eval|onebitllms|dense_mixer|layer_replication": ("more", ("activations",)),
+    r"grokfast": ("more", ("gradients",)),
+    r"target_parameters|mora(?![a-z])": ("either", ("gradients", "optimizer", "activations")),
+    r"use_unsloth$": ("less", ("activations", "logits")),
+    r"use_kernels|use_v1_kernels|fused_attn_kernel|flash_attn_fuse": ("less", ("activations",)),
+    r"experts_impl|scattermoe|sonicmoe|expert_backend|moe_grouped|linearized_experts|deepcompile|shift_attn": (
+        "either",
+        ("activations",),
+    ),
     r"(?<![a-z])qat(?![a-z])": ("more", ("weights", "activations")),
     r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),
     r"quant|gptq|awq|load_in_|float8|fp8|mxfp|nvfp": ("less", ("weights", "activations")),

@@ -75,7 +75,7 @@ def prepare_for_training(model: Any, request: Request) -> Any:
     config: Any = getattr(model, "config", None)
     if config is not None:
         config.use_cache = False
-    if request.task == "seq2seq-lm" and getattr(config, "decoder_start_token_id", 0) is None:
+    if request.task == "seq2seq-lm" and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0  # transformers 5 keeps it in the generation config
     _take_older_forms(model, request)
     if request.lora is not None:

@@ -8,6 +8,7 @@ import torch
 
 from ..memory.allocation_history import phase_spans
 from ..request.user_code import optimizer_class as import_optimizer_class
+from .blockwise_optimizer import PATH, BlockwiseOptimizer
 from .measured_optimizer import OptimizerFactory
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class OptimizerStep:
         self._tracker = tracker
         self._parameters = [(parameter, _local_part(parameter)) for _, parameter in trained]
         self._code = request.code if request.optimizer is not None and request.optimizer.own else None
+        for parameter, local in self._parameters:
+            local.vramtop_embedding = getattr(parameter, "vramtop_embedding", False)
         self._names = {local: name for (name, _), (_, local) in zip(trained, self._parameters)}  # noqa: B905 - 3.9
         self._optimizer = None
         optimizer_class = request.optimizer
@@ -96,10 +99,12 @@ class OptimizerStep:
         parameter.register_post_accumulate_grad_hook(step)
 
     def _make_optimizer(self, optimizer_class: OptimizerClass, parameters: list[Any]) -> Any:
-        kind = import_optimizer_class(optimizer_class.path, self._code)
+        named = optimizer_class.path
+        kind = BlockwiseOptimizer if named == PATH else import_optimizer_class(named, self._code)
         return OptimizerFactory(kind, optimizer_class.options).make([(self._names[each], each) for each in parameters])
 
     def _label_states(self, optimizer: Any) -> None:
+        self._tracker.mark_on_host(getattr(optimizer, "managed", ()))
         for local, state in optimizer.state.items():
             tensors = list(tensors_in(state))
             self._tracker.label(tensors, "optimizer", [self._names[local]] * len(tensors))

@@ -28,6 +28,7 @@ from ..parallel.placed_modules import PlacedModules, keep_highest_gpu
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
+from .blockwise_optimizer import mark_embeddings
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import FLASH_NAME, cuda_kernels, register_flash_attention
 from .forward_pass import DATA_DEPENDENT_ERRORS, autocast_dtype, run_inference, training_loss, weights_dtype
@@ -104,6 +105,7 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     if not inference and not any(trained for _, trained in sizes):
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
     model = parallelize(model, request)
+    mark_embeddings(model)
     zero = zero_model(model, request, weights_dtype(request))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(

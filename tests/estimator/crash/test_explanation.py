@@ -100,7 +100,7 @@ def test_other_failures(kind: str, sure: bool, words: str) -> None:
 
 
 def test_steps_before_it_rule_out_the_first_step() -> None:
-    assert "gone well for 40 steps" in said(replace(failure(), steps=40))
+    assert "40 steps had gone well before" in said(replace(failure(), steps=40))
     assert "gone well" not in said(replace(failure(), steps=1))
 
 

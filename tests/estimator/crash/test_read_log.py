@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from vramtop.estimator.crash import CrashLog, read_log
+from vramtop.estimator.crash import CrashLog
+from vramtop.estimator.crash.log_reader import read_log
 
 GIB = 2**30
 
@@ -44,6 +45,21 @@ def test_a_traceback_says_where_in_the_step() -> None:
     assert failure.place.function == "training_step"
     assert failure.memory is not None
     assert failure.memory.tried_bytes == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("bar", "steps"),
+    [
+        (" 50%|#####     | 20/40 [00:09<00:09,  2.1it/s]", 20),
+        ("Training:  50%|#####     | 20/40 [00:09<00:09]", 20),
+        ("Epoch 1/3:  50%|#####     | 20/40 [00:09<00:09]", 20),
+        ("Loading checkpoint shards:  50%|##   | 2/4 [00:03<00:03,  1.6s/it]", None),
+        ("Map (num_proc=4):  10%|#    | 1000/9999 [00:03<00:27]", None),
+        ("100%|##########| 4/4 [00:03<00:00,  1.2it/s]", None),
+    ],
+)
+def test_only_the_bar_of_a_training_loop_counts_steps(bar: str, steps: int | None) -> None:
+    assert read(f"{bar}\r{message()}\n").failures[0].steps == steps
 
 
 @pytest.mark.parametrize(
@@ -146,6 +162,30 @@ def test_the_first_gpu_failure_is_the_cause_of_killed_ranks() -> None:
     assert log.cause is log.failures[1]
 
 
+@pytest.mark.parametrize("prefix", ["", "704.7s\t1458\t", "2024-06-17T13:18:29.371622Z "])
+def test_torchruns_summary_names_the_rank_of_a_killed_process_once(prefix: str) -> None:
+    lines = (
+        "  rank      : 4 (local_rank: 4)",
+        "  exitcode  : -9 (pid: 208585)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 9 (SIGKILL) received by PID 208585",
+    )
+    found = read("\n".join(prefix + line for line in lines)).failures
+    assert [(failure.kind, failure.rank) for failure in found] == [("killed", 4)]
+
+
+def test_a_rank_within_the_line() -> None:
+    assert read(f"# run 3: [rank6]: {message()}").failures[0].rank == 6
+    assert read(f"as [rank2] said: {message()}").failures[0].rank is None
+
+
+@pytest.mark.parametrize("prefix", ["704.7s\t1458\t", "2024-06-17T13:18:29.371622Z ERROR ", "  | "])
+def test_tracebacks_behind_times_and_lines(prefix: str) -> None:
+    lines = [prefix + line for line in (*TRACEBACK.splitlines(), message())]
+    (failure,) = read("\n".join(lines)).failures
+    assert failure.phase == "backward"
+
+
 def test_a_sure_failure_is_the_cause_before_a_possible_one() -> None:
     log = read("exitcode: -9 (pid: 3)\nsrun: error: n1: task 0: Out Of Memory\n")
     assert log.cause is log.failures[1]
@@ -177,6 +217,7 @@ class _Endless(io.RawIOBase):
         return next(self._pieces, b"")
 
 
+@pytest.mark.slow
 def test_a_very_long_log_and_line_take_little_memory() -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(80):

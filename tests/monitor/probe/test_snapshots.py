@@ -17,7 +17,7 @@ import pytest
 from waiting import until
 
 from vramtop.estimator.common import CannotTellError, InputError
-from vramtop.estimator.crash import read_snapshot
+from vramtop.estimator.crash.snapshot import read_snapshot
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.probe.probe_reader import ProbeReader
 from vramtop.monitor.probe.snapshots import ask, dump, on_failure

@@ -96,6 +96,21 @@ def test_a_snapshot_beside_its_job(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "4 activations llama/modeling_llama.py:155 forward" in out
 
 
+def test_torchs_own_snapshots_do_not_say_the_size_of_the_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "dump_snapshot.pickle"
+    data = training_crash()
+    del data["vramtop"]
+    path.write_bytes(pickle.dumps(data))
+    assert main(["explain", str(path), *JOB]) == 0
+    assert "--gpu-type NAME or --gpu-memory SIZE" in " ".join(capsys.readouterr().out.split())
+    for size in (("--gpu-type", "4090"), ("--gpu-memory", "24")):
+        found = explained(capsys, str(path), *JOB, *size)
+        assert found["failure"]["memory"]["total_bytes"] == pytest.approx(24 * 2**30, rel=0.03)
+        assert any(each["verdict"] == "fits" for each in found["suggestions"])
+
+
 def test_a_snapshot_of_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Recorder()
     run.alloc(30, LOAD)
@@ -104,7 +119,7 @@ def test_a_snapshot_of_a_run_that_goes_on(tmp_path: Path, capsys: pytest.Capture
     assert main(["explain", str(path)]) == 0
     out = capsys.readouterr().out
     assert "no allocation had failed" in out
-    assert "35 MiB reserved in 2 segments, of them 5 MiB unused" in out
+    assert "35 MiB reserved in 2 segments, of them 5 MiB unused: 1 free block, the largest 5 MiB" in out
     assert explained(capsys, str(path))["snapshot"]["components"] == {"weights": 30 * 2**20}
 
 

@@ -157,6 +157,10 @@ def _explain(parser: "Parser") -> None:
     text = "Fill in or correct a setting of the job, such as training.sequence_length=2048."
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument("--rank", type=int, metavar="N", help="The failure of this rank (default: the first).")
+    gpu = parser.add_mutually_exclusive_group()
+    text = "The GPU that ran out of memory, for snapshots and messages that do not say its size: h100, 4090."
+    gpu.add_argument("--gpu-type", metavar="NAME", help=text)
+    gpu.add_argument("--gpu-memory", metavar="GIB", type=size_in_gib, help="Its size instead, such as 24 or 80GiB.")
     text = "In a snapshot: the GPU of this index (default: the one that ran out of memory)."
     parser.add_argument("--device", type=int, metavar="N", help=text)
     add_method_argument(parser)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from textual import on
 from textual.app import ComposeResult
@@ -25,10 +26,14 @@ from ...background import EstimateFunction, LatestOnlyTask
 from ...draw import MUTED
 from ...reports import divergence_content
 from ...widgets import StaticLines
+from ..crash import open_crash_on
 from .rank_rows import RankPlacement
 from .rank_table import RankTable
 from .rank_view import RankView
 from .run_summary import process_header, run_header, warnings_content
+
+if TYPE_CHECKING:
+    from ..base import BoardApp
 
 _EXPLAIN_STEP = 0.02
 """A divergence is explained again when the held memory has changed by this share of the budget."""
@@ -146,6 +151,12 @@ class FollowedRun(Vertical):
     def _draw_again(self) -> None:
         if self._redraw is not None:
             self._redraw()
+
+    @on(RankTable.RowSelected)
+    def _explain_end(self) -> None:
+        """Open the explanation of a rank that ended out of memory."""
+        if self.selected is not None:
+            open_crash_on(cast("BoardApp", self.app), self.selected)
 
     def _show_explanation(self, divergence: Divergence) -> None:
         self.query_one(RankView).show_explanation(divergence_content(divergence))

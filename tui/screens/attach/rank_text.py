@@ -190,7 +190,8 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     status = badge(STATUSES[comparison.status], comparison.status)
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
-        return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
+        why = " · Enter explains it" if comparison.status == "out_of_memory" else ""
+        return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}{why}")
     size = difference_label(comparison)
     difference = f" {size} GiB" if size else ""
     phase = f" · {PHASES[comparison.phase]}" if comparison.phase else ""

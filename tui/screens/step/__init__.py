@@ -10,6 +10,8 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .live_step import LiveStepScreen as LiveStepScreen
+    from .open_file import OpenedFile as OpenedFile, OpenFileScreen as OpenFileScreen
+    from .open_screen import show_step as show_step
     from .step_graph_rows import (
         GPU_TOTAL as GPU_TOTAL,
         GPU_TOTAL_COLOUR as GPU_TOTAL_COLOUR,
@@ -21,6 +23,8 @@ else:
         __name__,
         {
             "live_step": "LiveStepScreen",
+            "open_file": "OpenedFile OpenFileScreen",
+            "open_screen": "show_step",
             "step_graph_rows": "GPU_TOTAL GPU_TOTAL_COLOUR MAX_GPU_TO_PEAK STACK_ORDER",
         },
     )

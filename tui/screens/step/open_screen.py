@@ -3,6 +3,7 @@
 from vramtop.estimator.budget import Budget
 
 from ..base import BoardApp
+from .open_file import OpenedFile
 from .screen import StepScreen
 
 
@@ -20,8 +21,8 @@ def open_step(app: BoardApp) -> None:
         app.notify("No running or pending job has a budget, so there is no step to show.", severity="warning")
 
 
-def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None) -> None:
-    """Draw the step of a budget; a traced budget then replaces it on the dashboard too."""
+def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None, observed: OpenedFile | None = None) -> None:
+    """Draw the step of a budget, and a snapshot beside it; a traced budget then replaces it on the dashboard too."""
     estimate = app.refine
 
     def refine() -> Budget:
@@ -30,4 +31,4 @@ def show_step(app: BoardApp, budget: Budget, gpu_bytes: int | None) -> None:
         app.watchlist.set_budget(refined)
         return refined
 
-    app.push_once(StepScreen(budget, gpu_bytes=gpu_bytes, refine=refine if estimate else None))
+    app.push_once(StepScreen(budget, gpu_bytes=gpu_bytes, refine=refine if estimate else None, observed=observed))

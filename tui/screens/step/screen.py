@@ -5,18 +5,21 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
+from vramtop.estimator.crash import MemorySnapshot
 
 from ...background import LatestOnlyTask
 from ...draw import printable
 from ...widgets import KeysLine, StaticLines, legend_line, peak_line
 from ..base import is_ascii_only
+from .observed_memory import common_top_bytes, observed_line, observed_memory
+from .open_file import OpenedFile, OpenFileScreen
 from .step_graph import StepGraph
 from .step_graph_rows import GPU_TOTAL, RESERVED, step_top_bytes
 from .tensor_table import tensor_lines
@@ -24,6 +27,8 @@ from .tensor_table import tensor_lines
 _UNTRACED = "The step was not traced: "
 _WIDE_COLUMNS = 110
 """From this width on the legend uses the long words."""
+_BESIDE_COLUMNS = 100
+"""From this width on what was observed stands beside the budget, below it otherwise."""
 TRACING = "Tracing the step. Until then: the phases of the closed form, each at its peak."
 _NO_TRACE = "This job's step has no trace: shown are the phases of the closed form, each at its peak."
 
@@ -37,18 +42,25 @@ class StepScreen(Screen[None]):
         refine: estimates the same job by tracing it; called off the UI thread if ``budget`` has no timeline. None: the
             opener calls ``show_budget`` or ``show_no_trace``, or there is no refined budget.
         refining: a refined budget is being computed.
+        observed: a memory snapshot, drawn beside the budget on the same scale; the user may open one later.
     """
 
     TITLE = "Step"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,t", "dismiss", "Back", key_display="Esc"),
+        Binding("o", "open_snapshot", "Snapshot", tooltip="draw a memory snapshot of torch beside it, on one scale"),
     ]
     DEFAULT_CSS = """
     StepScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     StepScreen #facts { padding: 0 1; text-wrap: wrap; }
     StepScreen #state { padding: 0 1; text-wrap: wrap; color: $text-warning; display: none; }
     StepScreen #state.-shown { display: block; }
-    StepScreen StepGraph { height: 3fr; margin: 0 1; }
+    StepScreen #graphs { height: 3fr; layout: horizontal; }
+    StepScreen.-stacked #graphs { layout: vertical; }
+    StepScreen StepGraph { width: 1fr; height: 1fr; margin: 0 1; min-height: 4; }
+    StepScreen #observed-facts { padding: 0 1; text-wrap: wrap; display: none; }
+    StepScreen #observed { display: none; }
+    StepScreen.-observed #observed, StepScreen.-observed #observed-facts { display: block; }
     StepScreen #lines { padding: 0 1; height: 1; }
     StepScreen #letters { padding: 0 1; height: 1; }
     StepScreen #tensors { height: 2fr; min-height: 3; padding: 0 1; scrollbar-size-vertical: 1; }
@@ -61,8 +73,10 @@ class StepScreen(Screen[None]):
         gpu_bytes: int | None = None,
         refine: Callable[[], Budget] | None = None,
         refining: bool = False,
+        observed: OpenedFile | None = None,
     ) -> None:
         super().__init__()
+        self._observed = observed
         self.budget = budget
         """The budget that is drawn."""
         self._gpu_bytes = gpu_bytes
@@ -75,7 +89,10 @@ class StepScreen(Screen[None]):
         yield StaticLines(id="title")
         yield StaticLines(id="facts")
         yield StaticLines(id="state")
-        yield StepGraph(id="graph", ascii_only=is_ascii_only(self))
+        yield StaticLines(id="observed-facts")
+        with Container(id="graphs"):
+            yield StepGraph(id="graph", ascii_only=is_ascii_only(self))
+            yield StepGraph(id="observed", ascii_only=is_ascii_only(self))
         yield StaticLines(id="lines")
         yield StaticLines(id="letters")
         with VerticalScroll(id="tensors", can_focus=True):
@@ -108,6 +125,16 @@ class StepScreen(Screen[None]):
         self._state = f"{_NO_TRACE} {sentence}"
         self._draw()
 
+    def action_open_snapshot(self) -> None:
+        """Ask for a memory snapshot to draw beside the budget."""
+        name = self._observed.name if self._observed else ""
+        self.app.push_screen(OpenFileScreen(name, only_snapshots=True), self._show_observed)
+
+    def _show_observed(self, opened: OpenedFile | None) -> None:
+        if opened is not None:
+            self._observed = opened
+            self._draw()
+
     def _draw(self) -> None:
         if not self.is_mounted or self.size.width == 0:
             return
@@ -118,7 +145,7 @@ class StepScreen(Screen[None]):
         box = self.query_one("#state", StaticLines)
         box.set_class(state is not None, "-shown")
         box.show(Content(state or ""), layout=True)
-        self.query_one(StepGraph).show(budget, gpu_bytes=self._gpu_bytes)
+        self._draw_graphs()
         self.query_one("#lines", StaticLines).show(
             Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True)
         )
@@ -126,6 +153,24 @@ class StepScreen(Screen[None]):
         table = tensor_lines(budget, width=width - 1)
         self.query_one("#table", StaticLines).show(Content("\n").join(table), layout=True)
         self.query_one("#tensors").display = bool(table)
+
+    def _draw_graphs(self) -> None:
+        """Draw the budget, and beside it what was observed, on one scale."""
+        opened = self._observed
+        graph = self.query_one("#graph", StepGraph)
+        self.set_class(opened is not None, "-observed")
+        self.set_class(self.size.width < _BESIDE_COLUMNS, "-stacked")
+        if opened is None or not isinstance(opened.content, MemorySnapshot):
+            graph.show(self.budget, gpu_bytes=self._gpu_bytes)
+            return
+        snapshot = opened.content
+        gpu_bytes = self._gpu_bytes or snapshot.total_bytes
+        top = common_top_bytes(self.budget, snapshot, gpu_bytes)
+        self.query_one("#observed-facts", StaticLines).show(observed_line(snapshot, opened.name), layout=True)
+        graph.show(self.budget, gpu_bytes=gpu_bytes, top_bytes=top)
+        self.query_one("#observed", StepGraph).show(
+            self.budget, gpu_bytes=gpu_bytes, memory=observed_memory(snapshot), top_bytes=top
+        )
 
     def _line_words(self) -> str:
         """Return the legend of the graph's lines and of its horizontal axis."""

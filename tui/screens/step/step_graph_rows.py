@@ -157,6 +157,8 @@ def _labels(step: StepMemory, marks: Mapping[ComponentName, Mark], *, coloured: 
 def axis_rows(step: StepMemory, *, width: int) -> tuple[str, str]:
     """Return the two rows below the graph: ticks at phase starts with a mark at the peak, and the phase names."""
     marks, names, free = ["─"] * width, [" "] * width, 0
+    if not step.phases:
+        return "".join(marks), "".join(names)
     starts = [_column(step, phase.event, width) for phase in step.phases]
     for phase, start, end in zip(step.phases, starts, [*starts[1:], width + 1], strict=True):
         marks[start] = "┬"

@@ -15,7 +15,7 @@ MIXED_PRECISION = {
     **dict.fromkeys(("bfloat16", "bf16", "bf16-mixed"), "bf16"),
     **dict.fromkeys(("float16", "half", "fp16", "16-mixed", "16"), "fp16"),
 }
-_BLOCK_CLASS = re.compile(r".*(?:DecoderLayer|EncoderLayer|Block|Layer)")
+_BLOCK_CLASS = re.compile(r"(?!.*(?:Moe|MoE|MLP|Attention))\w*(?:Block|Layer)")
 _BLOCK_NAME = re.compile(r"(?:.*\.)?\d+")
 _UNITS = "fsdp_auto_wrap_policy"
 _SIZE_BASED, _BY_CLASS, _OTHER = "size_based_wrap", "transformer_based_wrap", "other_wrap"

@@ -81,7 +81,7 @@ def _read_units(program: Program, settings: LayeredSettings) -> None:
     classes = written.value if isinstance(written.value, list) else [written.value]
     names = [str(each).rpartition(".")[2] for each in classes]
     block = _block_prefix(program)
-    if block is not None and not any(name.startswith(block) for name in names):
+    if block is not None and not any(name.lower().startswith(block) for name in names):
         sentence = f"{written.origin}: no unit is a block of this model, so that all of it is gathered at once."
         findings.warn(sentence, unless="parallel.fsdp_units")
         findings.record_from(written, "parallel.fsdp_units", "model")
@@ -91,11 +91,14 @@ def _read_units(program: Program, settings: LayeredSettings) -> None:
 
 
 def _block_prefix(program: Program) -> str | None:
-    """Return the beginning of the names of the model's classes, such as ``Llama``; None: its config is not known."""
-    config = known_config(program.findings.get("model.id"), program.environ)
-    architectures = (config or {}).get("architectures")
+    """Return the beginning of the names of the model's classes in lower case; None: its config is not known."""
+    config = known_config(program.findings.get("model.id"), program.environ) or {}
+    architectures = config.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
-    return first.partition("For")[0] if isinstance(first, str) and "For" in first else None
+    if isinstance(first, str) and "For" in first:
+        return first.partition("For")[0].lower()
+    family = config.get("model_type")
+    return family.removesuffix("_text").replace("_", "") if isinstance(family, str) else None
 
 
 def _doubt_buffers(settings: LayeredSettings, findings: FindingCollector) -> None:

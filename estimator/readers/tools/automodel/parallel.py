@@ -5,7 +5,7 @@ Automodel's components/distributed; ``fully_shard_model`` and ``MegatronFSDP`` o
 """
 
 from ...program import Program
-from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ...source import FindingCollector, LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, is_open
 from ..shared import apply_rules, bool_rule, record_bool, record_int, record_ranks, word_rule
 from .megatron_fsdp import read_megatron_fsdp
 from .strategies import is_known, named_strategy, strategy_of, version_of, world_size
@@ -41,7 +41,11 @@ def read_parallel(program: Program, settings: LayeredSettings) -> None:
     findings.record_from(named, "parallel.strategy", strategy)
     world, find = world_size(program, settings), settings.find
     if strategy == "ddp":
-        record_int(findings, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
+        ranks = find("distributed.dp_size")
+        ranks = world.ranks if ranks is None or is_open(ranks) else ranks
+        record_int(findings, "parallel.data_replicate", ranks)
+        if ranks is None:
+            findings.require("parallel.data_replicate")
         record_bool(findings, "parallel.gradient_as_bucket_view", find("distributed.gradient_as_bucket_view"))
         return
     sizes = {

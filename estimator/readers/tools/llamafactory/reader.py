@@ -42,6 +42,7 @@ _TRAINER_NAMES = {
     "additional_target": "modules_to_save",
 }
 _SWITCHES: Mapping[str, tuple[str, object]] = {
+    "neat_packing": ("packing", True),
     "use_unsloth_gc": ("activation_offloading", True),
     "pure_bf16": ("bf16", False),
     "use_muon": ("optim", "muon"),

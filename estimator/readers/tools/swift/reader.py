@@ -92,6 +92,8 @@ def read(program: Program) -> JobReading:
         findings.warn(f"{tuner.origin}: {tuner.value} is counted as training all weights.")
         findings.add_uncertainty("less", "gradients", "optimizer")
     own = read_adapters(program, settings) if lora else {}
+    own |= _length(settings)
+    _doubt_logits(settings, findings)
     if not lora:
         read_frozen(program, settings)
     doubt_task(program, settings)
@@ -163,8 +165,24 @@ def _processes(program: Program) -> dict[str, Setting]:
     return {"num_processes": default_setting(1, "ms-swift starts one process")}
 
 
+def _length(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return the length of packed sequences, where it is not that of a sample (``packing_length``)."""
+    length = settings.find("packing_length")
+    return {"max_length": length} if length is not None and settings.is_true("packing") else {}
+
+
+def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Warn that DPO and KTO leave out the logits of prompts by default (``get_use_logits_to_keep``, 4.6)."""
+    kept = settings.find("use_logits_to_keep")
+    if _method(settings) not in ("dpo", "kto", "gkd") or (kept is not None and as_bool(kept) is False):
+        return
+    findings.warn("ms-swift makes logits from a batch's first label on; those of all tokens are counted.")
+    findings.add_uncertainty("less", "logits", unless="training.loss_length")
+
+
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
-    values: dict[str, object] = {"per_device_train_batch_size": 1, "activation_checkpointing": True, "packing": False}
+    values: dict[str, object] = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+    values |= {"activation_checkpointing": True, "packing": False}
     if lora:
         values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
     return default_layer(values, "ms-swift's default")

@@ -8,8 +8,8 @@ import re
 
 from ...source import FindingCollector, LayeredSettings, as_int, as_word
 
-_BLOCK_CLASS = re.compile(r".*(?:DecoderLayer|EncoderLayer|Block|Layer)")
-"""Names of the classes of a model's blocks."""
+_BLOCK_CLASS = re.compile(r"(?!.*(?:Moe|MoE|MLP|Attention))\w*(?:Block|Layer)")
+"""Names of the classes of a model's blocks, not of parts of them such as MixtralSparseMoeBlock."""
 _UNITS = {"no_wrap": "model", "blocks": "blocks"}
 """The units that a policy of FSDP makes, as the job has them."""
 _KEY = "parallel.fsdp_units"
@@ -41,6 +41,8 @@ def read_units(fsdp: LayeredSettings, findings: FindingCollector, *, first_versi
         sentence = f"{wrap.origin}: the whole model is counted as gathered at once; FSDP's units may be smaller."
         findings.mark_uncertain(_KEY, sentence, direction="less")
         findings.record_from(wrap, _KEY, "model")
+    elif word != "transformer_based_wrap":
+        findings.mark_uncertain(_KEY, f"{wrap.origin}: the wrap policy is not known; blocks are counted.")
     classes = fsdp.find("fsdp_transformer_layer_cls_to_wrap") or fsdp.find("fsdp_transformer_cls_to_wrap")
     if classes is not None and word == "transformer_based_wrap":
         names = classes.value if isinstance(classes.value, list) else str(classes.value).replace(",", " ").split()

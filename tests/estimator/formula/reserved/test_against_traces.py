@@ -43,3 +43,47 @@ def test_quantized_layers_split_blocks_as_a_traced_step_does(
     slack = [peak.reserved_bytes - peak.allocated_bytes for peak in peaks]
     assert peaks[0].reserved_bytes == pytest.approx(peaks[1].reserved_bytes, rel=0.06)
     assert slack[0] == pytest.approx(slack[1], abs=0.08 * peaks[1].reserved_bytes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config", [LLAMA, {**LLAMA, "vocab_size": 2000, "num_key_value_heads": 8}], ids=["head", "block"]
+)
+def test_a_prompt_takes_what_a_traced_one_takes(config: dict[str, Any]) -> None:
+    """Blocks of the key-value cache split what the blocks before have left."""
+    training = {"mode": "inference", "precision": "bf16", "micro_batch": 8, "sequence_length": 2048}
+    job = job_from_mapping(
+        {"model": {"config": {**config, "num_hidden_layers": 8}}, "training": training}, where="test"
+    )
+    peaks = [estimate(job, method=method, python=sys.executable, environ={}).peak for method in ("formula", "traced")]
+    assert peaks[0].allocated_bytes == pytest.approx(peaks[1].allocated_bytes, rel=0.04)
+    assert peaks[0].reserved_bytes == pytest.approx(peaks[1].reserved_bytes, rel=0.06)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_reserves_what_a_traced_engine_reserves(stage: int) -> None:
+    """The weights that were loaded, and fp32 copies on the way, leave blocks that only smaller tensors can use."""
+    training = {
+        "precision": "bf16-mixed",
+        "micro_batch": 2,
+        "sequence_length": 1024,
+        "activation_checkpointing": "full",
+    }
+    parallel = {"strategy": f"zero{stage}", "data_shard": 4}
+    config = {**LLAMA, "num_hidden_layers": 12}
+    job = job_from_mapping({"model": {"config": config}, "training": training, "parallel": parallel}, where="test")
+    peaks = [estimate(job, method=method, python=sys.executable, environ={}).peak for method in ("formula", "traced")]
+    assert peaks[0].reserved_bytes == pytest.approx(peaks[1].reserved_bytes, rel=0.12)
+
+
+@pytest.mark.slow
+def test_adapters_of_other_tools_than_peft_have_the_dtype_of_the_weights() -> None:
+    lora = {"targets": "all-linear", "rank": 16}
+    for framework in ("automodel", "torchtune", "transformers"):
+        training = {"framework": framework, "precision": "bf16", "sequence_length": 512}
+        tables = {"model": {"config": LLAMA}, "training": training, "lora": lora}
+        job = job_from_mapping(tables, where="test")
+        found = [estimate(job, method=method, python=sys.executable, environ={}) for method in ("formula", "traced")]
+        states = [budget.phase("optimizer step").components.optimizer for budget in found]
+        assert states[0] == pytest.approx(states[1], rel=0.01), framework

@@ -113,6 +113,16 @@ def test_adapters_under_fsdp2_may_be_one_unit() -> None:
     assert about(found, "Trainer", "fsdp_units")
 
 
+def test_four_bit_weights_under_fsdp2_may_stay_whole() -> None:
+    quantized = {"config": DEEP, "lora": LORA | {"quantization": "nf4"}, "software": STATED, "training": SHORT}
+    found = budget(parallel=FSDP2 | {"fsdp_units": "blocks"}, **quantized)
+    whole = budget(parallel={"strategy": "ddp", "data_replicate": 8}, **quantized)
+    assert found.peak.components.weights < whole.peak.components.weights / 2
+    assert whole.peak.device_bytes in found.peak.device_range
+    assert about(found, "quant_storage", "uint8")
+    assert not about(budget(parallel={"strategy": "fsdp1", "data_shard": 8}, **quantized), "quant_storage")
+
+
 def test_lengths_that_are_not_known_may_differ() -> None:
     unknown, vary = budget(training={"varying_lengths": None}), budget(training={"varying_lengths": True})
     assert unknown.peak == vary.peak

@@ -212,6 +212,9 @@ def test_units_that_the_model_does_not_have_make_it_one_unit(read: ReadRecipe) -
     units = {"megatron_fsdp_unit_modules": ["transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer"]}
     reading = read(distributed=distributed | units, config=QWEN, version="0.3.0")
     assert values(reading, "parallel.fsdp_units") == (None,)
+    for llama in (LLAMA, {"model_type": "llama"}):  # built-in configs name no classes
+        reading = read(distributed=distributed | units, config=llama)
+        assert values(reading, "parallel.fsdp_units") == ("model",)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +251,7 @@ def test_megatron_fsdp_skips_checkpointing_and_sequence_parallelism(read: ReadRe
 def test_ddp_with_gradients_in_its_buckets(read: ReadRecipe) -> None:
     reading = read(distributed={"strategy": "ddp", "gradient_as_bucket_view": True})
     assert values(reading, "parallel.data_replicate", "parallel.gradient_as_bucket_view") == (8, True)
+    assert values(read(distributed={"strategy": "ddp", "dp_size": "none"}), "parallel.data_replicate") == (8,)
 
 
 @pytest.mark.parametrize(

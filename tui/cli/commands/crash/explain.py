@@ -1,28 +1,24 @@
 """``vramtop explain FILE``: why a run ran out of memory, by its log or a memory snapshot; what would have fitted."""
 
 import argparse
-import io
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import BinaryIO
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, InputError, VramtopError, expand_user, open_file
+from vramtop.estimator.common import CannotTellError, InputError, VramtopError, parse_size
 from vramtop.estimator.crash import (
     CrashLog,
     Failure,
     MemorySnapshot,
     explain_failure,
     failure_of_snapshot,
-    is_snapshot,
-    read_log,
-    read_snapshot,
-    size_text,
+    read_crash_file,
+    read_crash_stream,
 )
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job import find_gpu
 
 from ....draw import TextOutput, detect_output
 from ....job import LoadedJob, load_from_options
@@ -33,7 +29,9 @@ from ...option_values import estimate_method
 from ...progress import Progress
 from .would_fit import would_fit
 
-_START_BYTES = 4096
+_GIVE_SIZE = (
+    "It does not say how large the GPU is: give --gpu-type NAME or --gpu-memory SIZE to see what would have fitted."
+)
 _GIVE_JOB = (
     "The job is not known: give it with --job JOB or as a launch line after --, and what would have fitted is searched "
     "for too."
@@ -49,7 +47,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     log, snapshot = _read(options)
     loaded, remark = _job(options, launch, log)
-    failure = _failure(options, log, snapshot)
+    failure = _sized(options, _failure(options, log, snapshot))
     output = detect_output(ascii_only=options.ascii)
     if failure is None:
         assert snapshot is not None  # noqa: S101 - a log without a failure is an error
@@ -73,6 +71,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print("\n".join(advice_lines(advice, loaded, output)))
         print()
         print("\n".join(closing_lines(budget, loaded.notes, output)))
+    if memory is not None and memory.total_bytes is None:
+        remark = f"{remark or ''} {_GIVE_SIZE}".strip()
     if remark:
         print()
         print("\n".join(output.wrapped(remark)))
@@ -81,39 +81,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 def _read(options: argparse.Namespace) -> tuple[CrashLog | None, MemorySnapshot | None]:
     """Read the file, whichever it is."""
-    name = "standard input" if options.file == "-" else options.file
-    try:
-        with _opened(options.file) as file:
-            start = file.peek(_START_BYTES)[:_START_BYTES]
-            _require_readable(start, name)
-            if is_snapshot(start):
-                return None, read_snapshot(file, device=options.device)
-            return read_log(file), None
-    except InputError as error:
-        raise InputError(f"{name}: {error.message}") from None
-    except OSError as error:
-        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
-
-
-def _opened(name: str) -> AbstractContextManager[io.BufferedReader]:
-    if name in ("-", "/dev/stdin"):
-        return nullcontext(_buffered(sys.stdin.buffer))
-    return _buffered(open_file(expand_user(name)))
-
-
-def _buffered(file: BinaryIO) -> io.BufferedReader:
-    return file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[arg-type]
-
-
-def _require_readable(start: bytes, name: str) -> None:
-    if not start.strip():
-        raise InputError("it is empty")
-    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
-        raise InputError(
-            f"it is compressed; decompress it first, such as: gzip -dc {shlex.quote(name)} | vramtop explain -"
-        )
-    if start.startswith(b"PK\x03\x04"):
-        raise InputError("it is an archive, as torch.save writes; a memory snapshot is written by _dump_snapshot(FILE)")
+    if options.file in ("-", "/dev/stdin"):
+        found = read_crash_stream(sys.stdin.buffer, name="standard input", device=options.device)
+    else:
+        found = read_crash_file(options.file, device=options.device)
+    return (found, None) if isinstance(found, CrashLog) else (None, found)
 
 
 def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: MemorySnapshot | None) -> Failure | None:
@@ -138,6 +110,16 @@ def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: Memory
         have = f"those of ranks {', '.join(map(str, ranks))}" if ranks else "none that names its rank"
         raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank, only {have}")
     return of_rank.cause
+
+
+def _sized(options: argparse.Namespace, failure: Failure | None) -> Failure | None:
+    """Return the failure with the size of the GPU that the user names, where it does not say it itself."""
+    if failure is None or failure.memory is None or failure.memory.total_bytes is not None:
+        return failure
+    total = parse_size(options.gpu_memory) if options.gpu_memory else None
+    if options.gpu_type:
+        total = find_gpu(options.gpu_type).total_bytes
+    return replace(failure, memory=replace(failure.memory, total_bytes=total))
 
 
 def _job(
@@ -178,14 +160,4 @@ def _report_snapshot(
         return 0
     print(output.text(f"GPU {snapshot.device}: no allocation had failed when this snapshot was written"))
     print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
-    print()
-    print("\n".join(output.wrapped(_space_sentence(snapshot))))
     return 0
-
-
-def _space_sentence(snapshot: MemorySnapshot) -> str:
-    return (
-        f"{size_text(snapshot.reserved_bytes)} reserved in {snapshot.segments:,} segments, of them "
-        f"{size_text(snapshot.unallocated_bytes)} unused, in {snapshot.free_blocks:,} free blocks of which the largest "
-        f"has {size_text(snapshot.largest_free_bytes)}."
-    )

@@ -3,12 +3,11 @@
 import argparse
 from collections.abc import Callable
 
-from vramtop.estimator.advice import shifted
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.crash import Explanation
-from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+from vramtop.monitor.board.fit import check_fit
 
-from ....job import LoadedJob
+from ....job import LoadedJob, budget_of_what_ran, failed_gpu
 from ...fitting import Advice, Machine, advise
 from ...option_values import estimate_method
 
@@ -24,28 +23,14 @@ def would_fit(
 
     A run that needed more than its budget's upper bound needs as much more with every change.
     """
-    memory = explanation.failure.memory
-    if memory is None or memory.total_bytes is None:
+    device, ran = failed_gpu(explanation, budget), budget_of_what_ran(explanation, budget)
+    if device is None:
         return None
-    gpus = budget.job.parallel.world_size
-    usable = memory.total_bytes - (memory.beside_bytes or 0)
-    device = DeviceCapacity(
-        index=memory.gpu or 0,
-        uuid=None,
-        name="the GPU that ran out of memory",
-        total_bytes=memory.total_bytes,
-        free_bytes=usable,
-        reserved_bytes=0,
-        count=gpus,
-    )
-    least = explanation.least_bytes
-    if least is not None and least > budget.peak.high_bytes:
-        budget = shifted(budget, least - budget.peak.device_bytes)
     return advise(
         loaded.job,
-        budget,
+        ran,
         lambda changed: check_fit(changed, (device,)).verdict,
-        Machine(gpu=None, memory_bytes=memory.total_bytes, gpus=gpus, python=options.python),
-        method=estimate_method(options),
+        Machine(gpu=None, memory_bytes=device.total_bytes, gpus=device.count, python=options.python),
+        method=estimate_method(options) if ran is budget else "formula",  # a trace does not know what ran beyond it
         progress=progress,
     )

@@ -1,0 +1,60 @@
+"""A file that a dead run has left, whichever it is: a log or a memory snapshot."""
+
+import io
+import shlex
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from ..common import InputError, expand_user, open_file
+from .log_reader import read_log
+from .records import CrashLog
+from .snapshot import MemorySnapshot, is_snapshot, read_snapshot
+
+_START_BYTES = 4096
+
+
+def read_crash_file(name: str, *, device: int | None = None) -> CrashLog | MemorySnapshot:
+    """Read a log or a memory snapshot.
+
+    Args:
+        name: of a regular file.
+        device: in a snapshot, the GPU; None: the one that failed.
+
+    Raises:
+        InputError: it cannot be read, or is neither.
+    """
+    try:
+        with open_file(Path(expand_user(name))) as file:
+            return read_crash_stream(file, name=name, device=device)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
+
+
+def read_crash_stream(file: BinaryIO, *, name: str, device: int | None = None) -> CrashLog | MemorySnapshot:
+    """Read a log or a memory snapshot from an open file or a pipe.
+
+    Args:
+        file: read from where it stands.
+        name: for errors.
+        device: in a snapshot, the GPU; None: the one that failed.
+
+    Raises:
+        InputError: it is neither.
+    """
+    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast("io.RawIOBase", file))
+    try:
+        start = buffered.peek(_START_BYTES)[:_START_BYTES]
+        _require_readable(start, name)
+        return read_snapshot(buffered, device=device) if is_snapshot(start) else read_log(buffered)
+    except InputError as error:
+        raise InputError(f"{name}: {error.message}") from None
+
+
+def _require_readable(start: bytes, name: str) -> None:
+    if not start.strip():
+        raise InputError("it is empty")
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
+        command = f"gzip -dc {shlex.quote(name)} | vramtop explain -"
+        raise InputError(f"it is compressed; decompress it first, such as: {command}")
+    if start.startswith(b"PK\x03\x04"):
+        raise InputError("it is an archive, as torch.save writes; a memory snapshot is written by _dump_snapshot(FILE)")

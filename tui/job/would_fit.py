@@ -1,0 +1,57 @@
+"""What would have fitted where a run ran out of memory: the GPU as it was, and the job as it turned out to be."""
+
+from vramtop.estimator.advice import Suggestion, flag_edits, shifted, suggest
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import CannotTellError
+from vramtop.estimator.crash import Explanation
+from vramtop.estimator.estimation import quick_estimator
+from vramtop.monitor.board.fit import DeviceCapacity, check_fit
+
+from .flags import flags_by_key
+
+_MOST = 4
+
+
+def failed_gpu(explanation: Explanation, budget: Budget) -> DeviceCapacity | None:
+    """Return the GPU of the failure with what others left free on it, once per rank; None: its size is not known."""
+    memory = explanation.failure.memory
+    if memory is None or memory.total_bytes is None:
+        return None
+    return DeviceCapacity(
+        index=memory.gpu or 0,
+        uuid=None,
+        name="the GPU that ran out of memory",
+        total_bytes=memory.total_bytes,
+        free_bytes=memory.total_bytes - (memory.beside_bytes or 0),
+        reserved_bytes=0,
+        count=budget.job.parallel.world_size,
+    )
+
+
+def budget_of_what_ran(explanation: Explanation, budget: Budget) -> Budget:
+    """Return the budget; where the run needed more than its upper bound, with as much more as it needed at least."""
+    least = explanation.least_bytes
+    if least is None or least <= budget.peak.high_bytes:
+        return budget
+    return shifted(budget, least - budget.peak.device_bytes)
+
+
+def quick_suggestions(explanation: Explanation, budget: Budget) -> tuple[tuple[Suggestion, str], ...]:
+    """Return changes with which the job would have fitted, by the closed form, each with the flags that make it."""
+    gpu = failed_gpu(explanation, budget)
+    if gpu is None:
+        return ()
+    device, ran = gpu, budget_of_what_ran(explanation, budget)
+    try:
+        quick = quick_estimator(budget.job)
+    except CannotTellError:
+        return ()
+    found = suggest(
+        budget.job, ran, quick, lambda changed: check_fit(changed, (device,)).verdict, gpus=device.count, most=_MOST
+    )
+    names = flags_by_key()
+    return tuple(
+        (each, ", ".join(edit.words for edit in flag_edits(budget.job, each.changes, names)))
+        for each in found
+        if each.verdict in ("fits", "tight")
+    )
