@@ -8,7 +8,16 @@ from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, Pha
 from ..common import CannotTellError
 from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
-from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges, preparation_doubt
+from ..formula.ranges import (
+    TRACED,
+    DoubtfulBytes,
+    Doubts,
+    allocated_span,
+    doubts_of,
+    figure_ranges,
+    longest_first_doubt,
+    preparation_doubt,
+)
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
 from ..model import Architecture, ResolvedModel, has_recurrent_blocks
 from .allocator_report import (
@@ -84,7 +93,8 @@ def traced_budget(
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
     doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
-    other = preparation_doubt(resolved, arch) if arch else (0, 0)
+    less, more = preparation_doubt(resolved, arch) if arch else (0, 0)
+    other = less + longest_first_doubt(resolved, highest.components), more
     peak = _peak(phases, highest, reserved.peak + overhead.workspace, doubts, other)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
