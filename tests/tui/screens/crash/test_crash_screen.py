@@ -5,6 +5,7 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,6 +170,21 @@ async def test_the_key_asks_for_a_file_where_no_run_has_failed(
         await until_shown(pilot, lambda: "500 MiB asked for, 120 MiB free" in screen_text(app))
         await pilot.press("f5")  # there is no budget, so there is no step
         assert isinstance(app.screen, CrashScreen)
+
+
+@pytest.mark.slow
+async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(
+    crashed: Callable[[], VramtopApp], tmp_path: Path
+) -> None:
+    (tmp_path / "vramtop-oom-rank0-14711.pickle").write_bytes(b"of another process")
+    (tmp_path / "vramtop-oom-rank0-4711.pickle").write_bytes(pickle.dumps(training_crash()))
+    app = crashed()
+    ranks = (SimpleNamespace(pid=4711),)
+    app.attachments[4711, 1_000.0] = SimpleNamespace(cwd=tmp_path, ranks=ranks)  # type: ignore[assignment]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await open_by_enter(app, pilot)
+        await until_shown(pilot, lambda: "500 MiB asked for" in screen_text(app))
+        assert "vramtop-oom-rank0-4711.pickle" in screen_text(app)
 
 
 @pytest.mark.slow
