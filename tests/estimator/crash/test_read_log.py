@@ -119,6 +119,8 @@ def test_a_repeated_message_is_one_failure() -> None:
         ("subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", "killed", False),
         ("/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 main.py", "killed", False),
         ("Killed", "killed", False),
+        ("    Reason:       OOMKilled", "killed", True),
+        ('"OOMKilled": true,', "killed", True),
         ("RuntimeError: DataLoader worker (pid 12847) is killed by signal: Killed. ", "killed", False),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
          "tried to allocate 2147483648 bytes. Error code 12 (Cannot allocate memory)", "host", True),
@@ -146,6 +148,8 @@ def test_cpu_ram_is_told_with_its_size() -> None:
         "loss 0.137 lr 1e-9",
         "He Killed It was a good film",
         "train_loss: 137, memory 12 GiB",
+        '"OOMKilled": false,',
+        "pinned buffers by cudaHostAlloc",
         "If reserved memory is >> allocated memory try setting max_split_size_mb",
     ],
 )
