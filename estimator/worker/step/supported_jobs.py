@@ -189,10 +189,8 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         if getattr(parallel, name) > _MAX_SHARDS:
             yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
     for name in ("pipeline", "context", "expert"):
-        if getattr(parallel, name) > 1:
+        if getattr(parallel, name) > 1 and not (name == "pipeline" and parallel.device_map is not None):
             yield f"{name} parallelism cannot be traced"
-    if parallel.device_map is not None:
-        yield "modules that a device map places on several devices cannot be traced"
     if parallel.cpu_offload == "optimizer" and not parallel.zero_stage:
         yield "CPU offload of the optimizer alone can be traced under ZeRO only"
     if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.flat_sharded or parallel.zero_stage == 3):
