@@ -20,13 +20,17 @@ def saved_bytes(model: Any, loss_of: Callable[[Any], Any], **inputs: Any) -> int
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import detect_fake_mode
     from torch._inductor.compile_fx import _recursive_joint_graph_passes
     from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.virtualized import V
 
     sizes: list[int] = []
 
     def partition(joint: Any, joint_inputs: Any, **settings: Any) -> Any:
-        _recursive_joint_graph_passes(joint)
+        values = [node.meta["val"] for node in joint.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+        with V.set_fake_mode(detect_fake_mode(values)):
+            _recursive_joint_graph_passes(joint)
         compiler = {**settings, "compiler": "inductor"}
         forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **compiler)
         returned = next(node for node in forward.graph.nodes if node.op == "output").args[0]
@@ -53,8 +57,11 @@ def saved_bytes(model: Any, loss_of: Callable[[Any], Any], **inputs: Any) -> int
 
 
 def _is_parameter(node: Any, shapes: set[tuple[int, ...]]) -> bool:
+    """Return True for a parameter, or a view or a cast of one."""
+    aten, cast = torch.ops.aten, torch.ops.prims.convert_element_type.default
+    views = (aten.permute.default, aten.t.default, aten.view.default, cast)
     while node.op == "call_function" and node.args and hasattr(node.args[0], "op"):
-        if node.target not in (torch.ops.aten.permute.default, torch.ops.aten.t.default, torch.ops.aten.view.default):
+        if node.target not in views:
             break
         node = node.args[0]
     return node.op == "placeholder" and tuple(node.meta["val"].shape) in shapes

@@ -21,7 +21,7 @@ from vramtop.estimator.budget.budget import Phase
 from vramtop.estimator.budget.span import Span
 from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES, TRACED, Calibration
 from vramtop.estimator.formula.ranges.doubts import Doubts, doubts_of
-from vramtop.estimator.formula.ranges.lengths import shorter_batches_doubt
+from vramtop.estimator.formula.ranges.longest_first import longest_first_doubt
 from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, allocated_span, figure_ranges
 from vramtop.estimator.job.resolved_job import resolve_job
 
@@ -170,7 +170,7 @@ def _shares(
 def _needed_step(result: Result) -> float:
     """Return the needed share of a step's bytes."""
     found = _bytes(result)
-    less = shorter_batches_doubt(resolve_job(result.case.job), result.budget.peak.components)
+    less = longest_first_doubt(resolve_job(result.case.job), result.budget.peak.components)
     error = max(0, result.error_bytes - less) if result.error_bytes > 0 else result.error_bytes
     rest = SMALL_BYTES**2 + (COUNT_SHARE * found.states) ** 2
     return sqrt(max(0.0, error**2 - rest)) / max(1, found.step)

@@ -53,7 +53,8 @@ def tiny_job(job: Job, model: ResolvedModel) -> Job:
     changed = msgspec.structs.replace(job, training=training, parallel=parallel, lora=lora, name=f"tiny {job.label}")
     if model.source == "code" or model.code is not None:
         return changed
-    spec = msgspec.structs.replace(job.model, id=None, config=_shrunk(dict(model.config)))
+    attention = job.model.attention if job.model.attention in ("sdpa", "eager") else "sdpa"  # others are CUDA's alone
+    spec = msgspec.structs.replace(job.model, id=None, config=_shrunk(dict(model.config)), attention=attention)
     return msgspec.structs.replace(changed, model=spec)
 
 

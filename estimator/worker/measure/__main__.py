@@ -86,8 +86,15 @@ def _run_rank(folder: Path) -> int:
     except Exception as error:  # noqa: BLE001 - as above
         stages.report("failed", {"error": _sentence(error)})
         return 1
-    stages.report("done", {**found, "versions": library_versions()})
+    stages.report("done", {**found, "versions": {**library_versions(), **_further_versions()}})
     return 1 if "out_of_memory" in found else 0
+
+
+def _further_versions() -> dict[str, str]:
+    """Return the versions of what has taken part besides torch and transformers."""
+    cuda = getattr(getattr(sys.modules["torch"], "version", None), "cuda", None)
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("peft", "bitsandbytes")}
+    return {name: str(version) for name, version in {"cuda": cuda, **found}.items() if version}
 
 
 def _sentence(error: BaseException) -> str:

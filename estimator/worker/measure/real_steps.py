@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .stages import Stages
 
 _CPU = torch.device("cpu")
+_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+"""In errors of CUDA's libraries and NCCL, which allocate outside of torch."""
 
 
 def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[str, Any]:
@@ -55,7 +57,9 @@ def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[st
                 run_inference(model, request, counter)  # type: ignore[arg-type] # it has the tracker's methods
             figures = _figures(counter, parts)
             stages.wait("steady", figures)
-    except OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
         allocated, reserved = counter.levels()
         step, phase = counter.now
         failed = {"step": step, "phase": phase, "message": " ".join(str(error).split())[:600]}
@@ -65,18 +69,27 @@ def run_steps(request: Request, plan: dict[str, Any], stages: Stages) -> dict[st
     return figures
 
 
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, OutOfMemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
 def _start_counting(request: Request, plan: dict[str, Any], rank: int, stages: Stages) -> PhaseCounter:
     """Take this rank's device, as far as it may be used, and return its counter."""
     if request.device == "cpu":
-        stages.wait("context", {"context_bytes": None})
+        stages.wait("context", {})
         return CpuCounter(plan["limits"][rank])
     if not torch.cuda.is_available():
         raise RefusedError(
             f"torch {torch.__version__} sees no GPU through CUDA here; --cpu runs a tiny model on the CPU instead"
         )
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    torch.ones(1, device="cuda")
-    torch.cuda.synchronize()
+    try:
+        torch.ones(1, device="cuda")
+        torch.cuda.synchronize()
+    except RuntimeError as error:  # the GPU is full, prohibited, or another program's alone
+        text = " ".join(str(error).split())[:200]
+        raise RefusedError(f"CUDA cannot be started on GPU {torch.cuda.current_device()}: {text}") from None
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
     keep, limit = plan["keeps"][rank], plan["limits"][rank]
     allowed = [] if limit is None else [limit]
@@ -86,7 +99,7 @@ def _start_counting(request: Request, plan: dict[str, Any], rank: int, stages: S
             raise RefusedError("another program has taken the rest of the GPU's memory meanwhile; try again")
     if allowed:
         torch.cuda.set_per_process_memory_fraction(min(1.0, min(allowed) / total))
-    stages.wait("context", {"reserved_bytes": torch.cuda.memory_reserved()})
+    stages.wait("context", {})
     return CudaCounter()
 
 

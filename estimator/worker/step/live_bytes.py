@@ -10,8 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
-"""Tensors with a storage of their own."""
+
+def _is_plain(kind: Any) -> bool:
+    """Return True if tensors of a class have a storage of their own: bitsandbytes' weights too, not a DTensor."""
+    return kind is FakeTensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
@@ -23,7 +25,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc] # torch is not type-ch
         self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not all(kind in _PLAIN for kind in types):
+        if not all(map(_is_plain, types)):
             return NotImplemented  # a subclass's operation comes back as operations of its inner tensors
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):

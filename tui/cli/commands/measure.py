@@ -59,6 +59,15 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 
 def _result(job: Job, how: Measuring, options: argparse.Namespace) -> _Result:
+    try:
+        return _measured(job, how, options)
+    except InputError as error:
+        if not is_list(options):
+            raise
+        return MeasuredJob(job=job, budget=None, error=error.message), None
+
+
+def _measured(job: Job, how: Measuring, options: argparse.Namespace) -> _Result:
     if options.predict:
         return predicted(job, how, None, MeasuredJob(job=job, budget=None)), None
     job = how.job(job)

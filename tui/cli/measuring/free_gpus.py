@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from vramtop.estimator.common import MIB, CannotTellError, format_gib
+from vramtop.estimator.common import MIB, CannotTellError
 from vramtop.estimator.trace.measure import Place
 from vramtop.monitor.board.fit import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot import GpuReading, Snapshot
@@ -144,10 +144,10 @@ class OpenGpus:
             if not device.unusable_reason and (device.mig is None or ranks == 1) and device.available_bytes
         ]
         if len(devices) < ranks:
-            have = ", ".join(f"{each.label}: {format_gib(each.available_bytes)} GiB free" for each in devices) or "none"
+            have = f"{len(devices)} GPUs are" if len(devices) > 1 else "one GPU is" if devices else "no GPU is"
             raise NoFreeGpus(
-                f"the job has {ranks} rank{'s' if ranks > 1 else ''} and {len(devices)} usable GPUs are here ({have}); "
-                f"give it fewer (parallel.*), or {ADVICE}"
+                f"the job has {ranks} rank{'s' if ranks > 1 else ''}, and {have} usable here; give it fewer "
+                f"(parallel.*), or {ADVICE}"
             )
         busy = {gpu.index for gpu in snapshot.gpus if gpu.processes is None or gpu.processes}
         devices.sort(key=lambda device: (device.index in busy, -(device.available_bytes or 0)))

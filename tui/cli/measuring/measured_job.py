@@ -126,7 +126,8 @@ def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> Me
         return replace(found, error=error.message)
     figures = free.figures[step.ranks.index(step.highest)] if free and free.figures else OutsideFigures()
     found = replace(found, step=step, outside=figures, seconds=round(time.monotonic() - started, 1))
-    return _kept(found) if free and how.keep else found
+    limited = step.out_of_memory is not None and how.limit_bytes is not None  # it failed by the user's wish
+    return _kept(found) if free and how.keep and not limited else found
 
 
 def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> MeasuredJob:

@@ -12,6 +12,7 @@ from ...draw import TextOutput, format_table, peak_place
 from .measured_job import MeasuredJob
 
 _PHASES = ("loading", "forward", "backward", "optimizer step")
+_PARTS = ("weights", "gradients", "optimizer")
 _UNKNOWN = "-"
 _ALIGNED = "<>>>>"
 
@@ -112,7 +113,8 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
     peak = budget.peak if budget else None
 
     def row(name: str, seen: int | None, told: int | None, span: Span | None = None) -> tuple[str, str, str, str, str]:
-        apart = _UNKNOWN if seen is None or not told else f"{100 * (seen - told) / told:+.1f} %"
+        alike = step is not None and (step.device == "cuda" or name.strip() in _PARTS)
+        apart = _UNKNOWN if seen is None or not told or not alike else f"{100 * (seen - told) / told:+.1f} %"
         bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span else ""
         return name, _size(seen, unit), _size(told, unit), apart, bounds
 
@@ -133,7 +135,7 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
     reserved = rank.reserved_bytes if rank else None
     outside_torch = None if device is None or reserved is None else device - reserved
     yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
-    for name in ("weights", "gradients", "optimizer"):
+    for name in _PARTS:
         yield row(f"  {name}", rank.components.get(name) if rank else None, _largest_component(budget, name))
     for phase in _PHASES:
         seen = rank.phases.get(phase) if rank else None

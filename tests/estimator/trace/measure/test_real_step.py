@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,21 @@ def test_adapters_over_checkpointed_16_bit_weights_are_measured() -> None:
         "gradients": 4 * adapters,
         "optimizer": 8 * adapters + 4 * 8,
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nf4", "nf4-double", "int8"])
+def test_quantized_weights_are_bitsandbytes_own(kind: str) -> None:
+    job = job_of(lora={"rank": 8, "quantization": kind}, training={"precision": "bf16"})
+    if find_spec("bitsandbytes") is None:
+        with pytest.raises(CannotTellError, match="quantized weights need bitsandbytes, which cannot be imported here"):
+            measure(job)
+        return
+    linear = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96)
+    other = 2 * (PARAMETERS - linear) + 4 * BUFFERS + 4 * 2 * 8 * (64 + 64 + 64 + 32)
+    packed = (measure(job).highest.components["weights"] or 0) - other
+    tables = 14 * 4 * 280  # of 16 and 256 values for each linear layer
+    assert linear / 2 < packed < 0.6 * linear + tables if kind != "int8" else linear < packed < 1.1 * linear
 
 
 @pytest.mark.slow
