@@ -20,13 +20,17 @@ def saved_bytes(model: Any, loss_of: Callable[[Any], Any], **inputs: Any) -> int
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import detect_fake_mode
     from torch._inductor.compile_fx import _recursive_joint_graph_passes
     from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.virtualized import V
 
     sizes: list[int] = []
 
     def partition(joint: Any, joint_inputs: Any, **settings: Any) -> Any:
-        _recursive_joint_graph_passes(joint)
+        values = [node.meta["val"] for node in joint.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+        with V.set_fake_mode(detect_fake_mode(values)):
+            _recursive_joint_graph_passes(joint)
         compiler = {**settings, "compiler": "inductor"}
         forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **compiler)
         returned = next(node for node in forward.graph.nodes if node.op == "output").args[0]

@@ -18,12 +18,17 @@ _MAX_MESSAGE_LINES = 12
 """Lines over which a message may be wrapped."""
 _MAX_MESSAGE = 8000
 _MAX_TEXT = 300
-_FRAME = re.compile(r'^\s*(?:[|+]\s*)*File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$')
+_FRAME = re.compile(r'\bFile "([^"]{1,500})", line (\d{1,9}), in (.{1,200})$')
+"""Collectors of logs put a time before it, exception groups a line."""
 _MESSAGE = re.compile(r"out of memory\b", re.IGNORECASE)
 _WITH_FIGURES = re.compile(
     r"[A-Za-z]{2,12} out of memory\. *(?:Tried to allocate|$)|MPS backend out of memory|allowed memory\. \(out"
 )
-_RANK = re.compile(r"^\s*rank +: (\d{1,6}) \(local_rank: \d+\)")
+_RANK = re.compile(r"\brank {1,9}: (\d{1,6}) \(local_rank: \d+\)")
+_INLINE_RANK = re.compile(r"\[rank ?(\d{1,6})\]:? *[\w.]*$")
+"""Right before the message, where something else begins the line."""
+_OF_RANK = re.compile(r"\b(?:exitcode|traceback) {1,9}: ")
+"""Lines of torchrun's summary that follow that of the rank."""
 _PROGRESS = re.compile(
     r"^(?P<what>[^%|]{0,60}?)\d{1,3}%\|[^|]{0,400}\|\s*(?P<done>\d{1,9})/(?P<all>\d{1,9}) \[\d+:\d\d"
 )
@@ -73,7 +78,7 @@ class _Reader:
             if is_complete(text):
                 self._close(stream)
             return
-        if 'File "' in text and (frame := _FRAME.match(text)):
+        if 'File "' in text and (frame := _FRAME.search(text)):
             stream.frames.append(StackFrame(file=frame[1], line=int(frame[2]), function=frame[3].strip()))
             return
         if "Traceback (most recent call last)" in text:
@@ -108,15 +113,18 @@ class _Reader:
         if begun is None:
             return
         memory = parse_message(" ".join(lines))
+        at = _MESSAGE.search(begun.text)
+        inline = _INLINE_RANK.search(begun.text[: at.start()].rpartition(": ")[0]) if at else None
+        rank = int(inline[1]) if inline and begun.rank is None else None
         if memory is not None:
-            self._keep(stream, begun, "gpu", memory=memory)
+            self._keep(stream, begun, "gpu", memory=memory, rank=rank)
         else:
             self._keep(stream, begun, "gpu library")
 
     def _other(self, stream: _Stream, line: LogLine) -> None:
         text = line.text
         if (
-            "rank" in text and (rank := _RANK.match(text)) is not None
+            "rank" in text and (rank := _RANK.search(text)) is not None
         ):  # torchrun's summary names it before the exit code
             self._reported_rank = int(rank[1])
         if "/" in text and (progress := _PROGRESS.search(text)):
@@ -125,7 +133,7 @@ class _Reader:
             self.launch_line = launch[1].strip()
         found = find_other_failure(text)
         if found is not None:
-            by_summary = self._reported_rank if line.rank is None and text.lstrip().startswith("exitcode") else None
+            by_summary = self._reported_rank if line.rank is None and _OF_RANK.search(text) else None
             self._keep(
                 stream, line, found.kind, sure=found.sure, tried_host_bytes=found.tried_host_bytes, rank=by_summary
             )

@@ -8,11 +8,8 @@ from .records import FailureKind
 _PATTERNS: tuple[tuple[FailureKind, bool, str], ...] = (
     # the kernel, systemd, Kubernetes and Slurm name the killer
     ("killed", True, r"[Mm]emory cgroup out of memory|Out of memory: Kill(?:ed)? process \d+|invoked oom-killer"),
-    (
-        "killed",
-        True,
-        r"Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|\bOOMKilled\b|State=OUT_OF_MEMORY",
-    ),
+    ("killed", True, r"Detected \d+ oom[-_ ]kill event|task \d+[^:]{0,80}: Out Of Memory|State=OUT_OF_MEMORY"),
+    ("killed", True, r"\bOOMKilled\b(?!\W{1,4}false)"),
     ("killed", True, r"oom-kill:constraint=|killed by the OOM killer|exceeded (?:step|job) memory limit"),
     # a SIGKILL without its sender
     (
@@ -26,7 +23,7 @@ _PATTERNS: tuple[tuple[FailureKind, bool, str], ...] = (
     # CPU RAM
     ("host", True, r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate \d+"),
     ("host", True, r"_ArrayMemoryError|^(?:numpy\.\S*)?MemoryError\b|\bstd::bad_alloc\b|Cannot allocate memory"),
-    ("host", True, r"insufficient shared memory \(shm\)|cudaHostAlloc|ENOMEM"),
+    ("host", True, r"insufficient shared memory \(shm\)|cudaHostAlloc.{0,80}(?:fail|error)|\bENOMEM\b"),
     # GPU memory, asked for by others than torch's allocator
     ("gpu library", True, r"CUDA (?:driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
     ("gpu library", True, r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED"),

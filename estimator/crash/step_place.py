@@ -36,6 +36,7 @@ _RULES: tuple[tuple[PhaseName, tuple[str, ...], tuple[str, ...]], ...] = (
     ("loading", ("torch/nn/parallel/distributed.py", "deepspeed/__init__.py"), ("__init__", "initialize")),
     ("loading", ("torch/serialization.py", "safetensors/torch.py"), ("load", "load_file", "_load")),
     ("forward", ("torch/nn/modules/module.py",), ("_call_impl", "_wrapped_call_impl", "__call__")),
+    ("forward", ("torch/nn/functional.py", "loss/loss_utils.py"), ()),
     ("forward", (), ("forward", "training_step", "compute_loss", "evaluation_loop", "prediction_step")),
 )
 

@@ -10,7 +10,7 @@ from ..common import MIB, ReservedMemory
 from ..model import UNKNOWN_FAMILY_ERROR, Inventory
 from ..model.families import FAMILIES
 from .cuda_overhead import VLLM_GRAPHS_BYTES
-from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges
+from .ranges import FORMULA, DoubtfulBytes, allocated_span, doubts_of, figure_ranges, longest_first_doubt
 from .rank_memory import RankMemory
 from .reserved import REPLAYED_BYTES, replayed_slack
 
@@ -60,6 +60,7 @@ def peak_with_range(
         kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
         kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
+    fewer += longest_first_doubt(rank.job, phase.components)
     outgrown = rank.generation_cache if phase.name == "generation" else 0
     more += rank.saved.unfused_bytes if phase.components.activations else 0
     more += outgrown + (VLLM_GRAPHS_BYTES if beside else 0) + rank.loss.eager_extra_bytes

@@ -6,9 +6,18 @@ from dataclasses import dataclass
 
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
 from ..common import CannotTellError
-from ..formula import context_bytes, nccl_bytes, warnings, workspace_bytes
+from ..formula import context_bytes, free_for_modules, nccl_bytes, warnings, workspace_bytes
 from ..formula.assumptions import assumptions
-from ..formula.ranges import TRACED, DoubtfulBytes, Doubts, allocated_span, doubts_of, figure_ranges, preparation_doubt
+from ..formula.ranges import (
+    TRACED,
+    DoubtfulBytes,
+    Doubts,
+    allocated_span,
+    doubts_of,
+    figure_ranges,
+    longest_first_doubt,
+    preparation_doubt,
+)
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
 from ..model import Architecture, ResolvedModel, has_recurrent_blocks
 from .allocator_report import (
@@ -76,7 +85,8 @@ def traced_budget(
     resolved = resolve_job(job)
     set_by, conf = allocator_settings(os.environ if environ is None else environ) or (None, resolved.allocator_conf)
     hint = _FORMULA_HINT if arch else ""
-    trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
+    room = free_for_modules(gpu)
+    trace = trace_job(job, model, allocator_conf=conf, gpu_bytes=room, python=python, timeout=timeout, hint=hint)
     overhead = _overhead(resolved, gpu)
     phases = tuple(_phase(name, trace.phases[name], overhead) for name in _PHASES if name in trace.phases)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
@@ -84,7 +94,8 @@ def traced_budget(
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
     doubts = doubts_of(resolved, recurrent=has_recurrent_blocks(model.config))
-    other = preparation_doubt(resolved, arch) if arch else (0, 0)
+    less, more = preparation_doubt(resolved, arch) if arch else (0, 0)
+    other = less + longest_first_doubt(resolved, highest.components), more
     peak = _peak(phases, highest, reserved.peak + overhead.workspace, doubts, other)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
@@ -97,6 +108,7 @@ def traced_budget(
         steady_device_bytes=peak.device_bytes,
         assumptions=(
             f"Two steps were traced with {versions}.",
+            *_gpu_assumption(trace),
             *assumptions(resolved, arch, gpu),
             *_trained_assumption(job, trace),
             *allocator_assumptions(set_by, reserved),
@@ -108,6 +120,11 @@ def traced_budget(
         largest=trace.peak_tensors,
         timeline=_timeline(trace, reserved, overhead) if trace.timeline else None,
     )
+
+
+def _gpu_assumption(trace: Trace) -> Iterator[str]:
+    if trace.gpu is not None:
+        yield f"Of the GPUs that the process uses, GPU {trace.gpu} is counted, which has the highest peak."
 
 
 def _trained_assumption(job: Job, trace: Trace) -> Iterator[str]:

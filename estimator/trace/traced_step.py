@@ -14,6 +14,7 @@ from ..job import Job, job_to_mapping, resolve_job
 from ..job.rules import steps_take_same_memory
 from ..model import ResolvedModel
 from ..model.families import family_of
+from ..model.placement import placing_request
 from .allocator_report import ReservedMemory
 from .exact_optimizer import own_code
 from .interpreters import Interpreter, choose_interpreter
@@ -23,7 +24,7 @@ from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
 
 _NOT_TRACED = ("trainable", "varying_lengths")
 """Beginnings of the training settings of which the worker's steps know nothing: they take full sequences."""
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 
 
 class TracedPhase(msgspec.Struct, frozen=True):
@@ -50,6 +51,8 @@ class Trace(msgspec.Struct, frozen=True):
     allocations: str
     """All allocations, packed, to replay on a GPU of some size."""
     versions: dict[str, str]
+    gpu: int | None = None
+    """The GPU with the highest peak, where a device map uses several; None: there is one."""
 
     @property
     def events(self) -> list[int]:
@@ -62,6 +65,7 @@ def trace_job(
     model: ResolvedModel,
     *,
     allocator_conf: str | None = None,
+    gpu_bytes: int | None = None,
     python: str | None = None,
     timeout: float = 900,
     hint: str = "",
@@ -72,6 +76,7 @@ def trace_job(
         job: the job.
         model: its config.
         allocator_conf: the allocator's settings.
+        gpu_bytes: memory of a GPU that a device map may fill; None: not known.
         python: the interpreter with torch and transformers; None: searched for.
         timeout: seconds.
         hint: what to do about a job that tracing does not support, at the end of the error.
@@ -86,7 +91,7 @@ def trace_job(
             f"the job's software takes another step than torch {interpreter.torch} and transformers "
             f"{interpreter.transformers} of {interpreter.path}; method exact has rules"
         )
-    request = trace_request(job, model, allocator_conf)
+    request = trace_request(job, model, allocator_conf, gpu_bytes)
     file = cache_file("traces", _cache_key(request, interpreter))
     try:
         return cached_request(interpreter, request, Trace, file=file, version=_CACHE_VERSION, timeout=timeout)
@@ -94,7 +99,9 @@ def trace_job(
         raise CannotTellError(f"{error.message}{hint}") from None
 
 
-def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = None) -> dict[str, Any]:
+def trace_request(
+    job: Job, model: ResolvedModel, allocator_conf: str | None = None, gpu_bytes: int | None = None
+) -> dict[str, Any]:
     """Return the worker's request for the trace of a job."""
     tables = job_to_mapping(job)
     return {
@@ -107,6 +114,7 @@ def trace_request(job: Job, model: ResolvedModel, allocator_conf: str | None = N
         "optimizer": optimizer_class(job),
         "lora": _lora(job, tables),
         "parallel": tables["parallel"],
+        "placing": placing_request(job, gpu_bytes),
         "older": _older_versions(job, model),
         "checkpoints_units": resolve_job(job).checkpoints_units,
         "zero": tables.get("zero"),

@@ -56,12 +56,16 @@ class Corrections:
             here: the job would run, or runs, on this machine.
             driver: version of its driver; None: unknown.
             versions: versions of libraries in the run; None: what the job states.
-            environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: this one.
+            environ: environment of the run, with the Hugging Face cache and the allocator's settings; None: it is no
+                run yet, and would start in this one. A run is never corrected by what was seen of itself: of those
+                measured, only runs that have ended count for it.
         """
         from .new_measurement import machine_digest, vramtop_version
 
         machine = machine_digest() if here else ""
         near = self._near(card, machine)
+        if environ is not None:
+            near = tuple(each for each in near if each.state != "steady")
         if not near:
             return budget
         import os

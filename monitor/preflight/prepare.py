@@ -41,6 +41,7 @@ def prepare(
     method: MethodChoice = "auto",
     worker_python: str | None = None,
     seconds: float = ESTIMATE_TIMEOUT_SECONDS,
+    correct: Callable[[Budget], Budget] = lambda budget: budget,
 ) -> CheckContext:
     """Return the context of a job's checks; its slow facts are not computed yet.
 
@@ -54,12 +55,13 @@ def prepare(
         method: method of the estimate for the verdict.
         worker_python: interpreter for that estimate; searched for if left out.
         seconds: time limit of that estimate.
+        correct: corrects a budget by measured runs.
     """
     environ = job_environment(environ, launch)
     modules = sorted({name for groups in REPORTING_MODULES.values() for group in groups for name in group})
 
     def budget(method: MethodChoice) -> Budget:
-        return estimate(
+        found = estimate(
             job,
             method=method,
             gpu=machine.gpu_type,
@@ -67,6 +69,7 @@ def prepare(
             python=worker_python,
             environ=environ,
         )
+        return correct(found)
 
     return CheckContext(
         job=job,

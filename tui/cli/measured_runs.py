@@ -29,7 +29,7 @@ def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: 
     """
     if options.no_history:
         return lambda budget: budget
-    found = Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))
+    found = _corrections()
     card = gpu.name if gpu is not None else job.target.gpu
     return lambda budget: found.corrected(budget, card=card, here=here)
 
@@ -69,3 +69,21 @@ def keep_reading(
         warning = error.message
     if warning:
         print(f"vramtop: {printable(warning)}", file=sys.stderr)
+
+
+def corrected_run(
+    options: argparse.Namespace, budget: Budget, attachment: Attachment, gpu: GpuReading | None
+) -> Budget:
+    """Return the budget of a running job corrected by measured runs, its own earlier ones among them."""
+    if options.no_history:
+        return budget
+    return _corrections().corrected(
+        budget,
+        card=gpu.name if gpu else None,
+        versions=attachment.versions,
+        environ=attachment.estimate_environ,
+    )
+
+
+def _corrections() -> Corrections:
+    return Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))

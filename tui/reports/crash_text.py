@@ -81,6 +81,7 @@ def snapshot_lines(
             row.append("" if expected is None else format_gib(expected, digits=2))
         rows.append(row)
     yield from (output.text(line) for line in format_table(rows, "<>>"[: len(head)]))
+    yield from output.wrapped(_space_sentence(snapshot))
     groups = [group for group in snapshot.groups if group.place is not None][:_MAX_PLACES]
     if groups:
         yield ""
@@ -90,6 +91,16 @@ def snapshot_lines(
             for group in groups
         ]
         yield from (output.text(line) for line in format_table(table, ">><<"))
+
+
+def _space_sentence(snapshot: MemorySnapshot) -> str:
+    private = f", {size_text(snapshot.private_free_bytes)} in private pools" if snapshot.private_free_bytes else ""
+    blocks = f"{snapshot.free_blocks:,} free block{'' if snapshot.free_blocks == 1 else 's'}"
+    return (
+        f"{size_text(snapshot.reserved_bytes)} reserved in {snapshot.segments:,} segments, of them "
+        f"{size_text(snapshot.unallocated_bytes)} unused{private}: {blocks}, the largest "
+        f"{size_text(snapshot.largest_free_bytes)}"
+    )
 
 
 def place_sentence(place: PredictedPlace) -> str:

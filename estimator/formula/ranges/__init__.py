@@ -11,6 +11,7 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .calibration import FORMULA as FORMULA, SMALL_BYTES as SMALL_BYTES, TRACED as TRACED
     from .doubts import Doubts as Doubts, doubts_of as doubts_of
+    from .longest_first import longest_first_doubt as longest_first_doubt
     from .preparation import preparation_doubt as preparation_doubt
     from .spans import (
         DoubtfulBytes as DoubtfulBytes,
@@ -23,6 +24,7 @@ else:
         {
             "calibration": "FORMULA SMALL_BYTES TRACED",
             "doubts": "Doubts doubts_of",
+            "longest_first": "longest_first_doubt",
             "preparation": "preparation_doubt",
             "spans": "allocated_span DoubtfulBytes figure_ranges",
         },

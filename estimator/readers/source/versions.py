@@ -32,6 +32,7 @@ def transformers_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
     fused = five and is_at_least("torch", (2, 8), versions)
     values = {
         "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
         "gradient_accumulation_steps": 1,
         "optim": "adamw_torch_fused" if fused else "adamw_torch",
         "activation_checkpointing": False,

@@ -97,6 +97,7 @@ def read(program: Program) -> JobReading:
     defaults = {
         **transformers_defaults(program.versions),
         "micro_batch_size": default_setting(1, "axolotl's default"),
+        "per_device_eval_batch_size": settings.find("eval_batch_size") or default_setting(1, "as in training"),
         "max_length": default_setting(512, "axolotl's default sequence_len"),
         "packing": default_setting(False, "axolotl's default sample_packing"),
         **_quantization(settings),

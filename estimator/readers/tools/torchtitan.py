@@ -66,6 +66,7 @@ def read(program: Program) -> JobReading:
     apply_rules(_RULES, settings, findings, tool="torchtitan")
     _read_float8(settings, findings)
     _read_parallel(program, settings)
+    _doubt_other_steps(settings, findings)
     _doubt_function(settings, findings, states_mode=checkpointing is not None)
     warn_of_unread(settings, findings)
     return findings.build()
@@ -172,6 +173,20 @@ def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, finding
     if as_word(mode) == "selective" and option is not None and as_word(option) != "op":
         sentence = f"{option.origin}: every {option.value}th layer is checkpointed; counted as if chosen by operation."
         findings.mark_uncertain(key, sentence)
+
+
+def _doubt_other_steps(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Doubt validation on larger batches than training's, and copies of torchft's algorithms (0.2, job_config.py)."""
+    if settings.is_true("validation.enable"):
+        batch, length = (as_int(settings.find(f"validation.{name}")) for name in ("local_batch_size", "seq_len"))
+        trained = [as_int(settings.find(f"training.{name}")) for name in ("local_batch_size", "seq_len")]
+        if (batch or 8) * (length or 2048) > (trained[0] or 8) * (trained[1] or 2048):
+            findings.warn("validation.enable: its batches are larger than those that are trained on, and not counted.")
+            findings.add_uncertainty("more", "logits")
+    method = settings.find("fault_tolerance.semi_sync_method")
+    if method is not None and settings.is_true("fault_tolerance.enable"):
+        findings.warn(f"{method.origin}: the copies of weights that {method.value} keeps are not counted.")
+        findings.add_uncertainty("more", "weights", "optimizer")
 
 
 def _doubt_function(settings: LayeredSettings, findings: FindingCollector, *, states_mode: bool) -> None:

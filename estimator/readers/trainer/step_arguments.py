@@ -42,6 +42,7 @@ def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
     else:
         _read_length(inputs, findings)
     _read_varying_lengths(inputs, findings)
+    _doubt_evaluation(inputs.settings, findings)
     _read_accumulation(inputs, findings)
     read_optimizer(inputs, findings)
     _read_checkpointing(inputs, findings)
@@ -109,6 +110,23 @@ def _read_varying_lengths(inputs: TrainerInputs, findings: FindingCollector) -> 
         findings.record(key, True, "TRL pads a batch to its longest sequence unless it packs them", written=False)
     elif (script := settings.find("script_varying_lengths")) is not None:
         findings.record_from(script, key, as_bool(script))
+
+
+def _doubt_evaluation(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Doubt the logits where evaluation runs on larger batches than training: it makes them without gradients.
+
+    transformers' default is 8 sequences (``per_device_eval_batch_size``), whatever the training batch is.
+    """
+    strategy = settings.find("eval_strategy", "evaluation_strategy", "val_set_size")
+    size, micro = settings.find("per_device_eval_batch_size"), findings.get("training.micro_batch")
+    off = strategy is None or as_word(strategy) in ("no", "0", "0.0") or as_bool(strategy) is False
+    if off or size is None or micro is None or (number := as_int(size) or 0) <= micro.value:
+        return
+    findings.warn(
+        f"Evaluation runs on {number} sequences at a time ({size.origin}) and training on {micro.value}: "
+        "its logits are not counted."
+    )
+    findings.add_uncertainty("more", "logits")
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:

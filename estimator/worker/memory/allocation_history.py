@@ -26,9 +26,11 @@ class StorageRecord:
     """0 is the compute stream; others are numbered in the order of their first use."""
     component: str | None = None
     host: bool = False
-    """In a real run it would be in host memory."""
+    """In a real run it would be in host memory, or on a GPU other than the one that is looked at."""
     used_on: tuple[int, ...] = ()
     """Other streams that use it (``record_stream``): its block returns to its pool once they are done with it."""
+    gpu: int = 0
+    """Number of its GPU among those of the process."""
 
 
 @dataclass

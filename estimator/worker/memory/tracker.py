@@ -20,7 +20,7 @@ from .allocation_history import AllocationHistory, Phase, StorageRecord, block_b
 from .stream_order import StreamOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 PRECEDENCE = {
     component: rank
@@ -50,6 +50,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         self._sums_in_place = sums_in_place
         self._min_references = _references(torch.empty(1, device="meta"))
         self.order = StreamOrder()
+        self.gpu = 0
+        """GPU on which storages are allocated."""
+        self.gpus_of_results: Callable[[Any, list[Any]], list[int]] | None = None
+        """Returns the GPUs of results from the arguments; None: there is one GPU."""
         self.has_streams = False
         """Operations run on several streams."""
         self._streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
@@ -84,6 +88,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
         if self._paused:
             return result
         component = "temporary" if func is CAST and self._is_weight(args[0]) else None
+        if self.gpus_of_results is not None:
+            leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            for leaf, gpu in zip(leaves, self.gpus_of_results(args, leaves)):  # noqa: B905 - not in Python 3.9
+                self.gpu = gpu
+                self._track(leaf, component)
+            return result
         if isinstance(result, torch.Tensor):
             self._track(result, component)
         elif result is not None:
@@ -122,6 +132,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             record = self._live.get(local.untyped_storage()._cdata)
             if record is not None:
                 record.host = True
+
+    def gpu_of(self, tensor: Any) -> int | None:
+        """Return the number of a tensor's GPU; None: it has no storage."""
+        record = self._live.get(tensor.untyped_storage()._cdata)
+        return None if record is None else record.gpu
 
     def stream_number(self, stream: Any) -> int:
         """Return the number of a stream; streams are numbered in the order of their first use."""
@@ -257,6 +272,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             module=self._modules[-1] if self._modules else self._backward_module,
             stream=self.stream_number(torch.cpu.current_stream()),
             component=self._component if component is None else component,
+            gpu=self.gpu,
         )
         history.records.append(record)
         history.events.append(record.number + 1)

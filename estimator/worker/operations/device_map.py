@@ -8,10 +8,35 @@ It is ``get_balanced_memory`` and ``infer_auto_device_map``, with the limits of 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..request.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from ..request.request import Request
 
 _QUANTIZED_SHARE = 0.9
 """bitsandbytes' quantizers leave a tenth of every device free (``adjust_max_memory``)."""
+
+
+def with_placement(request: Request, placing: dict[str, Any] | None) -> Request:
+    """Return a request whose device map names the device of each module, not a rule.
+
+    Raises:
+        UnsupportedError: accelerate, whose rules they are, is not installed.
+    """
+    rule = request.parallel.device_map
+    if not isinstance(rule, str):
+        return request
+    from ..model.build import build_model
+
+    with empty_weights():
+        model = build_model(request.config, request.task, code=request.code)
+        found = inferred_device_map(model, placing) if placing else None
+    if found is None:
+        raise UnsupportedError("this interpreter lacks accelerate, whose rules place modules on GPUs")
+    return replace(request, parallel=replace(request.parallel, device_map=found))
 
 
 def empty_weights() -> Any:

@@ -3,11 +3,13 @@
     {"op": "trace", "config": {...}, "task": "causal-lm", "attention": "sdpa",
      "training": {...}, "lora": {...} or null, "parallel": {...},  with the fields of job files
      "older": {...},  what versions that the job states do otherwise than the installed ones
-     "optimizer": {"path": "torch.optim:AdamW", "options": {...}} or null}
+     "optimizer": {"path": "torch.optim:AdamW", "options": {...}} or null,
+     "placing": as the operation ``inventory`` takes it as ``device_map``, where the job's is a rule}
         -> {"parameters": ..., "trainable": ..., "phases": {"forward": {"allocated": ..., "components": {...}},
             ...}, "peak_tensors": [...], "timeline": [[event, bytes], ...],
             "timeline_components": {"weights": [bytes, ...], ...}, "timeline_phases": [[phase, event], ...],
-            "reserved": {...}, "allocations": "...", "versions": {...}, "seconds": ...}
+            "reserved": {...}, "allocations": "...", "versions": {...}, "seconds": ...,
+            "gpu": number of the GPU with the highest peak, under a device map, or null}
         -> {"unsupported": "why this job cannot be traced"}
 
 Needs torch (2.6 or newer for sharding, else 2.4), transformers (4.53 or newer), and peft for adapters. The tensors are
@@ -29,6 +31,7 @@ from ..request.errors import UnsupportedError
 from ..request.protocol import library_versions
 from ..request.request import read_request
 from ..step.supported_jobs import check_supported
+from .device_map import with_placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +47,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     try:
         check_supported(request)
         trace_layers = _import_libraries(request)
+        request = with_placement(request, message.get("placing"))
         traced = trace_layers(request)
     except UnsupportedError as reason:
         return {"unsupported": str(reason)}
@@ -55,6 +59,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     return {
         "parameters": traced.parameters,
         "trainable": traced.trainable,
+        "gpu": traced.gpu,
         **summary,
         "reserved": replay_reserved(allocations, timeline_events, request.allocator),
         "allocations": pack_allocations(allocations),

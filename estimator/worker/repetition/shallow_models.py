@@ -91,6 +91,8 @@ def plan_shallow_models(request: Request) -> ShallowModels | None:
 
 
 def _plan(request: Request) -> ShallowModels | None:
+    if request.parallel.device_map is not None:
+        return None  # which layers run on another GPU than the one before is not the same for all
     if request.code is not None or request.parallel.strategy not in STRATEGIES or not _alike_for_adapters(request):
         return None
     if request.training.framework == "litgpt" and request.parallel.strategy == "ddp":

@@ -19,6 +19,14 @@ _LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MAX_SHARDS = 512
 """torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_AUTOMODEL_EXPERTS = frozenset(
+    (
+        *("deepseek_v3", "deepseek_v32", "deepseek_v4", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa"),
+        *("gpt_oss", "minimax_m2", "mimo_v2_flash", "mistral4", "nemotron_h", "qwen3_moe", "qwen3_next", "qwen3_5_moe"),
+        *("qwen3_5_moe_text", "step3p5", "bailing_moe_v2", "hunyuan_v3", "gemma4_text", "qwen3_vl_moe_text"),
+    )
+)
+"""Types of mixtures of experts of which NeMo AutoModel has models of its own (0.2 to 0.5, its ``registry.py``)."""
 LOSSES = {
     "transformers": ("full", "fused-linear"),
     "automodel": ("full", "fused-linear"),
@@ -100,11 +108,22 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
     if framework == "litgpt":
         yield from _unsupported_litgpt(request)
     if own and any(request.config.get(name) for name in _EXPERTS):
-        yield f"the experts of {framework} are not those of transformers and cannot be traced"
+        yield from _unsupported_experts(request)
     if request.parallel.tensor > 1:
         yield f"tensor parallelism of {framework} with these settings cannot be traced"
     if request.code is not None and request.code.model:
         yield "fused kernels in code of your own cannot be traced"
+
+
+def _unsupported_experts(request: Request) -> Iterator[str]:
+    """Yield what is unknown of another framework's experts: only AutoModel has transformers', of some families."""
+    framework, family = request.training.framework, request.config.get("model_type")
+    if framework != "automodel" or family in _AUTOMODEL_EXPERTS:
+        yield f"the experts of {framework} are not those of transformers and cannot be traced"
+    if request.loop.fused:
+        yield "Liger-Kernel's experts cannot be traced; fused_kernels = [] is a job without them"
+    if request.training.activation_checkpointing == "full":
+        yield "AutoModel's checkpointing of experts cannot be traced"
 
 
 def _unsupported_chunks(request: Request) -> Iterator[str]:
@@ -170,10 +189,8 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         if getattr(parallel, name) > _MAX_SHARDS:
             yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
     for name in ("pipeline", "context", "expert"):
-        if getattr(parallel, name) > 1:
+        if getattr(parallel, name) > 1 and not (name == "pipeline" and parallel.device_map is not None):
             yield f"{name} parallelism cannot be traced"
-    if parallel.device_map is not None:
-        yield "modules that a device map places on several devices cannot be traced"
     if parallel.cpu_offload == "optimizer" and not parallel.zero_stage:
         yield "CPU offload of the optimizer alone can be traced under ZeRO only"
     if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.flat_sharded or parallel.zero_stage == 3):

@@ -24,6 +24,7 @@ from ..parallel.fsdp1 import labels as fsdp1_labels
 from ..parallel.fsdp1.host_copies import host_copies
 from ..parallel.fsdp1.streams import ordered_streams
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
+from ..parallel.placed_modules import PlacedModules, keep_highest_gpu
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
@@ -52,6 +53,8 @@ class TracedSteps:
     trainable: int
     gradients: int
     """Tensors that train."""
+    gpu: int | None = None
+    """Of a process with several GPUs the one with the highest peak, which the history is about."""
 
 
 def trace_steps(request: Request, *, whole: Any = None) -> TracedSteps:
@@ -110,15 +113,21 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         sums_in_place=not request.cpu_kernels,
     )
     running = contextlib.nullcontext() if zero is None else zero.running()
-    with _tracking(model, request, tracker, running):
+    placed = PlacedModules(model, parallel.device_map, tracker) if (parallel := request.parallel).device_map else None
+    with _tracking(model, request, tracker, running), placed.copying() if placed else contextlib.nullcontext():
+        if placed:
+            tracker.begin_phase(0, "loading")
+            placed.label_weights()
         _track_loaded_model(model, request, tracker, zero)
         if inference:
             run_inference(model, request, tracker)
         else:
             _train(model, request, tracker, zero, whole or model)
         history = settled(tracker.history)
+    gpu = keep_highest_gpu(history) if placed else None
     return TracedSteps(
         history=history,
+        gpu=gpu,
         parameters=sum(size for size, _ in sizes),
         trainable=0 if inference else sum(size for size, trained in sizes if trained),
         gradients=0 if inference else sum(trained for _, trained in sizes),

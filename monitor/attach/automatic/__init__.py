@@ -1,8 +1,9 @@
 """Automatic attaching: every training process on a GPU is read by itself, and its run gets a budget.
 
 Lives here: ``AutomaticAttach``, which decides what is read and when; the worker process that reads; budgets that are
-traced while the machine is idle; and the processes that the user wants left alone.
-Callers: the dashboard, ``--once`` and ``record``.
+traced while the machine is idle; the processes that the user wants left alone; and the
+program that follows what ``vramtop run`` starts.
+Callers: the dashboard, ``--once``, ``record`` and ``run``.
 """
 
 from typing import TYPE_CHECKING
@@ -16,5 +17,9 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
-        {"automatic_attach": "AutomaticAttach", "idle_tracing": "IdleTracing", "left_alone": "LeftAlone"},
+        {
+            "automatic_attach": "AutomaticAttach",
+            "idle_tracing": "IdleTracing",
+            "left_alone": "LeftAlone",
+        },
     )

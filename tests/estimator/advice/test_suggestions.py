@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -9,6 +10,7 @@ from vramtop.estimator.advice.suggestion_search import Suggestion
 from vramtop.estimator.advice.suggestions import calibrated, confirm, suggest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.reserved_memory import with_reserved_memory
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
@@ -78,6 +80,19 @@ def test_pairs_are_suggested_if_no_single_change_suffices(quick: QuickEstimator)
     assert found[0].verdict == "fits"
     assert len(found[0].parts) == 2
     assert found[0].parts[0].kind != found[0].parts[1].kind
+
+
+def test_what_fits_is_found_behind_what_only_seems_to() -> None:
+    """Several cheaper pairs would fit if the allocator kept nothing, and none of them does."""
+    job = with_changes(JOB, {"training.micro_batch": 8})
+    quick, judge = quick_estimator(job), within(79.2)
+    found = offered(job, quick, judge)
+    assert found[0].verdict == "fits"
+    pairs = sorted(combinations(candidate_changes(job), 2), key=lambda pair: pair[0].cost + pair[1].cost)
+    changed = (with_changes(job, a.changes | b.changes) for a, b in pairs if a.kind != b.kind)
+    with with_reserved_memory("least"):
+        cheapest = next(each for each in changed if judge(quick(each)) == "fits")
+    assert judge(quick(cheapest)) != "fits"
 
 
 def test_a_third_change_is_added_if_no_pair_suffices(quick: QuickEstimator) -> None:

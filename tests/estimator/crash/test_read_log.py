@@ -119,6 +119,8 @@ def test_a_repeated_message_is_one_failure() -> None:
         ("subprocess.CalledProcessError: died with <Signals.SIGKILL: 9>.", "killed", False),
         ("/var/spool/slurmd/job1/slurm_script: line 28:  8156 Killed                  python3 main.py", "killed", False),
         ("Killed", "killed", False),
+        ("    Reason:       OOMKilled", "killed", True),
+        ('"OOMKilled": true,', "killed", True),
         ("RuntimeError: DataLoader worker (pid 12847) is killed by signal: Killed. ", "killed", False),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
          "tried to allocate 2147483648 bytes. Error code 12 (Cannot allocate memory)", "host", True),
@@ -146,6 +148,8 @@ def test_cpu_ram_is_told_with_its_size() -> None:
         "loss 0.137 lr 1e-9",
         "He Killed It was a good film",
         "train_loss: 137, memory 12 GiB",
+        '"OOMKilled": false,',
+        "pinned buffers by cudaHostAlloc",
         "If reserved memory is >> allocated memory try setting max_split_size_mb",
     ],
 )
@@ -160,6 +164,30 @@ def test_the_first_gpu_failure_is_the_cause_of_killed_ranks() -> None:
     )
     assert [(failure.kind, failure.rank) for failure in log.failures] == [("killed", 1), ("gpu", 0), ("killed", 2)]
     assert log.cause is log.failures[1]
+
+
+@pytest.mark.parametrize("prefix", ["", "704.7s\t1458\t", "2024-06-17T13:18:29.371622Z "])
+def test_torchruns_summary_names_the_rank_of_a_killed_process_once(prefix: str) -> None:
+    lines = (
+        "  rank      : 4 (local_rank: 4)",
+        "  exitcode  : -9 (pid: 208585)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 9 (SIGKILL) received by PID 208585",
+    )
+    found = read("\n".join(prefix + line for line in lines)).failures
+    assert [(failure.kind, failure.rank) for failure in found] == [("killed", 4)]
+
+
+def test_a_rank_within_the_line() -> None:
+    assert read(f"# run 3: [rank6]: {message()}").failures[0].rank == 6
+    assert read(f"as [rank2] said: {message()}").failures[0].rank is None
+
+
+@pytest.mark.parametrize("prefix", ["704.7s\t1458\t", "2024-06-17T13:18:29.371622Z ERROR ", "  | "])
+def test_tracebacks_behind_times_and_lines(prefix: str) -> None:
+    lines = [prefix + line for line in (*TRACEBACK.splitlines(), message())]
+    (failure,) = read("\n".join(lines)).failures
+    assert failure.phase == "backward"
 
 
 def test_a_sure_failure_is_the_cause_before_a_possible_one() -> None:
@@ -193,6 +221,7 @@ class _Endless(io.RawIOBase):
         return next(self._pieces, b"")
 
 
+@pytest.mark.slow
 def test_a_very_long_log_and_line_take_little_memory() -> None:
     def pieces() -> Iterator[bytes]:
         for _ in range(80):

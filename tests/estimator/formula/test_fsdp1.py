@@ -43,6 +43,7 @@ def test_units_by_size_by_class_and_one_unit() -> None:
     assert gathered({"fsdp_min_unit_parameters": BLOCK + AROUND + LAYERS * BLOCK}) == (LAYERS - 1) * BLOCK
     rest = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * HIDDEN // 4 + 2 * HIDDEN  # of each block goes to the root's unit
     assert gathered({"fsdp_wrap_classes": ["LlamaMLP"]}) == (LAYERS - 1) * rest
+    assert gathered({"fsdp_wrap_classes": ["LlamaSparseMoeBlock"]}) == (LAYERS - 1) * rest  # a part of a block
 
 
 def test_reentrant_checkpoints_around_frozen_units_keep_inputs_and_gradients() -> None:

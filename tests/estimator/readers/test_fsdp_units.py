@@ -73,6 +73,18 @@ def test_units_of_a_loop_under_accelerate(tmp_path: Path, flags: str, adapters: 
     assert reading.value("parallel.fsdp_units") == units
 
 
+@pytest.mark.parametrize(
+    ("name", "classes"), [("LlamaDecoderLayer", None), ("MixtralSparseMoeBlock", ["MixtralSparseMoeBlock"])]
+)
+def test_a_part_of_a_block_is_no_block(tmp_path: Path, name: str, classes: list[str] | None) -> None:
+    (tmp_path / "t.py").write_text(LOOP.format(adapters=""))
+    flags = (
+        f"--fsdp_version 1 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP --fsdp_transformer_layer_cls_to_wrap {name}"
+    )
+    reading = read(tmp_path, f"accelerate launch --use_fsdp --num_processes 4 {flags} t.py")
+    assert reading.value("parallel.fsdp_wrap_classes") == classes
+
+
 def test_what_fsdp1_gathers_ahead(tmp_path: Path) -> None:
     """accelerate passes no prefetching unless it is told to; torch's own class prefetches."""
     (tmp_path / "t.py").write_text(LOOP.format(adapters=""))

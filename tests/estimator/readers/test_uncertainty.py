@@ -211,3 +211,26 @@ def test_keys_of_tools_that_memory_depends_on_are_named(
     more = {each.component for each in found.uncertainties} - {each.component for each in usual.uncertainties}
     assert components - {each.component for each in usual.uncertainties} == more
     assert any(key in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "doubt"),
+    [
+        ("--per_device_train_batch_size 1 --eval_strategy steps", "more"),
+        ("--per_device_train_batch_size 1", "no"),
+        ("--per_device_train_batch_size 1 --eval_strategy no", "no"),
+        ("--per_device_train_batch_size 2 --eval_strategy steps --per_device_eval_batch_size 2", "no"),
+    ],
+)
+def test_evaluation_on_larger_batches(tmp_path: Path, flags: str, doubt: str) -> None:
+    line = f"trl sft --model_name_or_path gpt2 --max_length 64 {flags}"
+    reading = read_launch(line.split(), environ={}, cwd=tmp_path, versions={"transformers": "5.23.0"})
+    assert reading.job().unsure.logits == doubt
+    assert any("Evaluation runs on 8 sequences" in text for text in reading.warnings) == (doubt == "more")
+
+
+def test_validation_of_torchtitan_on_larger_batches(tmp_path: Path) -> None:
+    text = '[job]\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+    for more, doubt in (("[validation]\nenable = true\n", "more"), ("[validation]\nenable = false\n", "no")):
+        (tmp_path / "t.toml").write_text(text + more)
+        assert read_config_file(tmp_path / "t.toml", environ={}).job().unsure.logits == doubt

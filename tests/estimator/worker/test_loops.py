@@ -115,3 +115,41 @@ def test_chunks_that_run_backward_at_once_never_have_all_logits() -> None:
     assert 3 * logits / CHUNKS <= counter.peak < 5 * logits / CHUNKS
     assert torch.allclose(hidden.grad, expected[0], atol=1e-5)
     assert torch.allclose(head.weight.grad, expected[1], atol=1e-4)
+
+
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 704}
+
+
+def test_automodel_has_the_experts_of_transformers_where_it_has_no_model_of_its_own(
+    ask_worker: Any, budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    training = {"framework": "automodel", "precision": "bf16", "fused_kernels": []}
+    config, tables = {**tiny_llama, **MIXTRAL}, {"training": training, "parallel": SHARDED}
+    found = traced(ask_worker, config, tables)
+    settings = {f"{table}.{key}": value for table, fields in tables.items() for key, value in fields.items()}
+    phase = budget_of(config, settings).phase("backward")
+    assert phase is not None
+    assert found["backward"] == pytest.approx(phase.allocated_bytes - workspace_bytes(generation_of(None)), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("family", "training", "sentence"),
+    [
+        ("qwen3_moe", {"framework": "automodel"}, "the experts of automodel are not those of transformers"),
+        ("mixtral", {"framework": "automodel"}, "Liger-Kernel's experts cannot be traced"),
+        ("mixtral", {"framework": "torchtitan"}, "the experts of torchtitan are not those of transformers"),
+        ("mixtral", {"compile": True}, "torch.compile of experts cannot be traced"),
+    ],
+)
+def test_other_experts_are_named(
+    tiny_llama: dict[str, Any], family: str, training: dict[str, Any], sentence: str
+) -> None:
+    from vramtop.estimator.worker.request.errors import UnsupportedError
+    from vramtop.estimator.worker.request.request import read_request
+    from vramtop.estimator.worker.step.supported_jobs import check_supported
+
+    config = {**tiny_llama, **MIXTRAL, "model_type": family}
+    job = job_from_mapping({"model": {"config": config}, "training": training}, where="test")
+    message = {"op": "trace", "config": config, "training": training, "loop": loop_request(job, family)}
+    with pytest.raises(UnsupportedError, match=sentence):
+        check_supported(read_request({**message, "optimizer": {"path": "torch.optim:AdamW", "options": {}}}))

@@ -119,7 +119,7 @@ def test_a_snapshot_of_a_run_that_goes_on(tmp_path: Path, capsys: pytest.Capture
     assert main(["explain", str(path)]) == 0
     out = capsys.readouterr().out
     assert "no allocation had failed" in out
-    assert "35 MiB reserved in 2 segments, of them 5 MiB unused" in out
+    assert "35 MiB reserved in 2 segments, of them 5 MiB unused: 1 free block, the largest 5 MiB" in out
     assert explained(capsys, str(path))["snapshot"]["components"] == {"weights": 30 * 2**20}
 
 

@@ -24,7 +24,7 @@ from vramtop.monitor.sources.nvml import NvmlSource
 from ...draw import detect_output
 from ...reports import RunReport, run_lines
 from ..json_text import json_text
-from ..measured_runs import keep_reading
+from ..measured_runs import corrected_run, keep_reading
 from ..option_values import estimate_method
 from ..progress import Progress
 
@@ -113,7 +113,7 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
     gpu_type = match_nvml_name(gpu.name, gpu.total_bytes) if gpu and gpu.name else None
     try:
         with Progress(quiet=options.json) as progress:
-            return estimate(
+            budget = estimate(
                 job,
                 method=estimate_method(options),
                 gpu=None if job.target.gpu else gpu_type,
@@ -124,6 +124,7 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
     except InputError:
         require_running(attachment.pid, attachment.start_time)
         raise
+    return corrected_run(options, budget, attachment, gpu)
 
 
 def _compare(attachment: Attachment, budget: Budget, process: GpuProcess | None) -> Comparison:

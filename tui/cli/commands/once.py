@@ -47,7 +47,10 @@ def _read(options: argparse.Namespace) -> Board:
             estimate,  # only if there is a job: importing it takes a fifth of the start-up time
         )
 
-        return estimate(job, gpu=None if job.target.gpu else watchlist.gpu_type)
+        from ..measured_runs import correction
+
+        gpu = None if job.target.gpu else watchlist.gpu_type
+        return correction(options, job, gpu, here=not job.target.gpu)(estimate(job, gpu=gpu))
 
     chosen = display_filter(options)
     watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0), display_filter=chosen)
@@ -63,23 +66,24 @@ def _read(options: argparse.Namespace) -> Board:
     finally:
         source.close()
     if options.pid is not None:
-        _watch(options.pid, watchlist, snapshot)
-    board = board_with_runs(watchlist, snapshot, enabled=not options.no_attach)
+        _watch(options, watchlist, snapshot)
+    board = board_with_runs(watchlist, snapshot, enabled=not options.no_attach, corrects=not options.no_history)
     if board.hidden and board.hidden.missing:
         present = gpu_list(gpu.index for gpu in snapshot.gpus)
         raise InputError(f"there is no GPU {', '.join(board.hidden.missing)} here, only {present}")
     return board
 
 
-def board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool) -> Board:
+def board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool, corrects: bool = False) -> Board:
     """Return the board of a snapshot with the training processes attached to, as many as can be read in a few seconds.
 
     Args:
         watchlist: receives the runs.
         snapshot: this machine now.
         enabled: False: nothing is read.
+        corrects: correct budgets by measured runs.
     """
-    attach = AutomaticAttach(watchlist, enabled=enabled, on_bug=save_fault)
+    attach = AutomaticAttach(watchlist, enabled=enabled, corrects=corrects, on_bug=save_fault)
     board = watchlist.update(snapshot)
     attach.observe(board)
     if not attach.finished.is_set():  # there is something to read
@@ -93,18 +97,20 @@ def board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool) 
     return watchlist.rebuild_board() or board
 
 
-def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
+def _watch(options: argparse.Namespace, watchlist: Watchlist, snapshot: Snapshot) -> None:
     from vramtop.estimator.estimation import estimate
     from vramtop.estimator.job import match_nvml_name
 
+    from ..measured_runs import corrected_run
     from .attach import largest_rank, read_job_of_run
 
-    attachment, job, _ = read_job_of_run(pid, {}, snapshot)
+    attachment, job, _ = read_job_of_run(options.pid, {}, snapshot)
     if job is None:
         return
     largest = largest_rank(attachment, snapshot)
     gpu_type = match_nvml_name(largest[0].name, largest[0].total_bytes) if largest and largest[0].name else None
-    watchlist.set_budget(estimate(job, gpu=None if job.target.gpu else gpu_type, environ=attachment.estimate_environ))
+    budget = estimate(job, gpu=None if job.target.gpu else gpu_type, environ=attachment.estimate_environ)
+    watchlist.set_budget(corrected_run(options, budget, attachment, largest[0] if largest else None))
     ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
     watchlist.add_run(WatchedJob(job=job, pids=ranks))
 

@@ -25,6 +25,7 @@ from ...draw import detect_output
 from ...job import job_from_options
 from ...reports import preflight_lines
 from ..json_text import json_text
+from ..measured_runs import correction
 from ..option_values import described_devices, described_gpu, described_host, gpu_indices
 from ..progress import Progress
 
@@ -49,9 +50,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 
 def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> CheckContext:
+    machine = _machine(options, job)
     context = prepare(
         job,
-        _machine(options, job),
+        machine,
         find_job_interpreter(options.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
         folder=working_folder(),
@@ -59,6 +61,7 @@ def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None
         method=options.method,
         worker_python=options.python,
         seconds=min(ESTIMATE_TIMEOUT_SECONDS, (options.timeout or ESTIMATE_TIMEOUT_SECONDS) * _BUDGET_SHARE),
+        correct=correction(options, job, machine.gpu_type, here=not described_gpu(options, job)[1]),
     )
     validate_job(context)
     return context

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 
 from vramtop.estimator.common import InputError
+from vramtop.monitor.attach.automatic.start_following import start_following
 from vramtop.monitor.probe.launch import probed_environment
 
 
@@ -27,6 +28,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         environ = found
     elif options.strict:
         raise InputError("--strict needs --fit")
+    if not options.no_history:
+        start_following(os.getpid(), os.environ)  # a process of its own, which ends where there is no driver
     try:
         os.execvpe(launch[0], list(launch), environ)  # noqa: S606
     except OSError as error:

@@ -95,9 +95,11 @@ def advise(
         def own(changed: Job) -> Budget:
             return correct(scaled(changed))
 
+    # what a correction makes of the least that may be reserved is no lower bound
+    bounded = BoundedSearch(scaled, judge) if budget.learned is None else None
     grown = find_largest(
         job,
-        BoundedSearch(own, judge),
+        bounded or (lambda changed: judge(own(changed)) == "fits"),
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )

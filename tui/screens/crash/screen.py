@@ -1,6 +1,6 @@
 """The crash screen: what filled the card, why the allocation failed, and the way to the step and to what fits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
@@ -41,6 +41,7 @@ class CrashScreen(Screen[None]):
     Args:
         failure: of a process that ended; None: a file is asked for.
         row: the process, with the budget of its job; None: not known.
+        find_snapshot: reads the snapshot that the process has left; called off the UI thread.
     """
 
     TITLE = "Out of memory"
@@ -54,8 +55,16 @@ class CrashScreen(Screen[None]):
     CrashScreen #text { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
     """
 
-    def __init__(self, failure: Failure | None = None, *, row: ProcessRow | None = None) -> None:
+    def __init__(
+        self,
+        failure: Failure | None = None,
+        *,
+        row: ProcessRow | None = None,
+        find_snapshot: Callable[[], OpenedFile | None] | None = None,
+    ) -> None:
         super().__init__()
+        self._find_snapshot = find_snapshot
+        self._find_task = LatestOnlyTask("find a snapshot", self.call_later, self._show_file, lambda _: None)
         self._failure = failure
         self._row = row
         self._opened: OpenedFile | None = None
@@ -78,10 +87,13 @@ class CrashScreen(Screen[None]):
             self.action_open_file()
         else:
             self._suggest()
+        if self._find_snapshot is not None:
+            self._find_task.submit(self._find_snapshot)
 
     def on_unmount(self) -> None:
-        """Cancel the search for what would have fitted."""
+        """Cancel what is still being looked for."""
         self._suggest_task.cancel()
+        self._find_task.cancel()
 
     def on_resize(self, _: Resize) -> None:
         """Draw for the new width."""

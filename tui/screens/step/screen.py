@@ -183,6 +183,8 @@ class StepScreen(Screen[None]):
         if self._gpu_bytes is not None:
             above = " (above)" if self._gpu_bytes > step_top_bytes(budget, self._gpu_bytes) else ""
             words.append(f"{GPU_TOTAL} GPU {format_gib(self._gpu_bytes)}{above}")
+        if self._observed is not None:
+            words.append("predicted, then observed by torch" + (" (no CUDA context)" if wide else ""))
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")
         return "  ".join(words)

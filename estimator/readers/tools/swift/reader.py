@@ -181,7 +181,8 @@ def _doubt_logits(settings: LayeredSettings, findings: FindingCollector) -> None
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
-    values: dict[str, object] = {"per_device_train_batch_size": 1, "activation_checkpointing": True, "packing": False}
+    values: dict[str, object] = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}
+    values |= {"activation_checkpointing": True, "packing": False}
     if lora:
         values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
     return default_layer(values, "ms-swift's default")

@@ -84,6 +84,24 @@ def test_a_compiled_step_has_a_wider_range() -> None:
     assert compiled.high_bytes - compiled.low_bytes > plain.high_bytes - plain.low_bytes
 
 
+def test_gradients_may_not_meet_the_longest_sequences_of_old_litgpt() -> None:
+    tables = {
+        "training": {"framework": "litgpt", "loss": "chunked", "precision": "bf16", "gradient_accumulation": 8},
+        "parallel": {"strategy": "fsdp1", "data_shard": 2},
+    }
+    old, new = (budget(**tables, software={"litgpt": version}).peak for version in ("0.1", "0.4.6"))
+    once = budget(
+        **tables | {"training": tables["training"] | {"gradient_accumulation": 1}}, software={"litgpt": "0.1"}
+    )
+    parts = old.components
+    less = min(parts.gradients, parts.activations + parts.logits)
+    spans = [
+        each.allocated_bytes - each.allocated_range.low_bytes for each in (old, new, once.peak) if each.allocated_range
+    ]
+    assert spans[0] >= less
+    assert max(spans[1:]) < less / 2
+
+
 def test_what_no_setting_explains_widens_all_ranges() -> None:
     plain, unsure = (budget(unsure=unsure).peak for unsure in ({}, {"activations": "either"}))
     activations = plain.components.activations

@@ -5,6 +5,7 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,7 +81,9 @@ async def open_by_enter(app: VramtopApp, pilot: Any) -> None:
         await pilot.pause()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize(
+    "size", [pytest.param((80, 24), marks=pytest.mark.slow), (120, 40), pytest.param((200, 60), marks=pytest.mark.slow)]
+)
 async def test_enter_on_a_run_that_ended_out_of_memory_explains_it(
     crashed: Callable[[], VramtopApp], size: Any
 ) -> None:
@@ -107,6 +110,7 @@ async def open_file(pilot: Any, app: VramtopApp, path: Path) -> None:
     await pilot.press("enter")
 
 
+@pytest.mark.slow
 async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
     crashed: Callable[[], VramtopApp], tmp_path: Path
 ) -> None:
@@ -135,6 +139,7 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
         assert first.y + first.height <= second.y
 
 
+@pytest.mark.slow
 async def test_a_log_is_explained_beside_the_same_budget(crashed: Callable[[], VramtopApp], tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(f"step 1\n{MESSAGE}\n")
@@ -149,6 +154,7 @@ async def test_a_log_is_explained_beside_the_same_budget(crashed: Callable[[], V
         assert "beside the budget of gpt2-sft" in screen_text(app)
 
 
+@pytest.mark.slow
 async def test_the_key_asks_for_a_file_where_no_run_has_failed(
     make_gpu: Callable[..., Any], make_snapshot: Callable[..., Any], scripted_source: Any, tmp_path: Path
 ) -> None:
@@ -166,6 +172,22 @@ async def test_the_key_asks_for_a_file_where_no_run_has_failed(
         assert isinstance(app.screen, CrashScreen)
 
 
+@pytest.mark.slow
+async def test_the_snapshot_that_the_run_has_left_is_opened_by_itself(
+    crashed: Callable[[], VramtopApp], tmp_path: Path
+) -> None:
+    (tmp_path / "vramtop-oom-rank0-14711.pickle").write_bytes(b"of another process")
+    (tmp_path / "vramtop-oom-rank0-4711.pickle").write_bytes(pickle.dumps(training_crash()))
+    app = crashed()
+    ranks = (SimpleNamespace(pid=4711),)
+    app.attachments[4711, 1_000.0] = SimpleNamespace(cwd=tmp_path, ranks=ranks)  # type: ignore[assignment]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await open_by_enter(app, pilot)
+        await until_shown(pilot, lambda: "500 MiB asked for" in screen_text(app))
+        assert "vramtop-oom-rank0-4711.pickle" in screen_text(app)
+
+
+@pytest.mark.slow
 async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end(crashed: Callable[[], VramtopApp]) -> None:
     app = crashed()
     async with app.run_test(size=(120, 40)) as pilot:

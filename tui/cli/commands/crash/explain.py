@@ -16,7 +16,6 @@ from vramtop.estimator.crash import (
     failure_of_snapshot,
     read_crash_file,
     read_crash_stream,
-    size_text,
 )
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import find_gpu
@@ -161,14 +160,4 @@ def _report_snapshot(
         return 0
     print(output.text(f"GPU {snapshot.device}: no allocation had failed when this snapshot was written"))
     print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
-    print()
-    print("\n".join(output.wrapped(_space_sentence(snapshot))))
     return 0
-
-
-def _space_sentence(snapshot: MemorySnapshot) -> str:
-    return (
-        f"{size_text(snapshot.reserved_bytes)} reserved in {snapshot.segments:,} segments, of them "
-        f"{size_text(snapshot.unallocated_bytes)} unused, in {snapshot.free_blocks:,} free blocks of which the largest "
-        f"has {size_text(snapshot.largest_free_bytes)}."
-    )

@@ -1,0 +1,115 @@
+"""Follows the runs of one command until it has ended, without a screen, so that they become measurements.
+
+``vramtop run`` starts it beside the command: a process at low priority, not a child of the command, that looks
+at the GPUs every few seconds and ends with the command. Without a driver it ends at once.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import VramtopError
+
+from ...board import Watchlist
+from ...history import History, RunRecorder
+from ...host import ancestor_pids, is_running, start_time_of
+from .automatic_attach import AutomaticAttach
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
+
+    from ...snapshot import ProcessKey, Snapshot
+    from ...sources import SnapshotSource
+
+SECONDS = 5.0
+"""Between two readings: torch keeps what it once reserved, and the probe counts peaks itself."""
+_LAST_READINGS = 3
+"""After the command's end: its processes may leave the GPU a little later."""
+_NICE = 10
+
+
+def follow(
+    command: "ProcessKey",
+    source: "SnapshotSource",
+    recorder: RunRecorder,
+    *,
+    wait: Callable[[float], object] = time.sleep,
+    is_running: Callable[["ProcessKey"], bool] = is_running,
+    descends: Callable[[int, int], bool] = lambda pid, root: root == pid or root in ancestor_pids(pid),
+) -> None:
+    """Follow the processes of a command until it has ended.
+
+    Args:
+        command: pid and start time.
+        source: of snapshots; opened.
+        recorder: measures the runs.
+        wait: waits for some seconds.
+        is_running: returns True if a process still runs.
+        descends: returns True if a process is the other one, or descends from it.
+    """
+    watchlist = Watchlist(_estimate, is_running=is_running)
+    attach = AutomaticAttach(watchlist)
+    recorder.facts = attach.known.get
+    attach.start()
+    family: dict[ProcessKey, bool] = {}
+    after = 0
+    try:
+        while after < _LAST_READINGS:
+            after += not is_running(command)
+            snapshot = source.read()
+            if snapshot is not None:
+                board = watchlist.update(_only(snapshot, lambda pid: descends(pid, command[0]), family))
+                attach.observe(board)
+                recorder.observe(board)
+            wait(SECONDS if not after else 1.0)
+    finally:
+        attach.close()
+
+
+def _only(snapshot: "Snapshot", belongs: Callable[[int], bool], family: "dict[ProcessKey, bool]") -> "Snapshot":
+    """Return the snapshot with the processes of the command alone; a process that has ended stays what it was."""
+    for _, process in snapshot.processes():
+        if process.key not in family:
+            family[process.key] = belongs(process.pid)
+    gpus = (
+        gpu
+        if gpu.processes is None
+        else replace(gpu, processes=tuple(each for each in gpu.processes if family[each.key]))
+        for gpu in snapshot.gpus
+    )
+    return replace(snapshot, gpus=tuple(gpus))
+
+
+def _estimate(job: "Job") -> "Budget":
+    from vramtop.estimator.estimation import estimate  # only if the worker has not estimated it
+
+    return estimate(job)
+
+
+def main() -> None:
+    """Follow the process whose pid is the argument."""
+    from ...sources.nvml import NvmlSource
+
+    pid = int(sys.argv[1])
+    start_time = start_time_of(pid)
+    if start_time is None:
+        return
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    source = NvmlSource()
+    try:
+        source.open()
+        follow((pid, start_time), source, RunRecorder(history=History))
+    except VramtopError:  # no driver, or none any more
+        pass
+    finally:
+        source.close()
+
+
+if __name__ == "__main__":
+    main()

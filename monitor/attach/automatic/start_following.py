@@ -1,0 +1,38 @@
+"""Starts the program that follows a command, beside the command."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Mapping
+
+_MODULE = "vramtop.monitor.attach.automatic.follow_program"
+_START_SECONDS = 10.0
+
+
+def start_following(pid: int, environ: Mapping[str, str]) -> None:
+    """Start to follow a command that this process becomes; what hinders that changes nothing for the command.
+
+    The process is started by one that ends at once: a command that waits for its children must not find one that it
+    does not know.
+
+    Args:
+        pid: of the command.
+        environ: of vramtop itself, which the probe is not in.
+    """
+    code = (
+        "import os, sys\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        f"    os.execv(sys.executable, [sys.executable, '-m', {_MODULE!r}, sys.argv[1]])\n"
+    )
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            [sys.executable, "-I", "-c", code, str(pid)],
+            env=dict(environ),
+            cwd="/",  # where nobody has put a module
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_START_SECONDS,
+            check=False,
+        )
