@@ -104,3 +104,23 @@ def replace_job(each: object) -> object:
 
     training = msgspec.structs.replace(each.training, sequence_length=1024)  # type: ignore[attr-defined]
     return msgspec.structs.replace(each, training=training)  # type: ignore[type-var]
+
+
+def test_what_another_version_predicted_is_predicted_again(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
+    monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "2")
+    after = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
+    assert before.learned is not None
+    assert after.learned is not None
+    assert after.peak == before.peak  # the rules are the same in both
+
+
+def test_a_run_is_not_corrected_by_what_was_seen_of_itself(history: History) -> None:
+    small = job(micro_batch=1)
+    run = next(each for each in history.list() if each.job.training.micro_batch == 1)
+    history.add(replace(run, state="steady", run="it", time=NOW))
+    running = corrections(history).corrected(budget_of(small), card=CARD, environ={})
+    planned = corrections(history).corrected(budget_of(small), card=CARD)
+    assert running.learned is not None
+    assert planned.learned is not None
+    assert (running.learned.last, planned.learned.last) == (run.time, NOW)
