@@ -153,7 +153,8 @@ def _whole_component(budget: Budget | None, name: str) -> int | None:
     step = budget.phase("optimizer step")
     if name == "gradients" and step is not None and step.components.gradients:
         return step.components.gradients
-    return max(getattr(phase.components, name) for phase in budget.phases)
+    most: int = max(getattr(phase.components, name) for phase in budget.phases)
+    return most
 
 
 def _unit(found: MeasuredJob) -> tuple[int, str]:
