@@ -82,6 +82,7 @@ def test_a_history_that_cannot_be_read_is_said_once_and_changes_nothing(tmp_path
     assert damaged.read_bytes() == b"no database"
 
 
+@pytest.mark.slow
 def test_what_was_read_is_used_again_until_a_run_is_kept(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [NOW]
     found = Corrections(history=lambda: history, clock=lambda: now[0])
@@ -106,6 +107,7 @@ def replace_job(each: object) -> object:
     return msgspec.structs.replace(each, training=training)  # type: ignore[type-var]
 
 
+@pytest.mark.slow
 def test_what_another_version_predicted_is_predicted_again(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     before = corrections(history).corrected(budget_of(TARGET), card=CARD, environ={})
     monkeypatch.setattr(new_measurement, "vramtop_version", lambda: "2")
