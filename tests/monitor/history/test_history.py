@@ -135,6 +135,7 @@ def test_the_newest_runs_are_kept(
     assert [each.run for each in kept.list()] == ["4", "3", "2"]
 
 
+@pytest.mark.slow
 def test_the_file_stays_small(
     kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_damaged_file_is_set_aside_and_named(
     assert len(kept.list()) == 1
 
 
+@pytest.mark.slow
 def test_damage_in_the_middle_is_noticed(kept: History, measured: Callable[..., Measurement]) -> None:
     assert kept.path is not None
     first = measured()
@@ -248,6 +250,7 @@ def test_what_stands_in_its_place_is_no_file(kept: History, measured: Callable[.
             use()  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_file_that_another_program_holds_locked_is_one_sentence(
     kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
