@@ -64,9 +64,11 @@ def test_one_run_is_one_row_with_its_highest_figures(kept: History, measured: Ca
 
 
 def test_nothing_in_the_file_names_anything_of_the_user(kept: History, measured: Callable[..., Measurement]) -> None:
-    kept.add(measured(command="/home/ann/train.py --token hf_zq7"))
+    kept.add(measured(command="/home/ann/train.py --token hf_zq7", allocator="backend:native,/home/ann", driver="580"))
     content = b"".join(file.read_bytes() for file in (kept.path or Path()).parent.iterdir())
     assert b"steady" in content
+    assert measured(allocator="max_split_size_mb:512, expandable_segments:True").allocator.endswith("segments:True")
+    assert measured(allocator="roundup_power2_divisions:[256:1,512:2,>:4]").allocator.startswith("roundup")
     for word in (b"secret-name", b"meta-llama/", b"/home", b"train.py", b"hf_zq7", os.uname().nodename.encode()):
         assert word not in content
 
