@@ -57,8 +57,11 @@ def saved_bytes(model: Any, loss_of: Callable[[Any], Any], **inputs: Any) -> int
 
 
 def _is_parameter(node: Any, shapes: set[tuple[int, ...]]) -> bool:
+    """Return True for a parameter, or a view or a cast of one."""
+    aten, cast = torch.ops.aten, torch.ops.prims.convert_element_type.default
+    views = (aten.permute.default, aten.t.default, aten.view.default, cast)
     while node.op == "call_function" and node.args and hasattr(node.args[0], "op"):
-        if node.target not in (torch.ops.aten.permute.default, torch.ops.aten.t.default, torch.ops.aten.view.default):
+        if node.target not in views:
             break
         node = node.args[0]
     return node.op == "placeholder" and tuple(node.meta["val"].shape) in shapes

@@ -52,7 +52,7 @@ def find_largest(
     Args:
         job: the job to grow.
         fits: returns True if a changed job fits; one that raises VramtopError does not. A bounded search, which first
-            refuses what is too large in any case, replays three or four candidates instead of ten.
+            refuses what is too large in any case, replays a few candidates only.
         max_positions: the longest sequence that the model supports.
         keep_global_batch: only try micro-batches for which some accumulation keeps the sequences per step.
     """

@@ -43,7 +43,8 @@ def corrected(
     if not near:
         return budget
     errors = joint_errors(near, subject, own, now)
-    peak = _corrected_peak(budget.peak, predicted, errors, own)
+    found = spread_errors(budget, predicted, errors, own)
+    peak = found.peak
     change = abs(peak.device_bytes - budget.peak.device_bytes)
     if change < _LEAST_CHANGE * budget.peak.device_bytes and not _is_narrower(peak, budget.peak):
         return budget
@@ -59,15 +60,26 @@ def corrected(
         uncorrected_outside_bytes=predicted.outside_bytes,
         uncorrected_steady_bytes=budget.steady_device_bytes,
     )
+    return replace(found, learned=learned)
+
+
+def spread_errors(budget: Budget, predicted: Predicted, errors: JointErrors, own: Scales) -> Budget:
+    """Return the budget with errors added to its figures, ranges, components and phases.
+
+    Args:
+        budget: an estimate, not corrected yet.
+        predicted: what it predicts.
+        errors: its expected errors.
+        own: the errors that its ranges allow for.
+    """
+    peak = _corrected_peak(budget.peak, predicted, errors, own)
     more = peak.device_bytes - budget.peak.device_bytes
-    phases = tuple(_corrected_phase(phase, budget, errors, peak) for phase in budget.phases)
     return replace(
         budget,
         peak=peak,
-        phases=phases,
+        phases=tuple(_corrected_phase(phase, budget, errors, peak) for phase in budget.phases),
         steady_device_bytes=max(0, budget.steady_device_bytes + more),
         stages=tuple(_corrected_stage(stage, budget.peak, peak) for stage in budget.stages),
-        learned=learned,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import CannotTellError, VramtopError
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.learning import Measurement
+    from vramtop.estimator.learning import Measurement, Predicted
 
+_MOST_PREDICTED = 32
+"""Runs whose jobs are estimated again after an update of vramtop, the newest ones: each takes some milliseconds."""
 _FRESH_SECONDS = 20.0
 """Time for which what was read of the history is used again: a run becomes a measurement every few minutes."""
 
@@ -103,7 +106,12 @@ class Corrections:
             if known is not None and now - known[0] < _FRESH_SECONDS:
                 return known[1]
             try:
-                found = self.history().near(cards=_names(card), machine=machine)
+                history = self.history()
+            except CannotTellError:  # no home is known, so nothing is kept
+                return ()
+            try:
+                near = history.near(cards=_names(card), machine=machine)
+                found = (*map(_predicted_now, near[:_MOST_PREDICTED]), *near[_MOST_PREDICTED:])
             except CannotTellError as error:
                 found = ()
                 if not self._failed:
@@ -111,6 +119,39 @@ class Corrections:
                     self.notify(error.message)
             self._read[key] = now, found
             return found
+
+
+@functools.lru_cache(maxsize=_MOST_PREDICTED)
+def _predictions(job: bytes, card: str | None, version: str) -> tuple[Predicted, ...]:
+    """Return what this version predicts of a kept job by the closed form; nothing if it cannot."""
+    import msgspec
+
+    from vramtop.estimator.estimation import estimate
+    from vramtop.estimator.job import Job, match_nvml_name
+    from vramtop.estimator.learning import Predicted
+
+    try:
+        gpu = match_nvml_name(card) if card else None
+        return (Predicted.of(estimate(msgspec.json.decode(job, type=Job), gpu=gpu), version),)
+    except VramtopError:
+        return ()
+
+
+def _predicted_now(measurement: Measurement) -> Measurement:
+    """Return a measurement with what this version of vramtop predicts: errors of another one's rules are not its own.
+
+    A job of which names were removed cannot be estimated again, nor can a step be traced again.
+    """
+    import msgspec
+
+    from .new_measurement import vramtop_version
+
+    version = vramtop_version()
+    own = [each for each in measurement.predicted if each.version == version]
+    if own or not measurement.is_complete or measurement.hidden or measurement.job.model.config is None:
+        return measurement
+    again = _predictions(msgspec.json.encode(measurement.job), measurement.card, version)
+    return replace(measurement, predicted=again) if again else measurement
 
 
 def _names(card: str | None) -> tuple[str, ...]:

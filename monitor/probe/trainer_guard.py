@@ -160,8 +160,14 @@ class TrainerMemory:
         command = [sys.executable, "-m", "vramtop.tui.cli", "attach", str(os.getpid()), "--json", "--method", "formula"]
         environ = {**os.environ, "PYTHONSAFEPATH": "1"}
         try:
-            done = subprocess.run(
-                [*command, *words], capture_output=True, text=True, timeout=_ATTACH_SECONDS, env=environ, check=False
+            done = subprocess.run(  # in a folder without modules, which -m would import from before Python 3.11
+                [*command, *words],
+                cwd="/",
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=_ATTACH_SECONDS,
+                check=False,
             )
             peak = (json.loads(done.stdout).get("budget") or {}).get("peak") if done.stdout else None
         except (OSError, ValueError, subprocess.SubprocessError) as error:

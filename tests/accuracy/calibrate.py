@@ -4,8 +4,8 @@ A range rests on shares by which the bytes in doubt may be wrong (``estimator/fo
 that a source of doubt needs is the one with which the measured figure lies just within the range, the other shares
 being known: steps first, from allocated bytes; then the allocator, from reserved bytes and the device's. The share of
 a source of doubt is the quantile of what its rows need. Every repository that published figures counts alike, however
-many, since its rows share their errors. Shares of what is outside of torch's allocator are not derived: its few figures
-are what its rules were made of.
+many, since its rows share their errors. The share of the CUDA context follows from the contexts that were observed;
+that of NCCL's buffers is a judgment (``NCCL_SHARE`` in calibration.py).
 """
 
 import argparse
@@ -21,15 +21,22 @@ from vramtop.estimator.budget.budget import Phase
 from vramtop.estimator.budget.span import Span
 from vramtop.estimator.formula.ranges.calibration import COUNT_SHARE, FORMULA, SMALL_BYTES, TRACED, Calibration
 from vramtop.estimator.formula.ranges.doubts import Doubts, doubts_of
+from vramtop.estimator.formula.ranges.longest_first import longest_first_doubt
 from vramtop.estimator.formula.ranges.spans import DoubtfulBytes, allocated_span, figure_ranges
 from vramtop.estimator.job.resolved_job import resolve_job
 
 LEVEL = 0.9
 """Share of the figures that ranges should hold."""
+_BARE_CONTEXTS = (("a100-80gb", 481, 480), ("rtx-5090", 635, 640), ("not stated", 274, 480))
+"""CUDA contexts before any kernel is loaded, in MiB, where kernels are loaded lazily: observed, and the catalogue's.
+
+Sources: stas00/ml-engineering (torch 2.1), pjordanandrsn/loggetta (torch 2.8 to 2.14), pytorch/pytorch#86509 (CUDA
+11.7, whose card is not stated; an A100's is expected of it).
+"""
 PRIOR = Calibration(
     step={"checked": 0.05, "adapters": 0.15, "framework": 0.1, "compiled": 0.2, "shape": 0.4, "recurrent": 3.0},
     allocator={"plain": 0.5, "fsdp2": 0.5, "fsdp1": 0.5, "other": 0.7},
-    context=FORMULA.context,
+    context=0.0,  # ``context_share``
     nccl=FORMULA.nccl,
 )
 """No share is smaller: rows of a few repositories say little about another one's. Families without rules were compared
@@ -49,11 +56,17 @@ _Doubt = TypeVar("_Doubt", bound=Hashable)
 def derive(results: Sequence[Result]) -> Calibration:
     """Return the calibration that rows yield, all of them traced or none."""
     prior = TRACED_PRIOR if any(result.budget.method == "traced" for result in results) else PRIOR
+    prior = replace(prior, context=context_share())
     step = _shares(_of(results, "allocated"), prior.step, lambda r: _doubts(r).step, _needed_step)
     found = replace(prior, step=step)
     kept = _of(results, "reserved", "device")
     doubt = lambda r: _doubts(r).allocator  # noqa: E731
     return replace(found, allocator=_shares(kept, prior.allocator, doubt, lambda r: _needed_kept(r, found)))
+
+
+def context_share() -> float:
+    """Return the share by which the CUDA context may be wrong, from the contexts that were observed."""
+    return round(quantile([(card, abs(seen - expected) / expected) for card, seen, expected in _BARE_CONTEXTS]), 3)
 
 
 def leave_one_out(results: Sequence[Result]) -> dict[str, Span | None]:
@@ -157,8 +170,10 @@ def _shares(
 def _needed_step(result: Result) -> float:
     """Return the needed share of a step's bytes."""
     found = _bytes(result)
+    less = longest_first_doubt(resolve_job(result.case.job), result.budget.peak.components)
+    error = max(0, result.error_bytes - less) if result.error_bytes > 0 else result.error_bytes
     rest = SMALL_BYTES**2 + (COUNT_SHARE * found.states) ** 2
-    return sqrt(max(0.0, result.error_bytes**2 - rest)) / max(1, found.step)
+    return sqrt(max(0.0, error**2 - rest)) / max(1, found.step)
 
 
 def _needed_kept(result: Result, calibration: Calibration) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from accuracy_cases import read_cases
-from calibrate import derive, leave_one_out, quantile, span_with
+from calibrate import context_share, derive, leave_one_out, quantile, span_with
 from predictions import Result, predict, predict_all
 from report import coverage
 
@@ -79,6 +79,11 @@ def close(one: Calibration, other: Calibration) -> bool:
 def test_the_closed_forms_calibration_is_what_the_table_yields(results: Sequence[Result]) -> None:
     """If it fails: ``python tests/accuracy/calibrate.py`` prints what belongs into ``calibration.py``."""
     assert close(FORMULA, derive(results))
+
+
+def test_the_contexts_share_is_that_of_the_contexts_that_were_observed() -> None:
+    assert pytest.approx(context_share(), abs=0.001) == FORMULA.context
+    assert TRACED.context == FORMULA.context
 
 
 @pytest.mark.slow

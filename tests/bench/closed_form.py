@@ -3,8 +3,8 @@
 For each kind of job on GPUs of 140 GiB:
 
 - candidates estimated with the least that the allocator may reserve, as a search first estimates each of them;
-- the search for the largest micro-batch and sequence length (``find_largest``): values that it decides on, and how many
-  of them it estimates and replays for that;
+- the search for the largest micro-batch and sequence length (``find_largest``): values that it decides on, most of them
+  since memory grows with both, and how many of them it estimates and replays for that;
 - suggestions (``suggest``): candidates judged one by one, the replays included of those that may fit or are returned;
 - the cost of one estimate with its two steps replayed, as one that is shown.
 

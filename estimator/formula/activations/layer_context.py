@@ -163,6 +163,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     @property
     def casts_per_linear(self) -> bool:
         """True if linear layers read an fp32 norm's output under autocast, and each makes its own cast of it."""
+        if self.compiled:
+            return False  # one cast, which all of them read
         return self.widths.autocast or (self.widths.mixed and self.arch.norm == "layer" and self.arch.causal)
 
     @property

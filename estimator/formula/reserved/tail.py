@@ -5,7 +5,10 @@ from ..activations import LayerContext, LossBytes
 from ..rank_memory import RankMemory
 from .block import GRADIENT, INPUT, BlockProgram
 from .linear import Weight, Writer, linear, norm
-from .recorder import SMALLEST_BYTES, Recorder, Tensor
+from .recorder import SMALLEST_BYTES, Backward, Recorder, Tensor
+
+_CHUNKS = 8
+"""Chunks of torchtitan's loss."""
 
 
 def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int) -> BlockProgram:
@@ -26,6 +29,8 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
     weight = _head_weight(stage, tied=rank.tied)
     ranks = rank.job.parallel.tensor if rank.job.framework.splits_logits else 1
     logits = -(-rank.job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
+    if _takes_chunks(rank) and weight.trained:
+        return _chunked_tail(w, (x, y, norm_back), weight, logits, saved_bytes=rank.saved.outside_blocks_bytes)
     logits = min(logits, loss.forward_bytes // w.compute)  # a loss that takes parts of them never has them all
     output, head_back = linear(w, y, weight, arch.hidden, logits / max(1, w.tokens))
     rec.drop(y, x)
@@ -49,6 +54,54 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
         begins=begins,
         held=None if held is None or held.size < SMALLEST_BYTES else held.slot,
         replaces=replaces,
+    )
+
+
+def _takes_chunks(rank: RankMemory) -> bool:
+    """Return True if the loss runs forward and backward chunk by chunk, under FSDP2, which takes the gradients."""
+    job = rank.job
+    at_once = job.training.loss == "chunked" and job.framework.chunked_loss == "at-once"
+    return at_once and job.strategy.fsdp2 and job.shards.weights > 1 and rank.arch.has_vocab_head
+
+
+def _chunked_tail(
+    w: Writer, normed: tuple[Tensor, Tensor, Backward], weight: Weight, logits: int, *, saved_bytes: int
+) -> BlockProgram:
+    """Return the programs of torchtitan's loss in chunks (``ChunkedLossWrapper``), after which the norm runs backward.
+
+    The gradients of the head and of its input are kept whole, in fp32, until the last chunk.
+    """
+    rec, c, (x, y, norm_back) = w.rec, w.compute, normed
+    chunk, head, hidden = logits / _CHUNKS, c * weight.elements, round(y.size / c)
+    gradients = rec.new(4 * hidden)
+    whole: Tensor | None = None
+    for _ in range(_CHUNKS):
+        part = rec.new(c * chunk)
+        wide = rec.new(4 * chunk)
+        saved = rec.new(4 * chunk)
+        rec.drop(wide)
+        first, second = rec.new(4 * chunk), rec.new(4 * chunk)
+        rec.drop(first, saved)
+        low = rec.cast(second, c * chunk)
+        of_weight, of_input = rec.new(head), rec.new(c * hidden / _CHUNKS)
+        rec.drop(low, part)
+        if whole is None:
+            whole = rec.new(w.context.widths.reduce * weight.elements)
+        rec.drop(of_weight, of_input)
+    rec.drop(y)
+    forward, rec.ops = rec.ops, []
+    found = norm_back(rec.cast(gradients, c * hidden))
+    rec.drop(x)
+    backward = [(GRADIENT if slot == found.slot else slot, size, stream) for slot, size, stream in rec.ops]
+    kept = [] if whole is None else [(whole.slot, whole.size)]
+    return BlockProgram(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        slots=rec.slots,
+        gradients=(*kept, *w.gradients),
+        selected=frozenset(),
+        casts=(),
+        saved_bytes=saved_bytes,
     )
 
 

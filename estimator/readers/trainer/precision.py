@@ -1,6 +1,14 @@
 """Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set."""
 
-from ..source import FindingCollector, LayeredSettings, Setting, as_bool, as_word, default_setting
+from ..source import (
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    as_bool,
+    as_word,
+    default_setting,
+    framework_with_version,
+)
 from .trainer_inputs import TrainerInputs
 
 WEIGHT_DTYPES = {
@@ -124,6 +132,10 @@ def _weights(inputs: TrainerInputs, stored: Setting | None, findings: FindingCol
         findings.mark_uncertain("training.precision", sentence)
         return None
     known = WEIGHT_DTYPES.get(as_word(stored) or "")
+    by_version = setting.origin == f"default of {framework_with_version('transformers', inputs.versions)}"
+    if by_version and "transformers" not in inputs.versions and known in (None, *_HALF):
+        sentence = f"{setting.origin}: weights are loaded as stored; before transformers 5 they were loaded in fp32."
+        findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:
         return default_setting(known, f"dtype=auto ({setting.origin}), {stored.origin}")
     return default_setting("bf16", f"dtype=auto ({setting.origin}), and the model's config is not here; bf16 inferred")

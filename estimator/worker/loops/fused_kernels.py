@@ -118,13 +118,15 @@ class _Norm(torch.autograd.Function):  # type: ignore[misc] # torch is not type-
         deviation = hidden.new_empty(hidden.shape[:-1], dtype=torch.float32)
         ctx.in_place = in_place
         ctx.save_for_backward(hidden, weight, deviation)
+        if not in_place and torch.is_autocast_enabled("cpu"):  # compiled with the cast that what reads it makes
+            return torch.empty_like(hidden, dtype=torch.get_autocast_dtype("cpu"))
         return torch.empty_like(hidden)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        _hidden, weight, _deviation = ctx.saved_tensors
+        hidden, weight, _deviation = ctx.saved_tensors
         sums = weight.new_empty((PROCESSORS, weight.shape[-1]), dtype=torch.float32)
-        result = gradient if ctx.in_place else torch.empty_like(gradient)
+        result = gradient if ctx.in_place else torch.empty_like(hidden)
         return result, sums.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None, None
 
 

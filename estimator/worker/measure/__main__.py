@@ -34,6 +34,7 @@ REQUEST = "request.json"
 def main(arguments: list[str]) -> int:
     """Run as one rank, or start all."""
     die_with_parent()
+    os.dup2(2, 1)  # nothing reads stdout: what libraries and a user's model print must not fill its pipe
     os.environ.update(
         HF_HUB_OFFLINE="1",
         TRANSFORMERS_OFFLINE="1",

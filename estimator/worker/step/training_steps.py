@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..loops.compiled_model import shared_casts
 from ..loops.fused_kernels import attention_of_loop
 from ..loops.litgpt.step import build_litgpt
 from ..loops.training_loop import LITGPT, prepare_loop
@@ -185,6 +186,8 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
     """Track storages by component and module, with what the job's parallelism needs for that."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(attention_of_loop(model, request.loop))
+        if request.loop.compiles and request.lora is not None:
+            stack.enter_context(shared_casts())
         stack.enter_context(tracker)
         stack.enter_context(tracker.tracking_resize())
         stack.enter_context(tracker.naming_modules(model))

@@ -234,3 +234,19 @@ def test_validation_of_torchtitan_on_larger_batches(tmp_path: Path) -> None:
     for more, doubt in (("[validation]\nenable = true\n", "more"), ("[validation]\nenable = false\n", "no")):
         (tmp_path / "t.toml").write_text(text + more)
         assert read_config_file(tmp_path / "t.toml", environ={}).job().unsure.logits == doubt
+
+
+def test_defaults_that_depend_on_a_version_that_is_not_known(tmp_path: Path) -> None:
+    """transformers 5 loads weights as they are stored, 5.10 shards by FSDP 2."""
+    (tmp_path / "t.py").write_text(
+        "from transformers import *\nmodel = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\n"
+        "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1, fsdp='full_shard auto_wrap')\n"
+        "Trainer(model=model, args=args).train()\n"
+    )
+    line = "torchrun --nproc_per_node 2 t.py"
+    for versions, more in (({}, True), ({"transformers": "5.23.0"}, False), ({"transformers": "4.57.0"}, False)):
+        reading = read_launch(line.split(), environ={}, cwd=tmp_path, versions=versions)
+        unsure = reading.job().unsure
+        assert (unsure.weights == "more", unsure.communication == "more") == (more, more)
+        assert any("before transformers 5" in text for text in reading.warnings) == more
+        assert any("before 5.10" in text for text in reading.warnings) == more

@@ -20,7 +20,9 @@ SIZES = {"hidden_size": 256, "num_attention_heads": 8, "head_dim": 32, "vocab_si
 MODELS: list[Any] = [
     ("llama", {"num_key_value_heads": 2, "intermediate_size": 704}, {}),
     ("llama", {"num_key_value_heads": 2, "intermediate_size": 704}, {"activation_checkpointing": "full"}),
+    ("llama", {"num_key_value_heads": 2, "intermediate_size": 704}, {"precision": "bf16-mixed"}),
     ("qwen3", {"num_key_value_heads": 4, "intermediate_size": 704}, {}),
+    ("qwen3", {"num_key_value_heads": 4, "intermediate_size": 704}, {"precision": "bf16-mixed"}),
     ("gemma", {"num_key_value_heads": 8, "intermediate_size": 704, "hidden_activation": "gelu_pytorch_tanh"}, {}),
     ("phi3", {"num_key_value_heads": 4, "intermediate_size": 704}, {}),
 ]
@@ -54,17 +56,41 @@ def test_a_compiled_model_saves_what_the_partitioner_keeps(
 ) -> None:
     fields = {**SIZES, **sizes, "pad_token_id": 0, "tie_word_embeddings": False}
     settings = transformers.AutoConfig.for_model(family, **fields)
-    model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa").bfloat16()
-    if training:
+    model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa")
+    mixed, recomputes = "precision" in training, "activation_checkpointing" in training
+    if recomputes:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
+    model = model.train() if mixed else model.train().bfloat16()
     ids = torch.zeros(SEQUENCES, LENGTH, dtype=torch.long)
-    kept = saved_bytes(model, lambda outputs: outputs.loss, input_ids=ids, labels=ids, use_cache=False)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+        kept = saved_bytes(model, lambda outputs: outputs.loss, input_ids=ids, labels=ids, use_cache=False)
     batch = {"micro_batch": SEQUENCES, "sequence_length": LENGTH}
     found = bytes_before_backward(message_of({"model_type": family, **fields}, training={**batch, **training}))
     # the last block's output need not be kept where the block is recomputed anyhow
-    last = 2 * SEQUENCES * LENGTH * SIZES["hidden_size"] if training else 0
+    last = 2 * SEQUENCES * LENGTH * SIZES["hidden_size"] if recomputes else 0
+    # nor one residual stream in fp32, of which a 16-bit product is kept instead
+    last += 2 * SEQUENCES * LENGTH * SIZES["hidden_size"] if mixed else 0
     assert kept * 0.98 <= found <= kept * 1.02 + last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
+def test_adapters_that_read_one_tensor_share_its_cast(precision: str) -> None:
+    peft = pytest.importorskip("peft")
+    targets = ["q_proj", "v_proj", "gate_proj", "down_proj"]
+    fields = {**SIZES, "num_key_value_heads": 4, "intermediate_size": 704, "pad_token_id": 0}
+    settings = transformers.AutoConfig.for_model("llama", **fields)
+    model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa")
+    mixed = precision == "bf16-mixed"
+    model = model if mixed else model.bfloat16()
+    model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules=targets)).train()
+    ids = torch.zeros(SEQUENCES, LENGTH, dtype=torch.long)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+        kept = saved_bytes(model, lambda outputs: outputs.loss, input_ids=ids, labels=ids, use_cache=False)
+    training = {"micro_batch": SEQUENCES, "sequence_length": LENGTH, "precision": precision}
+    config = {"model_type": "llama", **fields}
+    found = bytes_before_backward(message_of(config, training=training, lora={"rank": 8, "targets": targets}))
+    assert found == pytest.approx(kept, rel=0.02)
 
 
 def test_what_no_stand_in_covers_is_refused(ask_worker: Any, tiny_llama: dict[str, Any]) -> None:

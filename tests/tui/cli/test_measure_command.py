@@ -124,8 +124,9 @@ def test_out_of_memory_is_a_result_with_its_own_exit_code(on_gpus: Answer) -> No
 
 
 def test_more_ranks_than_gpus_are_refused(on_gpus: Answer) -> None:
-    code, said, _ = on_gpus("--fsdp", "8", step=step_of())
+    code, said, complaint = on_gpus("--fsdp", "8", step=step_of())
     assert code == 3
+    assert said["error"] in complaint
     assert said["error"].startswith("the job has 8 ranks, and 2 GPUs are usable here; give it fewer")
 
 

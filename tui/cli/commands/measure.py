@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from vramtop.estimator.common import CannotTellError, InputError, parse_size
 from vramtop.estimator.job import Job
 from vramtop.estimator.trace.measure import BatchSearch
 
-from ...draw import detect_output
+from ...draw import detect_output, printable
 from ..json_text import json_line, json_text
 from ..measuring import (
     MeasuredJob,
@@ -80,6 +81,8 @@ def _measured(job: Job, how: Measuring, options: argparse.Namespace) -> _Result:
 
 
 def _print(found: MeasuredJob, search: BatchSearch | None, options: argparse.Namespace, *, apart: bool) -> None:
+    if found.error is not None and (options.json or options.out):
+        print(f"vramtop: {printable(f'{found.job.label}: {found.error}')}", file=sys.stderr)
     if options.out:
         try:
             with Path(options.out).open("a", encoding="utf-8") as file:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import CannotTellError, VramtopError
 from vramtop.monitor.attach.automatic import AutomaticAttach
 from vramtop.monitor.board import Watchlist
+from vramtop.monitor.history import RunRecorder
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.sources import RecordingWriter, Sampler
 from vramtop.monitor.sources.nvml import NvmlSource
@@ -36,7 +37,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
     def write(snapshot: Snapshot) -> None:
         nonlocal count
-        attach.observe(watchlist.update(snapshot))
+        board = watchlist.update(snapshot)
+        attach.observe(board)
+        if recorder is not None:
+            recorder.observe(board)
         writer.write(
             replace(snapshot, watched=watchlist.runs())
         )  # an error ends the sampler, which passes it to fail()
@@ -52,6 +56,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
     watchlist = Watchlist(_quick_estimate)
     attach = AutomaticAttach(watchlist, enabled=not options.no_attach and Settings().attaches(), on_bug=save_fault)
+    recorder = None if options.no_history else RunRecorder(facts=attach.known.get)
     attach.start()
     source = NvmlSource()
     source.open()  # without a driver this raises before a file is created

@@ -146,13 +146,14 @@ def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSear
         InputError: the job is invalid, or there is no memory to fill.
         CannotTellError: the job cannot be measured.
     """
-    available = how.limit_bytes
+    available, gpu = how.limit_bytes, None
     if how.gpus is not None:
-        free = how.gpus.free(rank_count(job)).available_bytes
-        available = free if available is None else min(free, available)
+        free = how.gpus.free(rank_count(job))
+        available = free.available_bytes if available is None else min(free.available_bytes, available)
+        gpu = free.devices[0].gpu_type
     if available is None:
         raise InputError("--search needs GPUs, or with --cpu --memory SIZE: the memory to fill")
-    quick = quick_estimator(job)
+    quick = quick_estimator(job, gpu=gpu)
     results: dict[int, MeasuredJob] = {}
 
     def with_batch(micro_batch: int) -> Job:

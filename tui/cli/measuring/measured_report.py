@@ -75,6 +75,8 @@ def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch |
         notes.append(
             "- is what a CPU does not know; the prediction is for a GPU, with CUDA's context and cuBLAS's workspace"
         )
+    if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
+        notes.append("on a CPU, what is offloaded to host memory counts as well")
     if step is not None and step.highest.retries:
         notes.append(f"the allocator freed its cache {step.highest.retries} times because memory was full")
     if notes:
@@ -136,7 +138,7 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
     outside_torch = None if device is None or reserved is None else device - reserved
     yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
     for name in _PARTS:
-        yield row(f"  {name}", rank.components.get(name) if rank else None, _largest_component(budget, name))
+        yield row(f"  {name}", rank.components.get(name) if rank else None, _whole_component(budget, name))
     for phase in _PHASES:
         seen = rank.phases.get(phase) if rank else None
         told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
@@ -144,9 +146,15 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
             yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
 
 
-def _largest_component(budget: Budget | None, name: str) -> int | None:
-    """Return the most that a component takes in any phase: all of it exists in one of them."""
-    return max(getattr(phase.components, name) for phase in budget.phases) if budget else None
+def _whole_component(budget: Budget | None, name: str) -> int | None:
+    """Return what a component takes where all of it exists: in some phase; of gradients, in the optimizer step."""
+    if budget is None:
+        return None
+    step = budget.phase("optimizer step")
+    if name == "gradients" and step is not None and step.components.gradients:
+        return step.components.gradients
+    most: int = max(getattr(phase.components, name) for phase in budget.phases)
+    return most
 
 
 def _unit(found: MeasuredJob) -> tuple[int, str]:

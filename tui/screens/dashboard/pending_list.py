@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
+from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import PendingRow
 
 from ...draw import ALARM, MUTED, VERDICTS, badge, printable
@@ -32,6 +33,8 @@ def pending_line(row: PendingRow, width: int, now: float) -> Content:
         verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "no budget"
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
+        if row.budget is not None and row.budget.learned is not None:
+            reason = f"{reason} · corrected, was {format_gib(row.budget.learned.uncorrected.device_bytes)}"
     is_new = row.fits_changed_at is not None and now - row.fits_changed_at < _HIGHLIGHT_SECONDS
     head = Content.styled(" NOW ", ALARM) if is_new else Content.styled("pending", MUTED)
     name = Content.styled(printable(row.job.label), "bold")

@@ -53,6 +53,10 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
         layer.update(_fsdp_words(fsdp, layer))
     default = inputs.settings.find("fsdp_version_default")
     layer.setdefault("fsdp_version", default or default_setting(2, f"{fsdp.origin}; version 2 by default"))
+    if layer["fsdp_version"] is default and "transformers" not in inputs.versions:
+        sentence = f"FSDP {default.value} ({default.origin}); before 5.10 it was FSDP 1, without auto_wrap as one unit."
+        findings.warn(sentence, unless="parallel.strategy")
+        findings.add_uncertainty("more", "communication", unless="parallel.strategy")
     _set_units(layer, fsdp, inputs)
     _set_resharding(layer, inputs)
     return LayeredSettings(layer)

@@ -9,11 +9,13 @@ import pytest
 from tests.estimator.formula.test_closed_form_matrix import CELLS
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula.activations.layer_context import layer_context
 from vramtop.estimator.formula.peak_moments import highest_phase, phase_peaks
 from vramtop.estimator.formula.plan import make_plan
 from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
 from vramtop.estimator.formula.reserved.machine import Machine
 from vramtop.estimator.formula.reserved.steps import TrainingRun
+from vramtop.estimator.formula.reserved.tail import record_tail
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -60,6 +62,7 @@ TRAININGS = [
     {"gradient_accumulation": 4},
     {"activation_checkpointing": "full", "precision": "fp32"},
     {"activation_checkpointing": "selective", "framework": "torchtitan"},
+    {"loss": "chunked", "framework": "torchtitan", "gradient_accumulation": 2},
     {"optimizer_in_backward": True, "optimizer": "adafactor"},
 ]
 
@@ -182,3 +185,30 @@ def test_a_variable_of_the_loop_holds_the_outputs_until_the_next_ones_exist() ->
     free = old_torchtitan("2.4", keep_outputs=False)
     free.train(steps=1)
     assert held - free.machine.allocator.allocated == pytest.approx(predictions, rel=0.01)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed", "bf16"])
+@pytest.mark.parametrize("hidden", [8, 64, 512])
+def test_models_whose_tensors_are_too_small_to_count_have_an_estimate(hidden: int, precision: str) -> None:
+    config = {
+        "model_type": "mistral",
+        "hidden_size": hidden,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 256,
+    }
+    training = {"sequence_length": 32, "precision": precision, "activation_checkpointing": "full"}
+    budget = estimate(job_from_mapping({"model": {"config": config}, "training": training}, where="the test"))
+    assert budget.peak.reserved_bytes >= budget.peak.allocated_bytes
+
+
+def test_a_loss_in_chunks_never_has_all_logits() -> None:
+    """A chunk of them in fp32 and the head's gradient are the largest tensors."""
+    training = {"framework": "torchtitan", "loss": "chunked", "micro_batch": 8, "sequence_length": 1024}
+    rank = rank_of(LLAMA, training=training, parallel={"strategy": "fsdp2", "data_shard": 4})
+    context = layer_context(rank.job, rank.arch, rank.stage)
+    tail = record_tail(rank, context, gradient_width=2)
+    largest = max(size for _, size, _ in (*tail.forward, *tail.backward))
+    assert largest == 4 * 8 * 1024 * LLAMA["vocab_size"] // 8 == 4 * LLAMA["vocab_size"] * LLAMA["hidden_size"]

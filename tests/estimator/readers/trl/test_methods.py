@@ -444,3 +444,17 @@ def test_reward_models_have_one_output(read: Read) -> None:
 )
 def test_batches_differ_in_length_unless_they_are_packed(read: Read, flags: tuple[str, ...], varies: bool) -> None:
     assert read(line("sft", *flags)).job().training.varying_lengths is varies
+
+
+@pytest.mark.parametrize(("trl", "prepared"), [("1.8.0", True), ("1.9.0", False)])
+def test_online_methods_prepared_quantized_models_until_1_9(tmp_path: Path, trl: str, prepared: bool) -> None:
+    """``prepare_peft_model`` of trl/experimental/utils.py cast norms to fp32 before; now all adapters get 16 bits."""
+    (tmp_path / "t.py").write_text(
+        "from peft import LoraConfig\nfrom transformers import *\nfrom trl.experimental.online_dpo import *\n"
+        "four = BitsAndBytesConfig(load_in_4bit=True)\n"
+        "model = AutoModelForCausalLM.from_pretrained('gpt2', quantization_config=four)\n"
+        "OnlineDPOTrainer(model=model, args=OnlineDPOConfig(output_dir='o', bf16=True),"
+        " peft_config=LoraConfig(r=8, target_modules=['c_attn'])).train()\n"
+    )
+    reading = read_launch(["python", "t.py"], environ={}, cwd=tmp_path, versions={"transformers": "5.2.0", "trl": trl})
+    assert reading.value("lora.kbit_preparation") is prepared

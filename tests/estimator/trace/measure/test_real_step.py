@@ -205,6 +205,11 @@ def test_a_rank_that_is_killed_is_named(own_model: Callable[..., Job], tmp_path:
 
 
 @pytest.mark.slow
+def test_a_model_that_prints_much_does_not_hang(own_model: Callable[..., Job]) -> None:
+    assert measure(own_model("print('x' * (1 << 20))"), steps=1).highest.allocated_bytes
+
+
+@pytest.mark.slow
 def test_a_model_that_raises_gives_its_sentence(own_model: Callable[..., Job]) -> None:
     with pytest.raises(CannotTellError, match="no gradient today"):
         measure(own_model("raise ValueError('no gradient today')"))

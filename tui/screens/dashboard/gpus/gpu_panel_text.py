@@ -197,12 +197,24 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     figures = join_to_width(
         [
             f"{format_gib(gpu.expected_bytes)} GiB {range_words}",
+            *_correction(gpu),
             *(["peak in " + ", ".join(sorted(peaks))] if peaks else []),
         ],
         shape.figures_width,
     )
     cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
     return panel_line("budget", Content() if cells is None else bar_content(cells), figures, shape)
+
+
+def _correction(gpu: GpuRow) -> list[str]:
+    """Return what was expected before measured runs corrected it; nothing where they did not."""
+    budgets = [row.budget for row in gpu.rows_with_budget if row.budget is not None]
+    if all(budget.learned is None for budget in budgets):
+        return []
+    before = sum(
+        each.learned.uncorrected_steady_bytes if each.learned else each.steady_device_bytes for each in budgets
+    )
+    return [f"corrected, was {format_gib(before)}"]
 
 
 def _verdict(gpu: GpuRow, width: int) -> Content:

@@ -55,6 +55,8 @@ def find_advice(budget: Budget, capacity: Capacity, quick_estimator: QuickEstima
 
 def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> Advice:
     from vramtop.estimator.advice import calibrated, suggest  # off the UI thread, with the first verdict
+    from vramtop.estimator.learning import uncorrected
+    from vramtop.estimator.learning.carried import carried
 
     from ...what_if import AXES, sweep_setting
 
@@ -65,16 +67,20 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
             raise CancelledError("the job has changed")
         return quick_estimate(job)
 
+    scaled = calibrated(budget.job, uncorrected(budget), estimate)
+
+    def carrying(job: Job) -> Budget:
+        return carried(scaled(job), budget)
+
     found: tuple[Suggestion, ...] = ()
     if capacity.devices and capacity.verdict(budget) in ("does_not_fit", "tight"):
-        found = suggest(
-            budget.job, budget, estimate, capacity.verdict, gpus=count_devices(capacity.devices), most=_MAX_SUGGESTIONS
-        )
+        search = estimate if budget.learned is None else carrying
+        gpus = count_devices(capacity.devices)
+        found = suggest(budget.job, budget, search, capacity.verdict, gpus=gpus, most=_MAX_SUGGESTIONS)
     limits, max_positions = capacity.limits(budget), getattr(quick_estimate, "max_positions", None)
-    scaled = calibrated(budget.job, budget, estimate)
 
     def on_the_verdicts_scale(job: Job) -> Budget:
-        return budget if job == budget.job else scaled(job)
+        return budget if job == budget.job else carrying(job)
 
     def sweep_over(axis: "Axis") -> "Sweep":
         return sweep_setting(

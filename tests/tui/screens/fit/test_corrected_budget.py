@@ -1,0 +1,73 @@
+"""Every screen that shows a budget says where measured runs have corrected it, with the uncorrected figure."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from screen_host import ScreenHost
+from waiting import until_shown
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget.learned import Learned
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.tui.screens.dashboard.gpus.gpu_panel_text import panel_lines
+from vramtop.tui.screens.dashboard.gpus.panel_shape import PanelShape
+from vramtop.tui.screens.dashboard.pending_list import pending_line
+from vramtop.tui.screens.fit.screen import FitCheckScreen
+
+JOB = Job(name="tune", model=ModelSpec(id="Llama-3.1-8B"))
+SENTENCE = "measured here 3 times, last on 2026-11-12: 41.3 GiB at micro-batch 2; this job scaled from it: 52.0"
+
+
+@pytest.fixture
+def corrected(make_budget: Callable[..., Budget]) -> Callable[[Job], Budget]:
+    """An estimate of 40 GiB that was corrected to 52."""
+
+    def estimate(job: Job) -> Budget:
+        before = make_budget(job, device=40)
+        learned = Learned(
+            sentence=SENTENCE, runs=3, jobs=1, same_job=False, last=0.0, uncorrected=before.peak,
+            uncorrected_outside_bytes=round(2.5 * GIB), uncorrected_steady_bytes=before.steady_device_bytes,
+        )  # fmt: skip
+        return replace(make_budget(job, device=52), learned=learned)
+
+    return estimate
+
+
+def test_the_dashboard_says_so_of_running_and_of_pending_jobs(corrected, make_snapshot, make_gpu, make_process) -> None:
+    watchlist = Watchlist(estimate=corrected)
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
+    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 50)]), make_gpu(1)]))
+    lines = [line.plain for line in panel_lines(board.gpus[0], (), PanelShape(width=160, graph_height=0), now=2_000.0)]
+    (budget,) = (line for line in lines if line.startswith("│ budget"))
+    assert "52.0 GiB" in budget
+    assert "corrected, was 40.0" in budget
+    assert "corrected, was 40.0" in pending_line(board.pending[0], 120, now=0.0).plain
+
+
+def test_a_budget_that_was_not_corrected_says_nothing(make_budget, make_snapshot, make_gpu, make_process) -> None:
+    watchlist = Watchlist(estimate=make_budget)
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 30)])]))
+    lines = [line.plain for line in panel_lines(board.gpus[0], (), PanelShape(width=160, graph_height=0), now=2_000.0)]
+    assert not any("corrected" in line for line in lines)
+
+
+async def test_the_fit_check_shows_both_figures_and_where_they_come_from(corrected, make_snapshot, make_gpu) -> None:
+    watchlist = Watchlist(estimate=corrected)
+    screen = FitCheckScreen(watchlist, estimate=corrected, initial=JOB)
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(watchlist.update(make_snapshot([make_gpu(0)])))
+
+        def words() -> str:
+            parts = ("#answer", "#details")
+            return " ".join(" ".join(str(screen.query_one(part).render()).split()) for part in parts)
+
+        await until_shown(pilot, lambda: "peak 52.0 GiB" in words())
+        assert "corrected, was 40.0" in words()
+        assert SENTENCE in words()
