@@ -53,7 +53,7 @@ class TracedSteps:
     parameters: int
     trainable: int
     gradients: int
-    """Tensors that train."""
+    """Tensors that train, of which the rank holds a part."""
     gpu: int | None = None
     """Of a process with several GPUs the one with the highest peak, which the history is about."""
 
@@ -107,6 +107,8 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
     model = parallelize(model, request)
     mark_embeddings(model)
+    held = model.parameters() if request.parallel.flat_sharded else ()  # FSDP1's shards begin and end anywhere
+    gradients = sum(each.requires_grad and each.numel() > 0 for each in held) or sum(trained for _, trained in sizes)
     zero = zero_model(model, request, weights_dtype(request))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
@@ -131,7 +133,7 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         gpu=gpu,
         parameters=sum(size for size, _ in sizes),
         trainable=0 if inference else sum(size for size, trained in sizes if trained),
-        gradients=0 if inference else sum(trained for _, trained in sizes),
+        gradients=0 if inference else gradients,
     )
 
 
