@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         measurement_from_json as measurement_from_json,
         measurement_to_json as measurement_to_json,
     )
-    from .private_job import release_number as release_number
+    from .private_job import allocator_words as allocator_words, release_number as release_number
     from .subject import Subject as Subject
 else:
     __getattr__, __all__ = lazy_exports(
@@ -32,7 +32,7 @@ else:
             "correction": "corrected uncorrected",
             "measurement": "digest Measurement merged Observed Predicted RunState",
             "measurement_json": "measurement_from_json measurement_to_json",
-            "private_job": "release_number",
+            "private_job": "allocator_words release_number",
             "subject": "Subject",
         },
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, pi, sqrt
+from operator import mul
 
 Matrix = Sequence[Sequence[float]]
 
@@ -30,9 +31,9 @@ def posterior(observed: Sequence[float], covariance: Matrix, cross: Matrix, prio
     means, variances = [], []
     for row, own in zip(cross, prior, strict=True):
         weights = _forward(lower, row)
-        means.append(sum(weight * each for weight, each in zip(weights, whitened, strict=True)))
-        variances.append(max(0.0, own - sum(weight * weight for weight in weights)))
-    fit = sum(each * each for each in whitened)
+        means.append(sum(map(mul, weights, whitened)))
+        variances.append(max(0.0, own - sum(map(mul, weights, weights))))
+    fit = sum(map(mul, whitened, whitened))
     volume = 2 * sum(log(lower[at][at]) for at in range(len(lower)))
     return Posterior(tuple(means), tuple(variances), -0.5 * (fit + volume + len(observed) * log(2 * pi)))
 
@@ -44,9 +45,9 @@ def _cholesky(matrix: Matrix) -> list[list[float]]:
         new: list[float] = []
         for column in range(at):
             other = lower[column]
-            rest = row[column] - sum(one * its for one, its in zip(new, other, strict=False))
+            rest = row[column] - sum(map(mul, new, other))
             new.append(rest / other[column])
-        own = row[at] - sum(each * each for each in new)
+        own = row[at] - sum(map(mul, new, new))
         new.append(sqrt(max(own, 1e-9 * abs(row[at]), 1e-300)))
         lower.append(new)
     return lower
@@ -56,6 +57,6 @@ def _forward(lower: Sequence[Sequence[float]], values: Sequence[float]) -> list[
     """Solve ``lower x = values``."""
     solved: list[float] = []
     for row, value in zip(lower, values, strict=True):
-        rest = value - sum(one * each for one, each in zip(row, solved, strict=False))
+        rest = value - sum(map(mul, row, solved))  # as far as it is solved
         solved.append(rest / row[-1])
     return solved

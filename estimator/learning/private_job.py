@@ -20,6 +20,8 @@ from ..model.read_architecture import read_architecture
 from .measurement import digest
 
 _VERSION = re.compile(r"v?\d+(\.\d+)*")
+_ALLOCATOR = re.compile(r"[\w:,.\[\]> ]*", re.ASCII)
+"""``max_split_size_mb:512,expandable_segments:True`` (torch's notes on CUDA, PYTORCH_CUDA_ALLOC_CONF)."""
 _WORKSPACE = re.compile(r"(:\d{1,9}:\d{1,9}){1,9}")
 _DEVICE_SIZE = re.compile(r"\d+(\.\d+)? ?[KMGT]?i?B?")
 _LAYER_WORDS = (
@@ -43,6 +45,12 @@ class PrivateJob:
     """Digest of the model's architecture."""
     hidden: str
     """Digest of those settings that were removed and on which memory may depend; empty: there are none."""
+
+
+def allocator_words(settings: str | None) -> str:
+    """Return the allocator's settings as they are kept: keys and numbers; a digest of anything else."""
+    text = (settings or "").strip()
+    return text if _ALLOCATOR.fullmatch(text) else f"#{digest(text)}"
 
 
 def release_number(version: str) -> str | None:

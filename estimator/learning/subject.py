@@ -10,7 +10,7 @@ import msgspec
 
 from ..job import Job, match_nvml_name
 from .measurement import Measurement
-from .private_job import PrivateJob
+from .private_job import PrivateJob, allocator_words
 
 _VERSION_PARTS = re.compile(r"v?(\d+)(?:\.(\d+))?")
 _STATED = ("torch", "cuda", "transformers", "bitsandbytes", "peft", "litgpt", "torchtitan", "trl")
@@ -65,7 +65,7 @@ class Subject:
             machine=machine,
             driver=driver,
             versions={**_stated(facts.job), **(versions or {})},
-            allocator=allocator.strip(),
+            allocator=allocator_words(allocator),
             peak=peak,
         )
 

@@ -106,7 +106,11 @@ class Corrections:
             if known is not None and now - known[0] < _FRESH_SECONDS:
                 return known[1]
             try:
-                near = self.history().near(cards=_names(card), machine=machine)
+                history = self.history()
+            except CannotTellError:  # no home is known, so nothing is kept
+                return ()
+            try:
+                near = history.near(cards=_names(card), machine=machine)
                 found = (*map(_predicted_now, near[:_MOST_PREDICTED]), *near[_MOST_PREDICTED:])
             except CannotTellError as error:
                 found = ()

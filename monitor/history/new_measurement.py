@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import VramtopError, read_file
-from vramtop.estimator.learning import Measurement, Predicted, digest, release_number
+from vramtop.estimator.learning import Measurement, Predicted, allocator_words, digest, release_number
 from vramtop.estimator.learning.private_job import private_job
 from vramtop.estimator.model import resolve_model
 
@@ -78,7 +78,7 @@ def new_measurement(
         machine=machine,
         versions={**stated, **_numbers(versions or {})},
         command=digest(command) if command else None,
-        allocator=(allocator or "").strip(),
+        allocator=allocator_words(allocator),
         time=time,
     )
 

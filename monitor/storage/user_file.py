@@ -36,7 +36,10 @@ class _DamagedError(CannotTellError):
 
 def data_folder() -> Path:
     """Return the folder for the user's data; a relative path if no home is known."""
-    return Path(user_data_dir("vramtop"))
+    try:
+        return Path(user_data_dir("vramtop"))
+    except RuntimeError:  # platformdirs 4.4 and newer, where no home is known
+        return Path("~/.local/share/vramtop")
 
 
 def data_file(name: str) -> Path:

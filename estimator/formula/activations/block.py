@@ -178,11 +178,12 @@ def _linear_input_per_token(
     if not own and context.drops_adapter_input:
         return context.dropped_input_per_token(size) * needing
     if not own:
-        # an adapter casts its input to its own dtype: a copy each, unless the dtypes already agree
+        # an adapter casts its input to its own dtype: a copy each, unless they agree, or a compiler shares one
+        copies = 1 if context.compiled else needing
         if widths.autocast:
-            return widths.compute * size * needing
+            return widths.compute * size * copies
         apart = context.own_casts or context.adapter_width != widths.residual
-        return context.adapter_width * size * (needing if apart else 1)
+        return context.adapter_width * size * (copies if apart else 1)
     if context.casts_per_linear and name in ("attention_in", "mlp_in"):
         return widths.compute * size * needing
     return widths.compute * size / context.input_ranks

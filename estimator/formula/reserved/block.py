@@ -106,7 +106,7 @@ def record_block(
         slots=rec.slots,
         gradients=tuple(w.gradients),
         selected=frozenset(w.selected),
-        casts=tuple(tensor.slot for tensor in w.casts),
+        casts=tuple(tensor.slot for tensor in w.casts if tensor.size >= SMALLEST_BYTES),
         saved_bytes=round(saved_bytes),
     )
 

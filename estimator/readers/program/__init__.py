@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         table_in_file as table_in_file,
         table_in_log as table_in_log,
     )
+    from .zero_doubts import doubt_zero as doubt_zero, partly_offloaded as partly_offloaded
     from .zero_sizes import record_zero_sizes as record_zero_sizes
 else:
     __getattr__, __all__ = lazy_exports(
@@ -38,6 +39,7 @@ else:
             "megatron_fsdp": "record_megatron_fsdp",
             "program": "Program",
             "ranks": "checked_ranks processes_per_node read_world_size visible_gpus WorldSize",
+            "zero_doubts": "doubt_zero partly_offloaded",
             "zero_sizes": "record_zero_sizes",
             "run_logs": "latest_file logged_trainer_settings table_in_file table_in_log",
         },

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...job.rules import NOT_KNOWN, OptimizerChoice, optimizer_by_class
 from ..source import Setting
+from .zero_doubts import DOUBTFUL_PATHS
 from .zero_sizes import AUTO_SIZES, ZERO_PATHS
 
 _WITH_AUTO = ("zero_stage", *AUTO_SIZES)
@@ -20,6 +21,7 @@ _COPIED = {
     "offload_param_device": "zero_optimization.offload_param.device",
     "gradient_dtype": "data_types.grad_accum_dtype",
     **ZERO_PATHS,
+    **DOUBTFUL_PATHS,
 }
 """Settings by our names, and where DeepSpeed's configuration has them."""
 

@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...common import InputError
-from ..program import WorldSize, deepspeed_layer, record_megatron_fsdp, visible_gpus
+from ..program import (
+    WorldSize,
+    deepspeed_layer,
+    doubt_zero,
+    partly_offloaded,
+    record_megatron_fsdp,
+    visible_gpus,
+)
 from ..source import (
     MODEL_STATES,
     FindingCollector,
@@ -163,6 +170,7 @@ def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, f
     findings.record_from(stage, "parallel.strategy", f"zero{number}")
     _record_ranks("parallel.data_shard", data, world, findings)
     _read_zero_offload(deepspeed, number, findings)
+    doubt_zero(deepspeed, findings)
     if (hpz := deepspeed.find("zero_hpz_partition_size")) and (as_int(hpz) or 0) > 1:
         findings.warn(f"{hpz.origin}: the second copy of the weights that hpZ keeps on each machine is not counted.")
         findings.add_uncertainty("more", "weights")
@@ -173,7 +181,11 @@ def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: Finding
     optimizer, weights = (deepspeed.find(f"offload_{part}_device") for part in ("optimizer", "param"))
     optimizer = optimizer if as_word(optimizer) in _OFFLOAD_DEVICES else None
     weights = weights if stage == 3 and as_word(weights) in _OFFLOAD_DEVICES else None
-    if weights is not None and optimizer is not None:
+    share = partly_offloaded(deepspeed) if optimizer is not None else None
+    if share is not None:
+        findings.warn(f"{share.origin}: only a share of the optimizer is offloaded; it is counted as if on the GPU.")
+        findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.cpu_offload")
+    elif weights is not None and optimizer is not None:
         findings.record("parallel.cpu_offload", "all", weights.origin)
     elif optimizer is not None:
         findings.record("parallel.cpu_offload", "optimizer", optimizer.origin)

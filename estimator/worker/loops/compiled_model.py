@@ -8,12 +8,19 @@ positions (5.23 ``masking_utils.py``, ``_ignore_causal_mask_sdpa``), so that key
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..model.build import transformer_blocks
 from ..request.errors import UnsupportedError
 from .fused_kernels import is_gated_mlp, is_rms_norm
 from .losses import full_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def compile_model(model: Any) -> None:
@@ -36,3 +43,31 @@ def compile_model(model: Any) -> None:
 
 def _compiled_loss(logits: Any, labels: Any, *_: Any, **__: Any) -> Any:
     return full_loss(logits, labels, compiled=True)
+
+
+@contextlib.contextmanager
+def shared_casts() -> Iterator[None]:
+    """Make adapters that read one tensor share its cast, as equal operations of a graph are one."""
+    try:
+        from peft.tuners.tuners_utils import BaseTunerLayer
+    except ImportError:
+        yield
+        return
+    before = BaseTunerLayer._cast_input_dtype
+    latest: list[Any] = [None, None]
+    """The tensor that was cast last, and the cast: both belong to the graph."""
+
+    def cast(layer: Any, tensor: Any, dtype: Any) -> Any:
+        if tensor is None or torch.is_autocast_enabled("cpu"):  # which would cast it back
+            return tensor
+        made = latest[1]() if latest[0] is not None and latest[0]() is tensor else None
+        if made is None or made.dtype != dtype:
+            made = before(layer, tensor, dtype)
+            latest[:] = weakref.ref(tensor), weakref.ref(made)
+        return made
+
+    BaseTunerLayer._cast_input_dtype = cast
+    try:
+        yield
+    finally:
+        BaseTunerLayer._cast_input_dtype = before

@@ -39,6 +39,8 @@ MIN_ROUNDS = 2
 """Rounds of the shallowest model: the first and the last often differ."""
 MIN_ROUNDS_OF = {"fsdp2": 3, "fsdp1": 4}
 """The same under FSDP, which gathers a unit ahead; FSDP1 has up to two unsharded ones wait for the GPU besides."""
+MIN_WAITING_ROUNDS = 7
+"""The same where FSDP1 reduces each block's gradient: each of three streams has blocks that wait for the GPU."""
 EXTRA_TRACES = 1
 """Deeper models that are traced where the first ones prove nothing."""
 WORTHWHILE = 0.75
@@ -99,13 +101,13 @@ def _plan(request: Request) -> ShallowModels | None:
         return None  # buckets hold the parameters of LitGPT's own model, which is not the one below
     if request.parallel.fsdp_units == "model" or request.parallel.fsdp_min_unit_parameters is not None:
         return None  # units hold as many layers as there are, or as make up a size
-    if request.parallel.strategy == "fsdp1" and request.lora is None:
-        return None  # the units that wait for the GPU are not the same ones for each layer
     whole = _build(request, request.config)
     stacks = _stacks(whole)
     depth = max(map(len, stacks.values()), default=0)
     kinds = list(zip(*(each for each in stacks.values() if len(each) == depth)))  # noqa: B905 - not in Python 3.9
     first = MIN_ROUNDS_OF.get(request.parallel.strategy, MIN_ROUNDS)
+    if request.parallel.flat_sharded and request.lora is None:
+        first = MIN_WAITING_ROUNDS
     pattern = _find_pattern(kinds, first)
     if pattern is None:
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..loops.compiled_model import shared_casts
 from ..loops.fused_kernels import attention_of_loop
 from ..loops.litgpt.step import build_litgpt
 from ..loops.training_loop import LITGPT, prepare_loop
@@ -52,7 +53,7 @@ class TracedSteps:
     parameters: int
     trainable: int
     gradients: int
-    """Tensors that train."""
+    """Tensors that train, of which the rank holds a part."""
     gpu: int | None = None
     """Of a process with several GPUs the one with the highest peak, which the history is about."""
 
@@ -106,6 +107,8 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         raise UnsupportedError("no parameter trains, so that there is no backward pass")
     model = parallelize(model, request)
     mark_embeddings(model)
+    held = model.parameters() if request.parallel.flat_sharded else ()  # FSDP1's shards begin and end anywhere
+    gradients = sum(each.requires_grad and each.numel() > 0 for each in held) or sum(trained for _, trained in sizes)
     zero = zero_model(model, request, weights_dtype(request))
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
@@ -130,7 +133,7 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         gpu=gpu,
         parameters=sum(size for size, _ in sizes),
         trainable=0 if inference else sum(size for size, trained in sizes if trained),
-        gradients=0 if inference else sum(trained for _, trained in sizes),
+        gradients=0 if inference else gradients,
     )
 
 
@@ -183,6 +186,8 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
     """Track storages by component and module, with what the job's parallelism needs for that."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(attention_of_loop(model, request.loop))
+        if request.loop.compiles and request.lora is not None:
+            stack.enter_context(shared_casts())
         stack.enter_context(tracker)
         stack.enter_context(tracker.tracking_resize())
         stack.enter_context(tracker.naming_modules(model))

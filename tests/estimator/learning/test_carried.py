@@ -1,5 +1,6 @@
 """A correction carried to a changed job is about what measurements say of it, and stays within its mechanism."""
 
+import pytest
 from simulated_machine import MIB, NOW, Machine, budget_of, job, subject_of
 
 from vramtop.estimator.budget.budget import Budget
@@ -16,6 +17,7 @@ def correct(each: Job) -> Budget:
     return corrected(budget_of(each), subject_of(each), RUNS, now=NOW, version="1")
 
 
+@pytest.mark.slow
 def test_it_is_about_what_the_measurements_say() -> None:
     like = correct(TARGET)
     for size in (3, 6, 12):

@@ -80,13 +80,18 @@ def test_the_figures_stay_those_of_one_process() -> None:
     "change",
     [
         {"activation_checkpointing": "full"},
-        {"precision": "bf16-mixed"},
-        {"compile": True},
-        {"framework": "litgpt"},
-        {"loss": "fused-linear"},
-        {"fused_kernels": ["norm"]},
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in (
+                {"precision": "bf16-mixed"},
+                {"compile": True},
+                {"framework": "litgpt"},
+                {"loss": "fused-linear"},
+                {"fused_kernels": ["norm"]},
+            )
+        ),
     ],
-    ids=lambda change: next(iter(change)),
+    ids=str,
 )
 def test_nothing_of_the_step_travels_to_another_mechanism(change: dict[str, object]) -> None:
     machine = Machine(tokens=0.3)
@@ -118,6 +123,7 @@ def test_the_context_travels_where_nothing_else_does() -> None:
     assert "its CUDA context counts here" in found.learned.sentence
 
 
+@pytest.mark.slow
 def test_thin_evidence_corrects_less_than_much() -> None:
     machine = Machine(tokens=0.1)
     one = correct(TARGET, machine.run(job(micro_batch=1))).peak
@@ -174,6 +180,7 @@ def test_runs_that_say_nothing_of_the_peak_are_left_out(state: str) -> None:
     assert found is budget_of(TARGET)
 
 
+@pytest.mark.slow
 def test_two_sizes_tell_a_copy_of_the_weights_from_a_larger_token() -> None:
     machine = Machine(fixed=2 * GIB)
     runs = [machine.run(job(micro_batch=size, length=length)) for size in (1, 2, 4) for length in (512, 2048)]

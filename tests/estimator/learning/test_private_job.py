@@ -26,8 +26,14 @@ def kept(mapping: dict[str, Any]) -> tuple[Job, Job]:
     "mapping",
     [
         {"model": {"id": "llama-3.1-8b"}, "training": {"precision": "bf16", "micro_batch": 2}},
-        {"model": {"id": "qwen3-30b-a3b"}, "parallel": {"strategy": "fsdp2", "data_shard": 8}},
-        {"model": {"id": "gemma-2-9b"}, "lora": {"targets": ["q_proj", "down_proj"], "quantization": "nf4"}},
+        pytest.param(
+            {"model": {"id": "qwen3-30b-a3b"}, "parallel": {"strategy": "fsdp2", "data_shard": 8}},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"model": {"id": "gemma-2-9b"}, "lora": {"targets": ["q_proj", "down_proj"], "quantization": "nf4"}},
+            marks=pytest.mark.slow,
+        ),
         {"model": {"id": "bert-base-uncased", "task": "sequence-classification", "num_labels": 7}},
     ],
 )

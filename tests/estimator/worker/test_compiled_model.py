@@ -73,6 +73,26 @@ def test_a_compiled_model_saves_what_the_partitioner_keeps(
     assert kept * 0.98 <= found <= kept * 1.02 + last
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
+def test_adapters_that_read_one_tensor_share_its_cast(precision: str) -> None:
+    peft = pytest.importorskip("peft")
+    targets = ["q_proj", "v_proj", "gate_proj", "down_proj"]
+    fields = {**SIZES, "num_key_value_heads": 4, "intermediate_size": 704, "pad_token_id": 0}
+    settings = transformers.AutoConfig.for_model("llama", **fields)
+    model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa")
+    mixed = precision == "bf16-mixed"
+    model = model if mixed else model.bfloat16()
+    model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules=targets)).train()
+    ids = torch.zeros(SEQUENCES, LENGTH, dtype=torch.long)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+        kept = saved_bytes(model, lambda outputs: outputs.loss, input_ids=ids, labels=ids, use_cache=False)
+    training = {"micro_batch": SEQUENCES, "sequence_length": LENGTH, "precision": precision}
+    config = {"model_type": "llama", **fields}
+    found = bytes_before_backward(message_of(config, training=training, lora={"rank": 8, "targets": targets}))
+    assert found == pytest.approx(kept, rel=0.02)
+
+
 def test_what_no_stand_in_covers_is_refused(ask_worker: Any, tiny_llama: dict[str, Any]) -> None:
     gpt2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 200}
     answer = ask_worker(message_of(gpt2))

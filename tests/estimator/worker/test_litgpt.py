@@ -50,6 +50,9 @@ REAL: list[Any] = [
 counted them (torch 2.13, on a CPU): the forward pass at its highest and at its end, and the backward pass."""
 
 
+QUICK = (1, 4, 10)
+
+
 def request_of(family: str, targets: list[str] | None, version: str) -> Any:
     from vramtop.estimator.worker.request.request import read_request
 
@@ -61,7 +64,10 @@ def request_of(family: str, targets: list[str] | None, version: str) -> Any:
     return read_request(trace_request(job, resolve_model(job.model)))
 
 
-@pytest.mark.parametrize(("version", "family", "targets", "expected"), REAL)
+@pytest.mark.parametrize(
+    ("version", "family", "targets", "expected"),
+    [row if number in QUICK else pytest.param(*row, marks=pytest.mark.slow) for number, row in enumerate(REAL)],
+)
 def test_the_model_takes_what_litgpts_own_takes(
     version: str, family: str, targets: list[str] | None, expected: tuple[int, int, int]
 ) -> None:

@@ -64,9 +64,11 @@ def test_one_run_is_one_row_with_its_highest_figures(kept: History, measured: Ca
 
 
 def test_nothing_in_the_file_names_anything_of_the_user(kept: History, measured: Callable[..., Measurement]) -> None:
-    kept.add(measured(command="/home/ann/train.py --token hf_zq7"))
+    kept.add(measured(command="/home/ann/train.py --token hf_zq7", allocator="backend:native,/home/ann", driver="580"))
     content = b"".join(file.read_bytes() for file in (kept.path or Path()).parent.iterdir())
     assert b"steady" in content
+    assert measured(allocator="max_split_size_mb:512, expandable_segments:True").allocator.endswith("segments:True")
+    assert measured(allocator="roundup_power2_divisions:[256:1,512:2,>:4]").allocator.startswith("roundup")
     for word in (b"secret-name", b"meta-llama/", b"/home", b"train.py", b"hf_zq7", os.uname().nodename.encode()):
         assert word not in content
 
@@ -135,6 +137,7 @@ def test_the_newest_runs_are_kept(
     assert [each.run for each in kept.list()] == ["4", "3", "2"]
 
 
+@pytest.mark.slow
 def test_the_file_stays_small(
     kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_damaged_file_is_set_aside_and_named(
     assert len(kept.list()) == 1
 
 
+@pytest.mark.slow
 def test_damage_in_the_middle_is_noticed(kept: History, measured: Callable[..., Measurement]) -> None:
     assert kept.path is not None
     first = measured()
@@ -248,6 +252,7 @@ def test_what_stands_in_its_place_is_no_file(kept: History, measured: Callable[.
             use()  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_file_that_another_program_holds_locked_is_one_sentence(
     kept: History, measured: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,23 @@ def test_a_variable_of_the_loop_holds_the_outputs_until_the_next_ones_exist() ->
     assert held - free.machine.allocator.allocated == pytest.approx(predictions, rel=0.01)
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed", "bf16"])
+@pytest.mark.parametrize("hidden", [8, 64, 512])
+def test_models_whose_tensors_are_too_small_to_count_have_an_estimate(hidden: int, precision: str) -> None:
+    config = {
+        "model_type": "mistral",
+        "hidden_size": hidden,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 256,
+    }
+    training = {"sequence_length": 32, "precision": precision, "activation_checkpointing": "full"}
+    budget = estimate(job_from_mapping({"model": {"config": config}, "training": training}, where="the test"))
+    assert budget.peak.reserved_bytes >= budget.peak.allocated_bytes
+
+
 def test_a_loss_in_chunks_never_has_all_logits() -> None:
     """A chunk of them in fp32 and the head's gradient are the largest tensors."""
     training = {"framework": "torchtitan", "loss": "chunked", "micro_batch": 8, "sequence_length": 1024}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from simulated_machine import NOW, Machine, job
@@ -96,9 +95,8 @@ def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> No
     assert kept.list() == ()
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+def test_bad_input_is_one_sentence_and_nothing_is_lost(run: Run, kept: History) -> None:
+    cases = (
         (("--forget",), "--forget needs to know what"),
         (("--forget", "--all", "--card", "h100"), "--all forgets every run"),
         (("abcd", "--forget"), "several runs begin with abcd"),
@@ -109,15 +107,12 @@ def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> No
         (("--older-than", "9999999999d"), "--older-than 9999999999d: give a date"),
         (("--export", "runs.txt"), "ends in .jsonl"),
         (("--export", "/nowhere/runs.csv"), "cannot be written: No such file or directory"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_nothing_is_lost(
-    run: Run, kept: History, words: tuple[str, ...], sentence: str
-) -> None:
-    code, out, err = run("history", *words)
-    assert (code, out) == (2, "")
-    assert sentence in err
-    assert err.count("\n") == 1
+    )
+    for words, sentence in cases:
+        code, out, err = run("history", *words)
+        assert (code, out) == (2, "")
+        assert sentence in err
+        assert err.count("\n") == 1
     assert len(kept.list()) == 3
 
 
@@ -130,35 +125,32 @@ def test_a_history_that_cannot_be_read_is_exit_code_3(run: Run) -> None:
     assert "is damaged" in err
 
 
-def test_estimate_and_fit_use_the_corrected_figure_and_say_so(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["estimate", pytest.param("fit", marks=pytest.mark.slow)])
+def test_the_corrected_figure_is_used_and_says_so(run: Run, tmp_path: Path, command: str) -> None:
     machine, history, file = Machine(tokens=0.25), History(), tmp_path / "job.toml"
     for size in (1, 2, 4):
         history.add(replace(machine.run(job(micro_batch=size)), time=min(NOW, time.time() - size * 86_400)))
     save_job(TARGET, file)
 
-    def asked(command: str, *words: str) -> dict[str, Any]:
-        code, out, _ = run(command, str(file), "--method", "formula", "--gpu-type", "h100", "--json", *words)
-        answer: dict[str, Any] = json.loads(out)
-        return answer | {"code": code}
-
-    plain, found = asked("estimate", "--no-history"), asked("estimate")
+    base = (command, str(file), "--method", "formula", "--gpu-type", "h100")
+    plain, found = (json.loads(run(*base, "--json", *more)[1]) for more in (("--no-history",), ()))
+    words = " ".join(run(*base)[1].split())
+    assert "corrected: measured on this kind of card once, on " in words
+    assert "uncorrected 65.3" in words
+    if command == "fit":
+        assert (plain["verdict"], found["verdict"] == "fits") == ("fits", False)  # 80 GiB, of which the job takes 80
+        assert found["suggestions"]
+        assert "by the corrected figure: measured on this kind of card" in words
+        plain, found = plain["budget"], found["budget"]
     assert "learned" not in plain
     assert found["peak"]["device_bytes"] > 1.1 * plain["peak"]["device_bytes"]
     assert found["learned"]["uncorrected"] == plain["peak"]
     assert found.keys() - {"learned"} == plain.keys()
     truth = machine.truth(TARGET, noisy=False).device_bytes or 0
     assert found["peak"]["low_bytes"] < truth < found["peak"]["high_bytes"]
-    out = run("estimate", str(file), "--method", "formula", "--gpu-type", "h100")[1]
-    assert "corrected: measured on this kind of card once, on " in out
-    assert "uncorrected 65.3" in " ".join(out.split())
-    assert asked("fit", "--no-history")["verdict"] == "fits"
-    fitted = asked("fit")
-    assert fitted["verdict"] != "fits"  # 80 GiB, of which the job takes 80
-    assert fitted["suggestions"]
-    words = " ".join(run("fit", str(file), "--method", "formula", "--gpu-type", "h100")[1].split())
-    assert "by the corrected figure: measured on this kind of card" in words
 
 
+@pytest.mark.slow
 def test_a_suggestion_is_corrected_by_its_own_mechanism(run: Run, tmp_path: Path) -> None:
     """What was measured without checkpointing says nothing of a step with it."""
     machine, history, file = Machine(tokens=0.4), History(), tmp_path / "job.toml"
