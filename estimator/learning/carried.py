@@ -6,8 +6,8 @@ share, in proportion to the bytes in doubt.
 
 from dataclasses import replace
 
-from ..budget import Budget, Peak, Span
-from .correction import spread_errors
+from ..budget import Budget, Peak
+from .correction import even_sides, spread_errors
 from .evidence import Scales, scales
 from .joint_errors import JointErrors
 from .kinship import MECHANISMS, STEP, Mechanism, kinship
@@ -58,8 +58,5 @@ def _kept(after: Peak, before: Peak, figure: str) -> float:
     spans = getattr(after, f"{figure}_range"), getattr(before, f"{figure}_range")
     if spans[0] is None or spans[1] is None:
         return 1.0
-    return _width(spans[0]) / max(1, _width(spans[1]))
-
-
-def _width(span: Span) -> int:
-    return span.high_bytes - span.low_bytes
+    width: int = spans[0].high_bytes - spans[0].low_bytes
+    return width / max(1.0, sum(even_sides(spans[1], getattr(before, f"{figure}_bytes"))))

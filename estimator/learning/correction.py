@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..budget import Budget, Components, Learned, Peak, Phase, RankPeak, Span
-from .evidence import NINETY, Evidence, Scales, collect_evidence, scales, without_evidence
+from .evidence import Evidence, Scales, collect_evidence, run_noise, scales, without_evidence
 from .joint_errors import MOST_JOBS, JointErrors, joint_errors
 from .kinship import MECHANISMS, STEP, kinship
 from .measurement import Measurement, Predicted
@@ -17,6 +17,8 @@ _LEAST_CHANGE = 0.003
 """A correction below this share of the figure that narrows nothing is none."""
 _LEAST_RATIO, _MOST_RATIO = 0.12, 6.0
 """Bounds of a corrected range, as a share of the uncorrected one."""
+_EVEN = 0.8
+"""Least share of half the width that either side of a corrected range has."""
 _STEP_COMPONENTS = ("activations", "logits", "temporary")
 
 
@@ -42,7 +44,7 @@ def corrected(
     near = _nearest(collect_evidence(known, subject, predicted, budget.method), subject, own)
     if not near:
         return budget
-    errors = joint_errors(near, subject, own, now)
+    errors = joint_errors(near, subject, own, now).of_a_run(run_noise(near, predicted))
     found = spread_errors(budget, predicted, errors, own)
     peak = found.peak
     change = abs(peak.device_bytes - budget.peak.device_bytes)
@@ -156,11 +158,21 @@ def _limited(error: float, predicted: Predicted) -> int:
 
 
 def _corrected_span(span: Span, before: int, after: int, spread: float, prior: float) -> Span:
-    """Return a range around the corrected figure: as lopsided as it was, and as wide as what remains unknown."""
+    """Return a range around the corrected figure, as wide as what remains unknown."""
     ratio = min(_MOST_RATIO, max(_LEAST_RATIO, spread / max(1.0, prior)))
-    below, above = (max(0, size) for size in (before - span.low_bytes, span.high_bytes - before))
-    least = NINETY * 0.4 * spread
-    return Span(max(0, after - round(max(ratio * below, least))), after + round(max(ratio * above, least)))
+    below, above = even_sides(span, before)
+    return Span(max(0, after - round(ratio * below)), after + round(ratio * above))
+
+
+def even_sides(span: Span, size: int) -> tuple[float, float]:
+    """Return the bytes below and above a figure in its range, neither much less than the other.
+
+    What a range has on one side more is what the rules may leave out on any stack; the errors that are learned, and
+    those of each job's own, may have either sign.
+    """
+    below, above = (max(0, each) for each in (size - span.low_bytes, span.high_bytes - size))
+    least = _EVEN * (below + above) / 2
+    return max(below, least), max(above, least)
 
 
 def _corrected_components(parts: Components, errors: JointErrors, step: int, outside: int) -> Components:

@@ -94,6 +94,8 @@ class Error:
     mechanisms: tuple[Mechanism, ...]
     size: float
     noise: float
+    """Standard deviation of the size, as far as these runs tell it."""
+    run: float
     """Standard deviation of the same figure in another run."""
 
 
@@ -194,14 +196,37 @@ def _errors(runs: Sequence[Measurement], predicted: Predicted) -> Iterator[Error
 class _Typical:
     size: float
     spread: float
-    """Standard deviation of a run from it; 0: one run."""
+    """Standard deviation of a run from it, odd ones left out; 0: one run."""
+    whole: float
+    """The same with the odd ones, as the next run may be one of them."""
     count: float
     """Runs that it counts as."""
 
 
 def _error(mechanisms: tuple[Mechanism, ...], typical: _Typical, usual: float) -> Error:
     noise = max(usual, typical.spread) / sqrt(max(1.0, typical.count))
-    return Error(mechanisms=mechanisms, size=typical.size, noise=max(noise, usual / 2))
+    return Error(mechanisms=mechanisms, size=typical.size, noise=max(noise, usual / 2), run=max(usual, typical.whole))
+
+
+def run_noise(evidence: Iterable[Evidence], predicted: Predicted) -> tuple[float, float, float]:
+    """Return the standard deviations of one run's allocated, reserved and device bytes from those of its job.
+
+    Args:
+        evidence: measured jobs; runs of the very job tell how much it varies.
+        predicted: of the job.
+    """
+    allocator, device = (
+        _noise(_ALLOCATOR_NOISE, predicted.reserved_bytes),
+        _noise(_DEVICE_NOISE, predicted.device_bytes),
+    )
+    seen = [error for each in evidence if each.same for error in each.errors]
+    step, slack, outside = (
+        max((error.run for error in seen if name in error.mechanisms), default=0.0)
+        for name in ("tokens", "slack", "context")
+    )
+    allocated = max(allocator, step)
+    reserved = max(allocated, slack)
+    return allocated, reserved, max(device, reserved, outside)
 
 
 def _noise(noise: tuple[int, float], size: int) -> float:
@@ -224,7 +249,9 @@ def _typical(runs: Sequence[Measurement], sizes: Sequence[int | None]) -> _Typic
     middle = _weighted_median(weighted)
     spread = 1.48 * _weighted_median([(abs(size - middle), weight) for size, weight in weighted])
     total = sum(weight for _, weight in weighted)
-    return _Typical(middle, spread, total * total / sum(weight * weight for _, weight in weighted))
+    count = total * total / sum(weight * weight for _, weight in weighted)
+    squares = sum(weight * (size - middle) ** 2 for size, weight in weighted) / total
+    return _Typical(middle, spread, sqrt(squares * count / max(1.0, count - 1)), count)
 
 
 def _weighted_median(values: Sequence[tuple[float, float]]) -> float:

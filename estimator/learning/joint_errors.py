@@ -1,18 +1,19 @@
 """The errors of a job's prediction, given what was measured of others: normal, shrunk to zero when evidence is thin.
 
-Each mechanism's error in a job is normal with the standard deviation that the calibrated ranges say, and the errors of
-two jobs are correlated as their kinship says and as the time between them leaves. Some things are not known beforehand
-and are averaged over, each by how well it explains the measurements: by how much the calibrated ranges are too narrow
-for this user's stack, how much of their errors jobs share, and whether one of them is not what it seemed.
+Each mechanism's error in a job has two parts, both normal: one that it shares with other jobs, as far as their kinship
+and the time between them leave it, and one of its own. How large either is on this user's stack, next to what the
+calibrated ranges say, is not known beforehand, nor whether one of the measured jobs is not what it seemed: these are
+averaged over, each by how well it explains the measurements. Mechanisms that no observation joins are independent: that
+two jobs have the same CUDA context says nothing of whether they share what a token takes.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import NamedTuple
 
-from .evidence import DAY, Evidence, Scales
+from .evidence import DAY, Error, Evidence, Scales
 from .gaussian import posterior
 from .kinship import MECHANISMS, STEP, Mechanism, kinship
 from .subject import Subject
@@ -23,29 +24,36 @@ _MEMORY_DAYS = 500.0
 """Time in which the correlation of two errors falls to 1/e: what makes an error may change without a version."""
 
 
-class _Choice(NamedTuple):
-    """A value of something that is not known beforehand, and its probability."""
+class _Parts(NamedTuple):
+    """The parts of a mechanism's error, as shares of what the calibrated ranges say, and the probability of that."""
 
-    value: float
-    share: float
+    shared: float
+    own: float
+    share: float = 1.0
 
 
-_FIXED_SCALES = (_Choice(1.0, 0.88), _Choice(40.0, 0.12))
-"""Factors on the standard deviation of ``fixed``: no range allows for a copy of the weights that nobody knows of, and
-there it is."""
-_TOKEN_SCALES = (_Choice(1.0, 0.66), _Choice(3.0, 0.32), _Choice(10.0, 0.02))
-"""The same for ``tokens``."""
-_OTHER_SCALES = (_Choice(1.0, 0.75), _Choice(3.0, 0.25))
-"""The same for the other mechanisms."""
-_SHARED = (_Choice(1.0, 0.55), _Choice(0.6, 0.25), _Choice(0.1, 0.2))
-"""How much of what the kinship says two jobs do share: errors may be of each job's own."""
-_CERTAIN = (_Choice(1.0, 1.0),)
+def _each(shared: Mapping[float, float], own: Mapping[float, float]) -> tuple[_Parts, ...]:
+    return tuple(_Parts(one, two, had * share) for one, had in shared.items() for two, share in own.items())
+
+
+_FIXED = _each({1.0: 0.8, 40.0: 0.2}, {0.0: 1.0})
+"""Of ``fixed``: no range allows for a copy of the weights that nobody knows of, and there it is."""
+_TOKENS = _each({0.3: 0.2, 1.0: 0.46, 3.0: 0.32, 10.0: 0.02}, {0.1: 0.25, 0.7: 0.25, 2.0: 0.25, 4.0: 0.25})
+"""Of ``tokens``: nothing says how large the own part of a job is, so that each size has the same chance."""
+_OTHERS = _each({1.0: 0.75, 3.0: 0.25}, {0.1: 0.5, 0.7: 0.5})
+"""Of the other mechanisms."""
+_CALIBRATED = (_Parts(1.0, 0.0),)
 """Of mechanisms of which nothing was seen, nothing but the calibration is known."""
 _KNOWN_SHARE = 0.3
-_WRONG, _WRONG_SAME = 0.2, 0.05
+_WRONG, _WRONG_SAME = 0.3, 0.05
 """Probability that the runs of one job are of another job than they seemed, and that one run of the very job is."""
-_WRONG_SHARE = 0.35
-"""Standard deviation of the figures of such a job, as a share of what was predicted."""
+_WRONG_SHARE = 1.0
+"""Standard deviation of the step of such a job, as a share of what was predicted: it may be anything."""
+_WRONG_OTHERS = 2.0
+"""The same of its allocator and context, as a share of what the calibrated ranges say: these are of the machine."""
+_FIGURES: tuple[tuple[Mechanism, ...], ...] = (STEP, (*STEP, "slack"), MECHANISMS)
+"""The mechanisms whose errors add up in the allocated, the reserved and the device's bytes."""
+_UNKNOWNS: tuple[tuple[Mechanism, ...], ...] = (*((each,) for each in MECHANISMS), *_FIGURES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +67,22 @@ class JointErrors:
     reserved: float
     device: float
 
+    def of_a_run(self, noise: tuple[float, float, float]) -> "JointErrors":
+        """Return the errors of one run of the job.
 
-_FIGURES: tuple[tuple[Mechanism, ...], ...] = (STEP, (*STEP, "slack"), MECHANISMS)
-"""The mechanisms whose errors add up in the allocated, the reserved and the device's bytes."""
+        Args:
+            noise: standard deviations of a run's allocated, reserved and device bytes from those of its job.
+        """
+        allocated, reserved, device = map(hypot, (self.allocated, self.reserved, self.device), noise)
+        return replace(self, allocated=allocated, reserved=reserved, device=device)
+
+
+class _Answer(NamedTuple):
+    """Logarithm of the weight of what is assumed, and means and variances of the unknowns under it."""
+
+    weight: float
+    means: tuple[float, ...]
+    variances: tuple[float, ...]
 
 
 def joint_errors(evidence: Sequence[Evidence], subject: Subject, own: Scales, now: float) -> JointErrors:
@@ -73,31 +94,16 @@ def joint_errors(evidence: Sequence[Evidence], subject: Subject, own: Scales, no
         own: standard deviations of its errors.
         now: Unix seconds.
     """
-    model = _Model(evidence, subject, own, now)
-    answers = list(model.answers())
-    most = max(weight for weight, _, _ in answers)
-    shares = [exp(weight - most) for weight, _, _ in answers]
-    total = sum(shares)
-    count = len(answers[0][1])
-    means = [
-        sum(share * each[1][at] for share, each in zip(shares, answers, strict=True)) / total for at in range(count)
-    ]
-    spreads = [
-        sqrt(
-            sum(
-                share * (each[2][at] + (each[1][at] - means[at]) ** 2)
-                for share, each in zip(shares, answers, strict=True)
-            )
-            / total
-        )
-        for at in range(count)
-    ]
+    jobs = _Jobs(evidence, subject, own, now)
+    groups = [_Group(jobs, names) for names in _joined(evidence)]
+    found = _average([_sum(share, [group.answer(wrong) for group in groups]) for wrong, share in _wrong(evidence)])
     first, few = len(MECHANISMS), _student(evidence)
+    allocated, reserved, device = (few * sqrt(variance) for variance in found.variances[first:])
     return JointErrors(
-        mechanisms=dict(zip(MECHANISMS, means, strict=False)),
-        allocated=few * spreads[first],
-        reserved=few * spreads[first + 1],
-        device=few * spreads[first + 2],
+        mechanisms=dict(zip(MECHANISMS, found.means, strict=False)),
+        allocated=allocated,
+        reserved=reserved,
+        device=device,
     )
 
 
@@ -110,109 +116,129 @@ def _student(evidence: Sequence[Evidence]) -> float:
     return 1 + 0.926 / known + 0.863 / known**2
 
 
-@dataclass(frozen=True, slots=True)
-class _Hypothesis:
-    """What is assumed to be known: factors on the standard deviations, and the part of the errors that jobs share."""
+def _wrong(evidence: Sequence[Evidence]) -> Iterator[tuple[int | None, float]]:
+    """Yield the job that is not what it seemed (None: there is none) and the probability of that.
 
-    factors: dict[Mechanism, float]
-    shared: float
-    share: float
-    """Its probability beforehand."""
+    That several runs of the very job that is asked about are not what they seemed is as good as impossible: the
+    next one will be like them.
+    """
+    yield None, 1.0
+    for at, each in enumerate(evidence):
+        yield at, _WRONG_SAME ** len(each.runs) if each.same else _WRONG
 
 
-class _Model:
-    """The covariances of one question."""
+def _joined(evidence: Sequence[Evidence]) -> list[frozenset[Mechanism]]:
+    """Return the mechanisms in groups: those whose errors were seen as one sum are in one."""
+    groups = [frozenset[Mechanism]((name,)) for name in MECHANISMS]
+    for each in evidence:
+        for error in each.errors:
+            met = [group for group in groups if not group.isdisjoint(error.mechanisms)]
+            groups = [group for group in groups if group not in met]
+            groups.append(frozenset[Mechanism]().union(*met))
+    return groups
+
+
+def _average(answers: Sequence[_Answer]) -> _Answer:
+    """Return the mean and the variance over all that may be assumed, and its weight as a whole."""
+    most = max(each.weight for each in answers)
+    shares = [exp(each.weight - most) for each in answers]
+    total = sum(shares)
+    means, variances = [], []
+    for at in range(len(_UNKNOWNS)):
+        mean = sum(share * each.means[at] for share, each in zip(shares, answers, strict=True)) / total
+        squares = (each.variances[at] + (each.means[at] - mean) ** 2 for each in answers)
+        means.append(mean)
+        variances.append(sum(share * square for share, square in zip(shares, squares, strict=True)) / total)
+    return _Answer(most + log(total), tuple(means), tuple(variances))
+
+
+def _sum(share: float, answers: Sequence[_Answer]) -> _Answer:
+    """Return the answer of independent groups together, with the probability of what they all assume."""
+    return _Answer(
+        log(share) + sum(each.weight for each in answers),
+        tuple(map(sum, zip(*(each.means for each in answers), strict=True))),
+        tuple(map(sum, zip(*(each.variances for each in answers), strict=True))),
+    )
+
+
+class _Jobs:
+    """The measured jobs and, after them, the one that is asked about: kinship of each two."""
 
     def __init__(self, evidence: Sequence[Evidence], subject: Subject, own: Scales, now: float) -> None:
-        self._evidence = evidence
-        self._rows = [(at, error) for at, each in enumerate(evidence) for error in each.errors]
-        unknowns: list[tuple[Mechanism, ...]] = [*((each,) for each in MECHANISMS), *_FIGURES]
-        self._unknowns = unknowns
+        self.evidence = evidence
+        self.scales = [*(each.scales for each in evidence), own]
+        self.target = len(evidence)
         subjects = [*(each.subject for each in evidence), subject]
         times = [*(min(each.time, now) for each in evidence), now]
-        all_scales = [*(each.scales for each in evidence), own]
-        target = len(evidence)
-        self._kin = [[_kin(subjects, times, one, other) for other in range(target + 1)] for one in range(target + 1)]
-        self._same = [at for at, each in enumerate(evidence) if each.same]
+        every = range(len(subjects))
+        self.kin = [[_kin(subjects, times, one, other) for other in every] for one in every]
+        same = {self.target, *(at for at, each in enumerate(evidence) if each.same)}
+        self.one_job = [[one == other or {one, other} <= same for other in every] for one in every]
+
+
+class _Group:
+    """The observations of some mechanisms and their covariances, whatever is assumed."""
+
+    def __init__(self, jobs: _Jobs, names: frozenset[Mechanism]) -> None:
+        self._rows = [
+            (at, error) for at, each in enumerate(jobs.evidence) for error in each.errors if names & {*error.mechanisms}
+        ]
+        self._sizes = [error.size for _, error in self._rows]
+        self._noises = [
+            (at, error.noise**2, _noise_of_wrong(jobs.evidence[at], error) ** 2) for at, error in self._rows
+        ]
         sums = [(at, error.mechanisms) for at, error in self._rows]
-        asked = [(target, names) for names in unknowns]
-        self._blocks = {
-            name: [
-                [
-                    self._kin[one][other][name] * all_scales[one].of(name) * all_scales[other].of(name)
-                    if name in mine and name in its
-                    else 0.0
-                    for other, its in sums
-                ]
-                for one, mine in (*sums, *asked)
-            ]
-            for name in MECHANISMS
+        asked = [(jobs.target, tuple(names & {*figure})) for figure in _UNKNOWNS]
+        known = {
+            name for at, mechanisms in sums for name in mechanisms if jobs.kin[jobs.target][at][name] >= _KNOWN_SHARE
         }
-        self._own = [[own.of(name) ** 2 if name in names else 0.0 for name in MECHANISMS] for names in unknowns]
+        choices = [
+            _FIXED if "fixed" in known else _CALIBRATED,
+            _TOKENS if "tokens" in known else _CALIBRATED,
+            _OTHERS if known.difference(STEP) else _CALIBRATED,
+        ]
+        self._assumed = []
+        for fixed, tokens, others in product(*choices):
+            parts = {name: {"fixed": fixed, "tokens": tokens}.get(name, others) for name in names}
+            covariance = [[_covariance(jobs, parts, one, other) for other in sums] for one in (*sums, *asked)]
+            prior = [_covariance(jobs, parts, one, one) for one in asked]
+            self._assumed.append((fixed.share * tokens.share * others.share, covariance, prior))
 
-    def answers(self) -> Iterator[tuple[float, Sequence[float], Sequence[float]]]:
-        """Yield, for each hypothesis, the logarithm of its weight, and means and variances of the unknowns."""
-        sizes = [error.size for _, error in self._rows]
-        count = len(sizes)
-        for assumed in self._hypotheses():
-            whole = self._whole(assumed)
-            cross = whole[count:]
-            squares = [assumed.factors[name] ** 2 for name in MECHANISMS]
-            prior = [sum(square * size for square, size in zip(squares, row, strict=True)) for row in self._own]
-            for wrong, share in self._wrong():
-                noisy = [list(row) for row in whole[:count]]
-                for at, (job, error) in enumerate(self._rows):
-                    noisy[at][at] += error.noise**2
-                    if job == wrong:
-                        noisy[at][at] += (_WRONG_SHARE * self._evidence[job].predicted.device_bytes) ** 2
-                found = posterior(sizes, noisy, cross, prior)
-                yield log(assumed.share * share) + found.log_evidence, found.means, found.variances
+    def answer(self, wrong: int | None) -> _Answer:
+        """Return what these observations say if one job is not what it seemed."""
+        count = len(self._rows)
+        answers = []
+        for share, covariance, prior in self._assumed:
+            noisy = [list(row) for row in covariance[:count]]
+            for at, (job, noise, more) in enumerate(self._noises):
+                noisy[at][at] += noise + more * (job == wrong)
+            found = posterior(self._sizes, noisy, covariance[count:], prior)
+            answers.append(_Answer(log(share) + found.log_evidence, found.means, found.variances))
+        return _average(answers)
 
-    def _hypotheses(self) -> Iterator[_Hypothesis]:
-        fixed = _FIXED_SCALES if self._is_known("fixed") else _CERTAIN
-        tokens = _TOKEN_SCALES if self._is_known("tokens") else _CERTAIN
-        other = _OTHER_SCALES if self._is_known("slack", "context", "nccl") else _CERTAIN
-        for one, two, three, shared in product(fixed, tokens, other, _SHARED):
-            factors = {name: {"fixed": one, "tokens": two}.get(name, three).value for name in MECHANISMS}
-            yield _Hypothesis(factors, shared.value, one.share * two.share * three.share * shared.share)
 
-    def _wrong(self) -> Iterator[tuple[int | None, float]]:
-        """Yield the job that is not what it seemed (None: there is none) and the probability of that.
+def _covariance(
+    jobs: _Jobs,
+    parts: Mapping[Mechanism, _Parts],
+    one: tuple[int, tuple[Mechanism, ...]],
+    other: tuple[int, tuple[Mechanism, ...]],
+) -> float:
+    """Return the covariance of two sums of errors, each of a job."""
+    mine, its = one[0], other[0]
+    kin, first, second = jobs.kin[mine][its], jobs.scales[mine], jobs.scales[its]
+    is_one = jobs.one_job[mine][its]
+    return sum(
+        kin[name] * first.of(name) * second.of(name) * (parts[name].shared ** 2 + is_one * parts[name].own ** 2)
+        for name in one[1]
+        if name in other[1]
+    )
 
-        That several runs of the very job that is asked about are not what they seemed is as good as impossible: the
-        next one will be like them.
-        """
-        yield None, 1.0
-        for at, each in enumerate(self._evidence):
-            yield at, _WRONG_SAME ** len(each.runs) if each.same else _WRONG
 
-    def _is_known(self, *mechanisms: Mechanism) -> bool:
-        """Return True if something was seen of one of these mechanisms' errors in what is asked about."""
-        return any(
-            self._kin[-1][at][name] >= _KNOWN_SHARE
-            for at, error in self._rows
-            for name in error.mechanisms
-            if name in mechanisms
-        )
-
-    def _whole(self, assumed: _Hypothesis) -> list[list[float]]:
-        """Return the covariances of observations (and, below them, of the unknowns) with the observations."""
-        squares = [(assumed.factors[name] ** 2, self._blocks[name]) for name in MECHANISMS]
-        jobs = [at for at, _ in self._rows]
-        target = len(self._evidence)
-        rows = []
-        for at, one in enumerate((*jobs, *(target for _ in self._unknowns))):
-            shared = [1.0 if self._is_one_job(one, other) else assumed.shared for other in jobs]
-            rows.append(
-                [
-                    part * sum(square * block[at][column] for square, block in squares)
-                    for column, part in enumerate(shared)
-                ]
-            )
-        return rows
-
-    def _is_one_job(self, one: int, other: int) -> bool:
-        return one == other or (one == len(self._evidence) and other in self._same)
+def _noise_of_wrong(evidence: Evidence, error: Error) -> float:
+    """Return the standard deviation that an observation has more if its job is not what it seemed."""
+    if any(name in STEP for name in error.mechanisms):
+        return _WRONG_SHARE * evidence.predicted.device_bytes
+    return _WRONG_OTHERS * evidence.scales.joint(error.mechanisms)
 
 
 def _kin(subjects: Sequence[Subject], times: Sequence[float], one: int, other: int) -> dict[Mechanism, float]:

@@ -36,16 +36,25 @@ def correction_words(evidence: Sequence[Evidence], subject: Subject, peak: Peak,
     first = evidence[0]
     figure = f"{format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
     rest = f"; uncorrected {format_gib(before.device_bytes)}"
-    seen = _seen(first)
+    seen, expected = (
+        _seen(first),
+        "expected" if first.runs[0].observed.device_bytes is not None else "expected on the GPU",
+    )
     others = len(evidence) - 1
     also = f", and {others} other {'job' if others == 1 else 'jobs'}" if others else ""
     if first.same:
-        return f"{_times(first, subject)}: {seen}{also}; expected {figure}{rest}"
+        return f"{_times(first, subject)}: {seen}{also}; {expected} {figure}{rest}"
     shares = kinship(first.subject, subject)
     said = {name for error in first.errors for name in error.mechanisms if shares[name] > 0}
     if said and said.issubset(_OUTSIDE):
         return f"a job on this card was {_times(first, subject)}{also}: its CUDA context counts here; {figure}{rest}"
+    if not others and len(first.runs) == 1 and _width(peak) > _width(before):
+        rest += "; a wider range, from one run"
     return f"{_times(first, subject)}: {seen} {_at(first, subject)}{also}; this job scaled from it: {figure}{rest}"
+
+
+def _width(peak: Peak) -> int:
+    return peak.high_bytes - peak.low_bytes
 
 
 def _times(evidence: Evidence, subject: Subject) -> str:

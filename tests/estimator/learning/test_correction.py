@@ -1,6 +1,6 @@
 """The correction: right where the error is shared, harmless where it is not, never across a change of mechanism."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import mean
 
@@ -14,6 +14,8 @@ from vramtop.estimator.learning.measurement import Measurement, Observed
 
 GIB = 2**30
 TARGET = job(micro_batch=8)
+COUNTS = (1, 2, 4, 8)
+FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 MODELS = ("llama-3.2-1b", "qwen3-0.6b", "gpt2")
 
 
@@ -210,23 +212,77 @@ def test_another_method_and_another_version_of_vramtop_say_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "most_error", "least_coverage"),
-    [("calibrated", 0.75, 0.95), ("large", 0.3, 0.9), ("fixed", 0.35, 0.9), ("drift", 0.95, 0.9), ("wrong", 0.8, 0.95)],
+    ("name", "most_errors"),
+    [
+        ("calibrated", (0.75, 0.65, 0.65, 0.65)),
+        ("large", (0.7, 0.45, 0.15, 0.15)),
+        ("fixed", (0.8, 0.5, 0.2, 0.15)),
+        ("drift", (0.85, 0.85, 0.85, 0.8)),
+        ("both", (0.85, 0.75, 0.7, 0.7)),
+    ],
 )
-def test_over_many_machines_the_error_shrinks_and_the_range_holds(
-    name: str, most_error: float, least_coverage: float
-) -> None:
-    before, after, held = _study(name)
-    assert mean(after) < most_error * mean(before)
-    assert held >= least_coverage
+def test_over_many_machines_the_error_shrinks_and_the_range_holds(name: str, most_errors: tuple[float, ...]) -> None:
+    for count, most_error in zip(COUNTS, most_errors, strict=True):
+        found = _study(name, count)
+        assert mean(found.after) < most_error * mean(found.before), count
+        assert found.held >= 0.9, count
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "worse"), [("none", 0.002), ("own", 0.006)])
+@pytest.mark.parametrize(("name", "worse"), [("none", 0.002), ("own", 0.005), ("large own", 0.01)])
 def test_an_error_that_is_not_shared_does_little_harm(name: str, worse: float) -> None:
-    before, after, held = _study(name)
-    assert mean(after) < mean(before) + worse
-    assert held >= 0.9
+    for count in COUNTS:
+        found = _study(name, count)
+        assert mean(found.after) < mean(found.before) + worse, count
+        assert found.held >= 0.9, count
+
+
+@pytest.mark.slow
+def test_a_wrong_job_is_outvoted_by_one_and_alone_moves_the_figure_little() -> None:
+    alone, *others = (_study("wrong", count) for count in COUNTS)
+    assert mean(alone.after) < mean(alone.before) + 0.08  # while it is off by 40 to 100 %
+    assert alone.held >= 0.9
+    for found in others:
+        assert mean(found.after) < mean(found.before) + 0.005
+        assert found.held >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", ["readings", "mixed"])
+def test_ranges_hold_whoever_knew_the_figures(known: str) -> None:
+    for name in ("large", "large own"):
+        assert _study(name, 4, known=known).held >= 0.9
+
+
+@pytest.mark.parametrize("name", ["large", "own"])
+def test_one_measured_job_moves_and_does_not_narrow(name: str) -> None:
+    found = _study(name, 1, machines=8)
+    assert found.held >= 0.9
+    assert min(found.widths) > 0.95
+    assert mean(found.after) < mean(found.before) + 0.01
+
+
+def test_the_next_run_may_be_as_odd_as_one_before() -> None:
+    machine = Machine(noise=0.001)
+    runs = [machine.run(TARGET, days_ago=days) for days in (1, 2, 3, 4)]
+    usual = correct(TARGET, *runs).peak
+    seen = runs[0].observed
+    figures = {name: round(1.04 * (getattr(seen, name) or 0)) for name in FIGURES}
+    runs[0] = replace(runs[0], observed=replace(seen, **figures))
+    found = correct(TARGET, *runs).peak
+    assert found.device_bytes == pytest.approx(usual.device_bytes, rel=0.002)
+    assert found.allocated_range is not None
+    assert usual.allocated_range is not None
+    assert found.allocated_range.high_bytes > figures["allocated_bytes"] > usual.allocated_range.high_bytes
+
+
+def test_the_words_for_one_run_of_another_job_say_why_the_range_is_wider() -> None:
+    machine = Machine(tokens=0.3)
+    near, same = correct(TARGET, machine.run(job(micro_batch=4))), correct(TARGET, machine.run(TARGET))
+    assert near.learned is not None
+    assert same.learned is not None
+    assert near.learned.sentence.endswith("; a wider range, from one run")
+    assert "one run" not in same.learned.sentence
 
 
 def _machine(name: str, random: Random) -> Machine:
@@ -250,35 +306,56 @@ def _machine(name: str, random: Random) -> Machine:
             machine = Machine(tokens=random.uniform(-0.1, 0.1), drift=random.choice((-1, 1)) * 0.003, own=0.01)
         case "own":
             machine = Machine(own=0.03)
+        case "large own":
+            machine = Machine(own=0.1)
+        case "both":
+            machine = Machine(tokens=random.gauss(0, 0.1), own=0.05)
         case _:
             machine = Machine()
     machine.random = random
     return machine
 
 
-def _study(name: str) -> tuple[list[float], list[float], float]:
-    """Errors before and after the correction, and the share of ranges that hold the truth, over 60 machines."""
-    before, after, held = [], [], 0
-    for seed in range(60):
-        random = Random(seed)  # noqa: S311 - a simulation
+@dataclass(frozen=True)
+class _Found:
+    """Errors before and after the correction, the share of ranges that hold the truth, and how wide they became."""
+
+    before: list[float]
+    after: list[float]
+    held: float
+    widths: list[float]
+
+
+def _study(name: str, count: int, *, machines: int = 100, known: str = "probe") -> _Found:
+    """Correct a job on each of many machines by so many others that were measured there."""
+    before, after, held, widths = [], [], [], []
+    for seed in range(machines):
+        random = Random(seed * 10 + count)  # noqa: S311 - a simulation
         machine = _machine(name, random)
-        pool = [job(random.choice(MODELS), size, length) for size in (1, 2, 4, 8) for length in (512, 1024)]
-        pool = [job(pool[0].model.id or "", each.training.micro_batch, each.training.sequence_length) for each in pool]
-        random.shuffle(pool)
-        target = pool.pop()
-        runs = [machine.run(each, days_ago=random.uniform(0, 30)) for each in random.choices(pool, k=4)]
+        model = random.choice(MODELS)
+        pool = [job(model, size, length) for size in (1, 2, 4, 8) for length in (512, 1024, 2048)]
+        target, *measured = random.sample(pool, count + 1)
+        runs = [
+            machine.run(
+                each,
+                days_ago=random.uniform(0, 30),
+                known="readings" if known == "readings" or (known == "mixed" and at % 2) else "probe",
+            )
+            for at, each in enumerate(measured)
+        ]
         if name == "wrong":
             factor = random.choice((0.5, 0.6, 1.6, 2))
             seen = runs[0].observed
-            figures = {
-                key: int(size * factor)
-                for key in ("allocated_bytes", "reserved_bytes", "device_bytes")
-                if (size := getattr(seen, key))
-            }
+            figures = {key: int(size * factor) for key in FIGURES if (size := getattr(seen, key))}
             runs[0] = replace(runs[0], observed=replace(seen, **figures))
-        truth = machine.truth(target)
+        truth, plain = machine.truth(target), budget_of(target)
         found = correct(target, *runs)
-        before.append(error(budget_of(target), truth))
+        before.append(error(plain, truth))
         after.append(error(found, truth))
-        held += holds(found, truth)
-    return before, after, held / 60
+        held.append(holds(found, truth))
+        widths.append(_width(found) / _width(plain))
+    return _Found(before, after, mean(held), widths)
+
+
+def _width(budget: Budget) -> int:
+    return budget.peak.high_bytes - budget.peak.low_bytes
