@@ -193,7 +193,9 @@ class Database:
         except sqlite3.OperationalError as error:
             raise CannotTellError(f"{self._file}, with your measured runs, cannot be {done}: {error}.") from None
         except sqlite3.DatabaseError as error:
-            raise DamagedError(f"{self._file}, with your measured runs, is damaged: {error}.") from None
+            raise DamagedError(
+                f"{self._file}, with your measured runs, is damaged: {error}. vramtop sets it aside when it keeps the next run; or remove it."
+            ) from None
 
     @property
     def _file(self) -> Path:

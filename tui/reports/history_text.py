@@ -24,7 +24,7 @@ def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: b
     """
     if not found:
         yield from output.wrapped(
-            "no measured run is like that"
+            "no measured run matches"
             if chosen
             else "no runs have been measured yet: a run with a known job is, once it is steady or has ended while the "
             "dashboard follows it, and a job by vramtop measure"

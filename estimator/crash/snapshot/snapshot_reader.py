@@ -49,7 +49,7 @@ def read_snapshot(file: BinaryIO, *, device: int | None = None) -> MemorySnapsho
     """
     first = file.peek(1)[:1] if hasattr(file, "peek") else b"\x80"
     data = load_plain_pickle(file) if first == b"\x80" else _load_json(file)
-    if isinstance(data, list):
+    if isinstance(data, list) and all(isinstance(each, dict) for each in data):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise InputError(
@@ -243,6 +243,8 @@ def _blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
         address = _count(segment.get("address"))
         for block in _dicts(segment.get("blocks")):
             count += 1
+            if type(block.get("size")) is not int:
+                raise InputError("it is damaged: a block of memory in it has no size")
             if count > _MAX_BLOCKS:
                 raise InputError(f"it has more than {_MAX_BLOCKS:,} blocks, which no GPU holds")
             own = block.get("address")
