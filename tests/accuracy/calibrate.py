@@ -39,8 +39,14 @@ PRIOR = Calibration(
     context=0.0,  # ``context_share``
     nccl=FORMULA.nccl,
 )
-"""No share is smaller: rows of a few repositories say little about another one's. Families without rules were compared
-with traces: 20 decoders differ from their shape's step by 37 % at most."""
+"""No share is smaller: rows of a few repositories say little about another one's.
+
+These are judgments. The closed form and traces differ on 26 jobs of usual kinds, of which no figure is published, nine
+times in ten by less than 5 % of the bytes of a checked step, 7 % with adapters, and by 38 % of what the allocator keeps
+on one stream, 33 % under FSDP1, 23 % under FSDP2, 18 % under ZeRO. That is after what the comparison found was
+repaired, and both methods may be wrong in the same way, so the shares are larger. Families without rules: 20 decoders
+differ from their shape's step by 37 % at most.
+"""
 TRACED_PRIOR = replace(
     PRIOR,
     step={**PRIOR.step, "shape": 0.05, "recurrent": 0.7},

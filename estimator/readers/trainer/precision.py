@@ -133,7 +133,7 @@ def _weights(inputs: TrainerInputs, stored: Setting | None, findings: FindingCol
         return None
     known = WEIGHT_DTYPES.get(as_word(stored) or "")
     by_version = setting.origin == f"default of {framework_with_version('transformers', inputs.versions)}"
-    if by_version and "transformers" not in inputs.versions and known in (None, *_HALF):
+    if by_version and "transformers" not in inputs.versions and known in _HALF:
         sentence = f"{setting.origin}: weights are loaded as stored; before transformers 5 they were loaded in fp32."
         findings.mark_uncertain("training.precision", sentence, direction="more")
     if stored is not None and known is not None:
