@@ -194,7 +194,8 @@ class Database:
             raise CannotTellError(f"{self._file}, with your measured runs, cannot be {done}: {error}.") from None
         except sqlite3.DatabaseError as error:
             raise DamagedError(
-                f"{self._file}, with your measured runs, is damaged: {error}. vramtop sets it aside when it keeps the next run; or remove it."
+                f"{self._file}, with your measured runs, is damaged: {error}. Remove it, or let vramtop set it "
+                "aside when it keeps the next run."
             ) from None
 
     @property
