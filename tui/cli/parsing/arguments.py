@@ -203,6 +203,7 @@ def _run(parser: "Parser") -> None:
 
 
 def _history(parser: "Parser") -> None:
+    parser.usage = "vramtop history [RUN] [FLAG ...]"
     parser.examples = """\
   vramtop history --card h100 --since 30d
   vramtop history --export runs.csv
