@@ -178,7 +178,7 @@ class Database:
 
     def _require_file(self, file: Path) -> None:
         if not is_file(file):
-            raise CannotTellError(f"{file}, with your measured runs, cannot be read: it is no regular file.")
+            raise CannotTellError(f"{file}, with your measured runs, cannot be read: it is not a regular file.")
 
     @contextlib.contextmanager
     def _errors(self, done: str) -> Iterator[None]:

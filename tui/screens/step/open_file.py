@@ -83,7 +83,7 @@ class OpenFileScreen(ModalScreen[OpenedFile | None]):
 
     def _close(self, opened: OpenedFile) -> None:
         if self._only_snapshots and isinstance(opened.content, CrashLog):
-            self._fail(f"{opened.name}: it is no memory snapshot")
+            self._fail(f"{opened.name}: it is not a memory snapshot")
         else:
             self.dismiss(opened)
 
