@@ -20,5 +20,6 @@ if TYPE_CHECKING:
     )
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"buffers": "flat_buffers", "units": "Part casts_units flat_units gathered_share keeps_copies unit_rule"}
+        __name__,
+        {"buffers": "flat_buffers", "units": "Part casts_units flat_units gathered_share keeps_copies unit_rule"},
     )

@@ -23,8 +23,18 @@ class FlatParameter:
         adapters: parameters that are flat parameters of their own.
     """
 
-    __slots__ = ("accumulated", "adapter_sizes", "adapters", "copy", "flat", "gathered_at", "sizes", "stored")
-    __slots__ += ("trained", "whole")
+    __slots__ = (
+        "accumulated",
+        "adapter_sizes",
+        "adapters",
+        "copy",
+        "flat",
+        "gathered_at",
+        "sizes",
+        "stored",
+        "trained",
+        "whole",
+    )
 
     def __init__(
         self,
@@ -87,7 +97,9 @@ class FlatParameters(Struct, frozen=True, kw_only=True):
     def backward_order(self) -> list[FlatParameter]:
         """Those that are gathered in the backward pass, in its order."""
         inside = [
-            unit for at in sorted(self.blocks, reverse=True) for unit in (self.blocks[at], *self.inner.get(at, ())[::-1])
+            unit
+            for at in sorted(self.blocks, reverse=True)
+            for unit in (self.blocks[at], *self.inner.get(at, ())[::-1])
         ]
         return [unit for unit in (self.head, self.around, *inside, self.embedding) if unit.whole]
 

@@ -12,9 +12,10 @@ What a flat parameter will need is allocated once on the main stream and freed b
 (``init_flat_param_attributes``): the cast shard, all of it as it is gathered, and under mixed precision all of it in
 its own type. The cache that this leaves is what the first activations are split from.
 
-Under CPU offload the pre-unshard stream allocates the copy of a shard that the host holds, which stays with the unit
-where nothing casts it (``_use_low_precision_shard`` frees it once it is cast), and the sharded gradients stay until the backward pass is over. Units that no ranks share are
-cast or copied on the pre-unshard stream, and their flat gradients are reduced in place.
+Under CPU offload the pre-unshard stream allocates the copy of a shard that the host holds. It stays with the unit where
+nothing casts it, and is freed once it is cast (``_use_low_precision_shard``). The sharded gradients stay until the
+backward pass is over. Units that no ranks share are cast or copied on the pre-unshard stream, the root's again in the
+backward pass, and their flat gradients are reduced in place.
 """
 
 from collections import deque
@@ -102,6 +103,7 @@ class FlatUnits(Communication):
         if block not in self._blocks:
             return
         self._gather(self._blocks[block])
+        self._pass_adapters(self._blocks[block])
         inner = self._inner.get(block, ())
         for unit in inner:
             self._gather(unit)
@@ -119,9 +121,14 @@ class FlatUnits(Communication):
         self._leave(self._around)
         self._gather(self._head)
 
-    def end_forward(self) -> None:
+    def after_head(self) -> None:
         """Free the head."""
         self._leave(self._head)
+
+    def end_forward(self) -> None:
+        """Free the root where no ranks share it: its copy does not outlive its forward pass (``post_reshard``)."""
+        if self._shards == 1:
+            self._free(self._root)
 
     def _leave(self, unit: FlatParameter) -> None:
         """Free a unit after its forward pass, unless units stay gathered."""
@@ -130,8 +137,12 @@ class FlatUnits(Communication):
 
     def begin_backward(self) -> None:
         """Gather what runs backward first, ahead."""
+        self._gather(self._root)
         if self._prefetch == "pre" and self._root.whole:
             self._gather_at(0)
+
+    def before_head_backward(self) -> None:
+        """Gather the head unless it is gathered, and the next unit ahead."""
         if self._head.whole:
             self._gather(self._head)
             self._gather_after(self._head, "pre")
@@ -156,9 +167,10 @@ class FlatUnits(Communication):
         if block not in self._blocks:
             return
         for unit in (self._blocks[block], *self._inner.get(block, ())[-1:]):
-            if unit.whole:
-                self._gather(unit)
+            self._gather(unit)
+            if not unit.adapters:
                 self._gather_after(unit, "pre")
+        self._pass_adapters(self._blocks[block])
 
     def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
         """Reduce the gradients of the block's parts, and its own; what it leaves over waits for the unit around it."""
@@ -174,6 +186,8 @@ class FlatUnits(Communication):
             kept += self._reduce(unit, own)
             self._gather_after(unit, "post")
         unit = self._blocks[block]
+        if unit.adapters:
+            self._gather_after(unit, "pre")
         if not unit.takes_gradients:
             self._free(unit)
             self._gradients += gradients
@@ -210,8 +224,18 @@ class FlatUnits(Communication):
         if at < len(self._backward_order):
             self._gather(self._backward_order[at])
 
+    def _pass_adapters(self, unit: FlatParameter) -> None:
+        """Wait for what was freed before: each adapter in a block is a unit, and the CPU waits before its gather too.
+
+        Adapters also come before the next block in the order in which units are gathered ahead.
+        """
+        if unit.adapters and self._limit and self._shards > 1:
+            while self._freed:
+                self._return(*self._freed.popleft())
+
     def _gather_after(self, unit: FlatParameter, when: str) -> None:
-        if self._prefetch == when:
+        """Gather ahead the unit that runs backward after one."""
+        if self._prefetch == when and unit.whole:
             self._gather_at(self._backward_order.index(unit) + 1)
 
     def _gather(self, unit: FlatParameter) -> None:
