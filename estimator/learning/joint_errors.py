@@ -31,8 +31,8 @@ class _Choice(NamedTuple):
 
 
 _FIXED_SCALES = (_Choice(1.0, 0.88), _Choice(40.0, 0.12))
-"""Factors on the standard deviation of ``fixed``: no range allows for a copy of the weights that nobody knows of, and
-there it is."""
+"""Factors on the standard deviation of ``fixed``: a run may hold a whole copy of the weights that
+the prediction does not have, which no calibrated range allows for."""
 _TOKEN_SCALES = (_Choice(1.0, 0.66), _Choice(3.0, 0.32), _Choice(10.0, 0.02))
 """The same for ``tokens``."""
 _OTHER_SCALES = (_Choice(1.0, 0.75), _Choice(3.0, 0.25))

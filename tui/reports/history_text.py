@@ -24,10 +24,10 @@ def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: b
     """
     if not found:
         yield from output.wrapped(
-            "no measured run is like that"
+            "no measured run matches"
             if chosen
-            else "no runs have been measured yet: a run with a known job is, once it is steady or has ended while the "
-            "dashboard follows it, and a job by vramtop measure"
+            else "no runs have been measured yet: the dashboard and vramtop run measure the runs whose job they know, "
+            "and vramtop measure runs a job's real steps"
         )
         return
     head = ("RUN", "LAST SEEN", "STATE", "MODEL", "BATCH", "CARD", "SEEN GiB", "EXPECTED", "ERROR", "BY")

@@ -76,12 +76,14 @@ class OpenFileScreen(ModalScreen[OpenedFile | None]):
         """Read the file that was typed."""
         event.stop()
         name = event.value.strip().strip("'\"")
-        self._fail("")
+        self._fail("" if name else "type the path of a file")
+        if not name:
+            return
         self._read_task.submit(lambda: OpenedFile(name=name, content=read_crash_file(name)))
 
     def _close(self, opened: OpenedFile) -> None:
         if self._only_snapshots and isinstance(opened.content, CrashLog):
-            self._fail(f"{opened.name}: it is no memory snapshot")
+            self._fail(f"{opened.name}: it is not a memory snapshot")
         else:
             self.dismiss(opened)
 

@@ -61,7 +61,7 @@ def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
     assert chosen("--status", "short") == ["abcdef4"]
     assert chosen("--model", "llama-3.2-1b", "--card", "h100", "--older-than", "5w") == ["abcdef2", "abcdef4"]
     assert chosen("--card", "4090") == []
-    assert run("history", "--card", "4090")[1] == "no measured run is like that\n"
+    assert run("history", "--card", "4090")[1] == "no measured run matches\n"
 
 
 def test_an_empty_history_says_how_it_fills(run: Run) -> None:
