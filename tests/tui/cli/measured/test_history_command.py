@@ -15,6 +15,8 @@ from vramtop.estimator.job.job_file_writer import save_job
 from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.history import History
 from vramtop.tui.cli.main import main
+from vramtop.tui.draw import TextOutput
+from vramtop.tui.reports.history_text import history_lines
 
 Run = Callable[..., tuple[int, str, str]]
 TARGET = job(micro_batch=8)
@@ -62,6 +64,18 @@ def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
     assert chosen("--model", "llama-3.2-1b", "--card", "h100", "--older-than", "5w") == ["abcdef2", "abcdef4"]
     assert chosen("--card", "4090") == []
     assert run("history", "--card", "4090")[1] == "no measured run matches\n"
+
+
+def test_a_narrow_table_leaves_out_columns_and_cuts_no_figure(kept: History) -> None:
+    def table(width: int) -> list[str]:
+        output = TextOutput(colour_depth="none", ascii_only=True, width=width)
+        return list(history_lines(kept.list(), output, chosen=False))
+
+    wide, narrow = table(120), table(80)
+    assert wide[0].split()[-5:] == ["SEEN", "GiB", "EXPECTED", "ERROR", "BY"]
+    assert narrow[0].split()[-3:] == ["SEEN", "GiB", "ERROR"]
+    assert all(len(line) <= 80 for line in narrow)
+    assert all(line.endswith(" %") for line in narrow[1:])
 
 
 def test_an_empty_history_says_how_it_fills(run: Run) -> None:
