@@ -148,10 +148,15 @@ def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterat
     for failure in others[:_MAX_FAILURES]:
         rank = f"rank {failure.rank}: " if failure.rank is not None else ""
         what = _HEADS[failure.kind] if failure.sure else "A process was killed (SIGKILL)"
-        yield from output.wrapped(f"also line {failure.line:,}: {rank}{what[0].lower()}{what[1:]}", indent="  ")
+        yield from output.wrapped(f"also line {failure.line:,}: {rank}{_inside(what)}", indent="  ")
     left = len(others) - _MAX_FAILURES + log.unkept
     if left > 0:
         yield output.text(f"  and {left:,} more")
+
+
+def _inside(sentence: str) -> str:
+    """Return a sentence as it stands inside another: GPU and CPU keep their capitals."""
+    return sentence if sentence[1:2].isupper() else sentence[0].lower() + sentence[1:]
 
 
 def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:

@@ -183,6 +183,13 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "write COMMAND | vramtop explain -" in capsys.readouterr().err
 
 
+def test_other_failures_keep_the_capitals_of_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+    path.write_text(MESSAGE + MESSAGE.replace("rank1", "rank2").replace("2.00 GiB.", "3.00 GiB."))
+    assert main(["explain", str(path)]) == 0
+    assert "also line 2: rank 2: GPU memory ran out" in capsys.readouterr().out
+
+
 def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\x1b[2J\x9b1mKilled  \x1b]0;evil\x07\n" + b"srun: error: \x07n1: task 0: Out Of Memory\n")
@@ -198,7 +205,7 @@ def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path, capsys: pytest
         (("--gpu-memory", "much"), "size 'much' is not understood"),
         (("--set", "nothing"), "nothing"),
         (("--set", "training.micro_batch=4"), "give it with --job JOB"),
-        (("--rank", "7"), "has no failure of that rank; it has those of ranks 1"),
+        (("--rank", "7"), "has no failure of that rank; it has those of rank 1"),
         (("second.log",), "unexpected: second.log"),
     ],
 )

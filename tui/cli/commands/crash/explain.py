@@ -113,7 +113,11 @@ def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: Memory
     of_rank = replace(log, failures=tuple(each for each in log.failures if each.rank == options.rank))
     if of_rank.cause is None:
         ranks = sorted({each.rank for each in log.failures if each.rank is not None})
-        have = f"it has those of ranks {', '.join(map(str, ranks))}" if ranks else "its failures do not name a rank"
+        have = (
+            f"it has those of rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}"
+            if ranks
+            else "its failures do not name a rank"
+        )
         raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank; {have}")
     return of_rank.cause
 
