@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -177,6 +178,9 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["explain", str(tmp_path)]) == 2
     assert main(["explain", "/dev/zero"]) == 2
     assert capsys.readouterr().err.count("cannot be read") == 3
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["explain", str(tmp_path / "pipe")]) == 2
+    assert "write COMMAND | vramtop explain -" in capsys.readouterr().err
 
 
 def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,7 +105,7 @@ def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> No
     assert run("history", "abcdef2", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert run("history", "--older-than", "90d", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert [each.run for each in kept.list()] == ["abcdef1"]
-    assert json.loads(run("history", "--forget", "--all", "--json")[1]) == {"forgotten": 1}
+    assert json.loads(run("history", "--forget", "--all", "--json")[1]) == {"schema": 1, "forgotten": 1}
     assert kept.list() == ()
 
 

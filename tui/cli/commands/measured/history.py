@@ -92,7 +92,7 @@ def _forget(options: argparse.Namespace, choice: Choice, history: History) -> in
     if options.run and not count:
         raise InputError(f"there is no measured run {options.run}; vramtop history lists them")
     print(
-        json_text({"forgotten": count})
+        json_text({"schema": 1, "forgotten": count})
         if options.json
         else f"{count} measured run{'' if count == 1 else 's'} forgotten"
     )
@@ -121,7 +121,7 @@ def _export(options: argparse.Namespace, found: Sequence[Measurement]) -> int:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{name}: cannot be written: {reason}") from None
     if options.json:
-        print(json_text({"file": str(Path(name)), "runs": len(found)}))
+        print(json_text({"schema": 1, "file": str(Path(name)), "runs": len(found)}))
     else:
         print(f"{name}: {len(found)} measured run{'' if len(found) == 1 else 's'}")
     return 0
