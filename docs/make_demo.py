@@ -24,7 +24,13 @@ GPU = find_gpu("h100-80gb")
 SFT = Job(
     name="llama-8b-sft",
     model=ModelSpec(id="meta-llama/Llama-3.1-8B"),
-    training=Training(precision="bf16", optimizer="adamw-fused", sequence_length=4096, activation_checkpointing="full"),
+    training=Training(
+        precision="bf16",
+        optimizer="adamw-fused",
+        sequence_length=4096,
+        activation_checkpointing="full",
+        varying_lengths=False,
+    ),
     target=Target(gpu=GPU.name),
 )
 DPO = Job(
@@ -36,6 +42,7 @@ DPO = Job(
         micro_batch=2,
         sequence_length=2048,
         activation_checkpointing="full",
+        varying_lengths=False,
     ),
     lora=Lora(rank=32, targets="all-linear"),
     target=Target(gpu=GPU.name),
@@ -43,7 +50,13 @@ DPO = Job(
 PENDING = Job(
     name="qwen-14b-lora",
     model=ModelSpec(id="Qwen/Qwen2.5-14B"),
-    training=Training(precision="bf16", optimizer="adamw-fused", sequence_length=2048, activation_checkpointing="full"),
+    training=Training(
+        precision="bf16",
+        optimizer="adamw-fused",
+        sequence_length=2048,
+        activation_checkpointing="full",
+        varying_lengths=False,
+    ),
     lora=Lora(rank=16, targets="all-linear"),
     target=Target(gpu=GPU.name),
 )

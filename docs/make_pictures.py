@@ -47,14 +47,14 @@ async def check_a_job(program: Program) -> None:
     """Open the fit check and type a model."""
     await program.press("f")
     await program.press(*"qwen2.5-7b")
-    await shown(program, "What makes it fit")
+    await program.shown("What makes it fit")
     await program.settled(2)
 
 
 async def attach_to_a_job(program: Program) -> None:
     """Attach to the job that is over its budget, and wait for the explanation."""
     await program.press("enter")
-    await shown(program, "Why?")
+    await program.shown("Why?")
     await program.settled(3)
 
 
@@ -64,12 +64,6 @@ async def look_at_a_step(program: Program) -> None:
     while not isinstance(program.app.screen, StepScreen) or program.app.screen.budget.timeline is None:
         await program.pilot.pause(0.1)
     await program.settled()
-
-
-async def shown(program: Program, words: str) -> None:
-    """Wait until the screen shows these words, however slow the machine is."""
-    while words not in text_of(program.screen()):
-        await program.pilot.pause(0.1)
 
 
 async def look_at_a_gpu(program: Program) -> None:

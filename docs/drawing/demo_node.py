@@ -15,7 +15,7 @@ RUN = Job(
     model=ModelSpec(id="meta-llama/Llama-3.1-70B", attention="flash_attention_2"),
     training=Training(precision="bf16", optimizer="adamw-fused", sequence_length=4096, activation_checkpointing="full"),
     lora=Lora(rank=16, targets="all-linear"),
-    parallel=Parallel(strategy="fsdp2", data_shard=4),
+    parallel=Parallel(strategy="fsdp2", data_shard=4, fsdp_units="blocks"),
     target=Target(gpu=GPU.name),
 )
 RANKS = range(4)

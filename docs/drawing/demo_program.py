@@ -85,6 +85,11 @@ class Program:
         await self.pilot.press(*keys)
         await self.settled()
 
+    async def shown(self, words: str) -> None:
+        """Wait until the screen shows these words, however slow the machine is."""
+        while words not in text_of(self.screen()):
+            await self.pilot.pause(0.1)
+
     async def settled(self, seconds: float = 0.8) -> None:
         """Wait until the screen has been the same for some time."""
         shown, since = self.screen(), time.monotonic()

@@ -27,7 +27,8 @@ def read_crash_file(name: str, *, device: int | None = None) -> CrashLog | Memor
         with open_file(Path(expand_user(name))) as file:
             return read_crash_stream(file, name=name, device=device)
     except OSError as error:
-        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
+        how = "; write COMMAND | vramtop explain -" if Path(expand_user(name)).is_fifo() else ""
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}{how}") from None
 
 
 def read_crash_stream(file: BinaryIO, *, name: str, device: int | None = None) -> CrashLog | MemorySnapshot:

@@ -41,16 +41,20 @@ def failure_findings(failure: Failure, snapshot: MemorySnapshot | None) -> Itera
 
 def _killed_findings(failure: Failure) -> Iterator[str]:
     if failure.sure:
-        yield "The out-of-memory killer ended a process: CPU RAM or its limit for the job ran out, not GPU memory."
+        yield (
+            "The host ran out of memory: the kernel's OOM killer, or the scheduler, ended a process because CPU RAM or "
+            "the job's limit of it was used up; GPU memory was not the cause."
+        )
+        yield "Ask the scheduler for more memory (--mem), or start fewer ranks or DataLoader workers on this host."
     else:
         yield (
-            "A process was ended by SIGKILL (exit code -9), which GPU memory never causes: usually the out-of-memory "
-            "killer for CPU RAM, but the log does not say who sent it (a scheduler at its time limit, or a launcher "
+            "A process was ended by SIGKILL (exit code -9), which GPU memory never causes: usually a host "
+            "out-of-memory kill, but the log does not say who sent it (a scheduler at its time limit, or a launcher "
             "after another rank had failed, sends it too)."
         )
         yield (
             "Find out: dmesg -T | grep -i oom, or on Slurm: sacct -j JOBID --format=JobID,State,MaxRSS,ReqMem; "
-            "OUT_OF_MEMORY is the killer, TIMEOUT the time limit."
+            "OUT_OF_MEMORY means a host out-of-memory kill, TIMEOUT the time limit."
         )
 
 

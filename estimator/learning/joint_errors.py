@@ -37,7 +37,8 @@ def _each(shared: Mapping[float, float], own: Mapping[float, float]) -> tuple[_P
 
 
 _FIXED = _each({1.0: 0.8, 40.0: 0.2}, {0.0: 1.0})
-"""Of ``fixed``: no range allows for a copy of the weights that nobody knows of, and there it is."""
+"""Of ``fixed``: a run may hold a whole copy of the weights that the prediction does not have, which no calibrated range
+allows for."""
 _TOKENS = _each({0.3: 0.2, 1.0: 0.46, 3.0: 0.32, 10.0: 0.02}, {0.1: 0.25, 0.7: 0.25, 2.0: 0.25, 4.0: 0.25})
 """Of ``tokens``: nothing says how large the own part of a job is, so that each size has the same chance."""
 _OTHERS = _each({1.0: 0.75, 3.0: 0.25}, {0.1: 0.5, 0.7: 0.5})

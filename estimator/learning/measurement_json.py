@@ -38,7 +38,7 @@ def measurement_from_json(data: Mapping[str, Any]) -> Measurement:
     """Return the measurement that ``measurement_to_json`` wrote; unknown keys are ignored.
 
     Raises:
-        InputError: it is no such data.
+        InputError: it is not such data.
     """
     try:
         read = msgspec.convert(data, _Measurement)

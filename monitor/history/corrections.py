@@ -26,7 +26,7 @@ _FRESH_SECONDS = 20.0
 
 @dataclass(slots=True)
 class Corrections:
-    """Corrects budgets. Safe to use from several threads; reads a file, so not for the UI thread.
+    """Corrects budgets. Safe to use from several threads; reads a file, so never use it on the UI thread.
 
     Args:
         history: opens the history; may raise CannotTellError.

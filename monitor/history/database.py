@@ -178,7 +178,7 @@ class Database:
 
     def _require_file(self, file: Path) -> None:
         if not is_file(file):
-            raise CannotTellError(f"{file}, with your measured runs, cannot be read: it is no regular file.")
+            raise CannotTellError(f"{file}, with your measured runs, cannot be read: it is not a regular file.")
 
     @contextlib.contextmanager
     def _errors(self, done: str) -> Iterator[None]:
@@ -193,7 +193,10 @@ class Database:
         except sqlite3.OperationalError as error:
             raise CannotTellError(f"{self._file}, with your measured runs, cannot be {done}: {error}.") from None
         except sqlite3.DatabaseError as error:
-            raise DamagedError(f"{self._file}, with your measured runs, is damaged: {error}.") from None
+            raise DamagedError(
+                f"{self._file}, with your measured runs, is damaged: {error}. Remove it, or let vramtop set it "
+                "aside when it keeps the next run."
+            ) from None
 
     @property
     def _file(self) -> Path:

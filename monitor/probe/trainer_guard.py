@@ -28,6 +28,7 @@ EVERY_STEPS = 10
 """Several ranks agree whether to stop, which is a collective: after the first three steps in every tenth only."""
 FIRST_STEPS = 3
 _ATTACH_SECONDS = 120.0
+_LEAST_BYTES = 1 << 20
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%(?:\s+of\s+(gpu|the gpu|predicted|the prediction))?", re.IGNORECASE)
 
 
@@ -51,7 +52,13 @@ class Limit:
             percent = _PERCENT.fullmatch(value.strip())
             if percent:
                 of_prediction = "predict" in (percent[2] or "").lower()
-                return cls("predicted" if of_prediction else "gpu", _positive(float(percent[1]) / 100, value))
+                share = _positive(float(percent[1]) / 100, value)
+                if share > 1 and not of_prediction:  # no memory reaches it, so training would never stop
+                    raise ValueError(
+                        f"stop_when_over={value!r}: no GPU has more than 100 %, so training would never stop; of the "
+                        f"prediction, give '{percent[1]}% of predicted'"
+                    )
+                return cls("predicted" if of_prediction else "gpu", share)
             from vramtop.estimator.common import InputError, parse_size
 
             try:
@@ -60,6 +67,8 @@ class Limit:
                 raise ValueError(_FORMS.format(value)) from None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(_FORMS.format(value))
+        if 1 < value < _LEAST_BYTES:  # 95 or 1.1, meant as something else, would stop training after its first step
+            raise ValueError(_FORMS.format(value))
         return cls("gpu" if value <= 1 else "bytes", _positive(value, value))
 
 

@@ -43,8 +43,9 @@ PRIOR = Calibration(
 
 These are judgments. The closed form and traces differ on 26 jobs of usual kinds, of which no figure is published, nine
 times in ten by less than 5 % of the bytes of a checked step, 7 % with adapters, and by 38 % of what the allocator keeps
-on one stream, 33 % under FSDP1, 23 % under FSDP2, 18 % under ZeRO. Both methods may be wrong in the same way, so the
-shares are larger. Families without rules: 20 decoders differ from their shape's step by 37 % at most.
+on one stream, 33 % under FSDP1, 23 % under FSDP2, 18 % under ZeRO. That is after what the comparison found was
+repaired, and both methods may be wrong in the same way, so the shares are larger. Families without rules: 20 decoders
+differ from their shape's step by 37 % at most.
 """
 TRACED_PRIOR = replace(
     PRIOR,

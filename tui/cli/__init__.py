@@ -8,4 +8,7 @@ from .import_path import leave_out_current_folder
 
 leave_out_current_folder()
 
-from .main import main as main  # noqa: E402 - imported without the current folder
+try:
+    from .main import main as main  # imported without the current folder
+except KeyboardInterrupt:  # Ctrl-C while modules are loaded
+    raise SystemExit(130) from None

@@ -63,7 +63,12 @@ def explanation_lines(
 def snapshot_lines(
     snapshot: MemorySnapshot, output: TextOutput, *, budget: Budget | None = None, failure: Failure | None = None
 ) -> Iterator[str]:
-    """Yield what a snapshot holds, by component beside the prediction, and by place."""
+    """Yield what a snapshot holds, by component beside the prediction, and by place; first that nothing had failed."""
+    if failure is None:
+        known = "no allocation had failed when this snapshot was written"
+        if snapshot.timeline is None:
+            known = "the snapshot has no history of allocations, so whether one had failed is not known"
+        yield from output.wrapped(f"GPU {snapshot.device}: {known}", further="  ")
     yield ""
     phase = budget.phase(failure.phase) if budget and failure and failure.phase else None
     predicted = phase.components if phase else budget.peak.components if budget else None
@@ -76,7 +81,8 @@ def snapshot_lines(
         expected = getattr(predicted, name, None) if predicted is not None else None
         if name == "context" or (not held and not expected):
             continue
-        row = [name, format_gib(held, digits=2)]
+        unknown = not snapshot.has_stacks and name != "unknown"  # without stacks tensors belong to no component
+        row = [name, format_gib(None if unknown else held, digits=2)]
         if predicted is not None:
             row.append("" if expected is None else format_gib(expected, digits=2))
         rows.append(row)
@@ -96,8 +102,9 @@ def snapshot_lines(
 def _space_sentence(snapshot: MemorySnapshot) -> str:
     private = f", {size_text(snapshot.private_free_bytes)} in private pools" if snapshot.private_free_bytes else ""
     blocks = f"{snapshot.free_blocks:,} free block{'' if snapshot.free_blocks == 1 else 's'}"
+    segments = f"{snapshot.segments:,} segment{'' if snapshot.segments == 1 else 's'}"
     return (
-        f"{size_text(snapshot.reserved_bytes)} reserved in {snapshot.segments:,} segments, of them "
+        f"{size_text(snapshot.reserved_bytes)} reserved in {segments}, of them "
         f"{size_text(snapshot.unallocated_bytes)} unused{private}: {blocks}, the largest "
         f"{size_text(snapshot.largest_free_bytes)}"
     )
@@ -141,10 +148,15 @@ def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterat
     for failure in others[:_MAX_FAILURES]:
         rank = f"rank {failure.rank}: " if failure.rank is not None else ""
         what = _HEADS[failure.kind] if failure.sure else "A process was killed (SIGKILL)"
-        yield from output.wrapped(f"also line {failure.line:,}: {rank}{what[0].lower()}{what[1:]}", indent="  ")
+        yield from output.wrapped(f"also line {failure.line:,}: {rank}{_inside(what)}", indent="  ")
     left = len(others) - _MAX_FAILURES + log.unkept
     if left > 0:
         yield output.text(f"  and {left:,} more")
+
+
+def _inside(sentence: str) -> str:
+    """Return a sentence as it stands inside another: GPU and CPU keep their capitals."""
+    return sentence if sentence[1:2].isupper() else sentence[0].lower() + sentence[1:]
 
 
 def _part_lines(explanation: Explanation, output: TextOutput) -> Iterator[str]:

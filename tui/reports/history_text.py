@@ -9,9 +9,13 @@ from vramtop.estimator.learning import Measurement
 
 from ..draw import TextOutput, format_table, truncate
 
-_STATES = {"out_of_memory": "no memory"}
+_STATES = {"out_of_memory": "OOM"}
 _SOURCES = {"readings": "NVML", "accounting": "driver", "probe": "probe", "measure": "measure", None: "-"}
 _RUN_DIGITS = 8
+_HEAD = ("RUN", "LAST SEEN", "STATE", "MODEL", "BATCH", "CARD", "SEEN GiB", "EXPECTED", "ERROR", "BY")
+_ALIGNED = "<<<<<<>>><"
+_DROPPED = (9, 7, 5)
+"""Columns that a narrow terminal does without, the first first: who saw it, what was expected, the card."""
 
 
 def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: bool) -> Iterator[str]:
@@ -24,15 +28,24 @@ def history_lines(found: Sequence[Measurement], output: TextOutput, *, chosen: b
     """
     if not found:
         yield from output.wrapped(
-            "no measured run is like that"
+            "no measured run matches"
             if chosen
-            else "no runs have been measured yet: a run with a known job is, once it is steady or has ended while the "
-            "dashboard follows it, and a job by vramtop measure"
+            else "no runs have been measured yet: the dashboard and vramtop run measure the runs whose job they know, "
+            "and vramtop measure runs a job's real steps"
         )
         return
-    head = ("RUN", "LAST SEEN", "STATE", "MODEL", "BATCH", "CARD", "SEEN GiB", "EXPECTED", "ERROR", "BY")
-    rows = [head, *map(_row, found)]
-    yield from (truncate(output.text(line), output.width) for line in format_table(rows, "<<<<<<>>><"))
+    rows, aligned = [_HEAD, *map(_row, found)], _ALIGNED
+    lines = [output.text(line) for line in format_table(rows, aligned)]
+    if output.unlimited_width:
+        yield from lines
+        return
+    for at in _DROPPED:
+        if max(map(len, lines)) <= output.width:
+            break
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+        aligned = aligned[:at] + aligned[at + 1 :]
+        lines = [output.text(line) for line in format_table(rows, aligned)]
+    yield from (truncate(line, output.width) for line in lines)
 
 
 def _row(measurement: Measurement) -> tuple[str, ...]:

@@ -31,12 +31,12 @@ def load_plain_pickle(file: BinaryIO) -> Any:
         file: buffered; it is read once.
 
     Raises:
-        InputError: it is no pickle, is cut off, holds other things, or exceeds a bound.
+        InputError: it is not a pickle, is cut off, holds other things, or exceeds a bound.
     """
     try:
         return _Machine(file).run()
     except (IndexError, KeyError, struct.error, ValueError, UnicodeDecodeError, TypeError, OverflowError):
-        raise InputError("it is no complete pickle: cut off, or damaged") from None
+        raise InputError("the pickle is incomplete: cut off, or damaged") from None
     except MemoryError:
         raise InputError("this machine has too little memory to read it") from None
 
@@ -156,7 +156,7 @@ class _Machine:
         elif op == 0x32:  # DUP
             stack.append(stack[-1])
         else:
-            _refuse("it holds objects, not only plain values, so it is no memory snapshot; nothing of it was executed")
+            _refuse("it holds objects, so it is not a memory snapshot; nothing in it was executed")
 
     def _one(self) -> int:
         return self._take(1)[0]
@@ -209,7 +209,7 @@ class _Machine:
             raise ValueError("not a dictionary")
         keys = items[::2]
         if any(type(key) not in _SCALARS for key in keys):  # the hash of a deeply nested tuple would end the process
-            _refuse("a key of its dictionaries is no plain value")
+            _refuse("a key of its dictionaries is not a plain value")
         target.update(zip(keys, items[1::2], strict=True))
 
     def _tuple(self, items: list[Any]) -> tuple[Any, ...]:

@@ -45,15 +45,15 @@ def read_snapshot(file: BinaryIO, *, device: int | None = None) -> MemorySnapsho
         device: index of the GPU; None: that of the last failure, else the one with the most memory.
 
     Raises:
-        InputError: it is no memory snapshot, or has nothing of this GPU.
+        InputError: it is not a memory snapshot, or has nothing of this GPU.
     """
     first = file.peek(1)[:1] if hasattr(file, "peek") else b"\x80"
     data = load_plain_pickle(file) if first == b"\x80" else _load_json(file)
-    if isinstance(data, list):
+    if isinstance(data, list) and all(isinstance(each, dict) for each in data):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise InputError(
-            "it is no memory snapshot: torch.cuda.memory._dump_snapshot(FILE) writes one, a dictionary with segments"
+            "it is not a memory snapshot: torch.cuda.memory._dump_snapshot(FILE) writes one, a dictionary with segments"
         )
     return _Reader(data).read(device)
 
@@ -65,7 +65,7 @@ def _load_json(file: BinaryIO) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError("it is no complete JSON") from None
+        raise InputError("the JSON is incomplete or invalid") from None
 
 
 class _Reader:
@@ -85,7 +85,7 @@ class _Reader:
             device = failing[-1] if failing else max(devices, key=self._reserved, default=None)
         if device is None or device not in devices:
             have = f"; it has GPU {', '.join(map(str, devices))}" if devices else ": the process had not used a GPU"
-            raise InputError(f"it has nothing of GPU {device}{have}" if device is not None else f"it is empty{have}")
+            raise InputError(f"it has nothing about GPU {device}{have}" if device is not None else f"it is empty{have}")
         return self._of(device, devices)
 
     def _reserved(self, device: int) -> int:
@@ -243,6 +243,8 @@ def _blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
         address = _count(segment.get("address"))
         for block in _dicts(segment.get("blocks")):
             count += 1
+            if type(block.get("size")) is not int:
+                raise InputError("it is damaged: a block of memory in it has no size")
             if count > _MAX_BLOCKS:
                 raise InputError(f"it has more than {_MAX_BLOCKS:,} blocks, which no GPU holds")
             own = block.get("address")

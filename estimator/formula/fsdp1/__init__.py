@@ -11,12 +11,15 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .buffers import flat_buffers as flat_buffers
     from .units import (
+        Part as Part,
         casts_units as casts_units,
+        flat_units as flat_units,
         gathered_share as gathered_share,
         keeps_copies as keeps_copies,
         unit_rule as unit_rule,
     )
 else:
     __getattr__, __all__ = lazy_exports(
-        __name__, {"buffers": "flat_buffers", "units": "casts_units gathered_share keeps_copies unit_rule"}
+        __name__,
+        {"buffers": "flat_buffers", "units": "Part casts_units flat_units gathered_share keeps_copies unit_rule"},
     )

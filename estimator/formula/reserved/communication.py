@@ -53,10 +53,16 @@ class Communication:
     def before_head(self) -> None:
         """Before the final norm."""
 
+    def after_head(self) -> None:
+        """Before the loss."""
+
     def end_forward(self) -> None:
         """After the loss."""
 
     def begin_backward(self) -> None:
+        """Before the head runs backward; after the loss has, unless ``gathers_before_loss``."""
+
+    def before_head_backward(self) -> None:
         """Before the head runs backward, after the loss has."""
 
     def after_head_backward(self, gradients: list[int]) -> list[int]:

@@ -95,6 +95,7 @@ class TrainingRun:
         """Run final norm, head and loss forward; a variable that holds the outputs before drops them."""
         machine = self.machine
         machine.run(tail.forward[: tail.replaces], base)
+        self._communication.after_head()
         machine.release(self._held)
         machine.run(tail.forward[tail.replaces :], base)
         self._held = [] if tail.held is None else [machine.keep(base + tail.held)]
@@ -145,6 +146,7 @@ class TrainingRun:
             self.machine.run(self._tail.backward[: self._tail.begins], base)
         if not communication.gathers_before_loss:
             communication.begin_backward()
+        communication.before_head_backward()
 
     def _embedding_backward(self, passing: bool) -> list[int]:
         rank, machine = self._rank, self.machine

@@ -29,11 +29,11 @@ def _unmeasured_training(request: Request) -> Iterator[str]:
     training = request.training
     if training.framework != "transformers":
         yield f"the training loop of {training.framework} cannot be measured; that of transformers' Trainer can"
+    if training.compile:
+        yield "torch.compile cannot be measured; without training.compile the job can"
     if request.loop.fused or training.loss not in LOSSES:
         parts = ", ".join(request.loop.fused) or f"the {training.loss} loss"
         yield f"fused kernels ({parts}) cannot be measured; without them (training.fused_kernels, training.loss) it can"
-    if training.compile:
-        yield "torch.compile cannot be measured; without training.compile the job can"
     if request.optimizer is None and training.optimizer != "none" and training.mode == "train":
         yield f"the optimizer {training.optimizer} has no class that could be stepped here"
     if training.reference_pass:

@@ -63,8 +63,8 @@ class OutOfMemoryError(MemoryError):
         """Reserved after the flush: what is not allocated of it is spread over segments that are partly in use."""
         self.free = limit - reserved
         super().__init__(
-            f"out of memory: {requested:,} bytes asked for, {self.free:,} free,"
-            f" {reserved:,} reserved of which {allocated:,} allocated"
+            f"out of memory: {requested / MIB:,.0f} MiB asked for, {self.free / MIB:,.0f} free,"
+            f" {reserved / MIB:,.0f} reserved of which {allocated / MIB:,.0f} allocated"
         )
 
 

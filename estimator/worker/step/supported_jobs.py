@@ -143,7 +143,7 @@ def _unsupported_litgpt(request: Request) -> Iterator[str]:
     if request.training.compile:
         yield "torch.compile of LitGPT's model cannot be traced"
     if request.attention == "eager":
-        yield "eager attention is no setting of LitGPT and cannot be traced"
+        yield "LitGPT has no eager attention, so it cannot be traced"
     if request.trainable is not None:
         yield "parts of LitGPT's model that train cannot be traced"
     if lora is not None and lora.quantization == "int8":
@@ -151,7 +151,7 @@ def _unsupported_litgpt(request: Request) -> Iterator[str]:
     if lora is not None and request.training.activation_checkpointing == "full" and lora.quantization != "none":
         yield "LitGPT's checkpointing of quantized layers cannot be traced"
     if request.parallel.strategy not in LITGPT_STRATEGIES:
-        yield f"{request.parallel.strategy} is no strategy of LitGPT's scripts and cannot be traced"
+        yield f"{request.parallel.strategy} is not a strategy of LitGPT's scripts and cannot be traced"
     if config.get("final_logit_softcapping") or config.get("attn_logit_softcapping"):
         yield "LitGPT's soft caps cannot be traced"
 

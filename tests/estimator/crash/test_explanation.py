@@ -88,7 +88,7 @@ def test_a_limit_of_the_programs_own() -> None:
 @pytest.mark.parametrize(
     ("kind", "sure", "words"),
     [
-        ("killed", True, "CPU RAM or its limit for the job ran out, not GPU memory"),
+        ("killed", True, "because CPU RAM or the job's limit of it was used up; GPU memory was not the cause"),
         ("killed", False, "the log does not say who sent it"),
         ("host", True, "CPU RAM ran out, not GPU memory: an allocation of 2.00 GiB"),
         ("gpu library", True, "outside PyTorch's allocator"),

@@ -51,7 +51,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, protocol: 
     target = tmp_path / "made"
     for call in ((os.mkdir, (str(target),)), (exec, (f"open({str(target)!r}, 'w')",)), (dict, ())):
         hostile = pickle.dumps({"segments": [_Hostile(call)], "device_traces": []}, protocol)
-        with pytest.raises(InputError, match="nothing of it was executed"):
+        with pytest.raises(InputError, match="nothing in it was executed"):
             load_plain_pickle(io.BytesIO(hostile))
     assert not target.exists()
 
@@ -203,7 +203,7 @@ def test_the_gpu_that_failed_is_shown_unless_another_is_named() -> None:
     data["device_traces"].append(other.trace)
     assert read(data).device == 0
     assert read(data, device=1).allocated_bytes == 9000 * MIB
-    with pytest.raises(InputError, match="nothing of GPU 7; it has GPU 0, 1"):
+    with pytest.raises(InputError, match="nothing about GPU 7; it has GPU 0, 1"):
         read(data, device=7)
 
 

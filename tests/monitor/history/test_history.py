@@ -248,7 +248,7 @@ def test_what_stands_in_its_place_is_no_file(kept: History, measured: Callable[.
     kept.path.parent.mkdir()
     os.mkfifo(kept.path)
     for use in (kept.list, lambda: kept.add(measured())):
-        with pytest.raises(CannotTellError, match="no regular file"):
+        with pytest.raises(CannotTellError, match="not a regular file"):
             use()  # type: ignore[operator]
 
 

@@ -84,10 +84,15 @@ def test_a_limit_is_bytes_or_a_share_of_the_gpu_or_of_the_prediction(given: obje
     assert (found.kind, found.number) == (kind, pytest.approx(number))
 
 
-@pytest.mark.parametrize("given", [0, -1, "much", "0%", True, None, float("nan"), [1], "95% of the sky"])
+@pytest.mark.parametrize("given", [0, -1, 1.1, 95, "much", "0%", True, None, float("nan"), [1], "95% of the sky"])
 def test_what_is_no_limit_is_refused_in_a_sentence(given: object) -> None:
     with pytest.raises((ValueError, TypeError), match="give bytes"):
         Limit.parse(given)
+
+
+def test_more_than_the_whole_gpu_is_refused_since_training_would_never_stop() -> None:
+    with pytest.raises(ValueError, match="of the prediction, give '110% of predicted'"):
+        Limit.parse("110%")
 
 
 def test_any_gpu_beyond_the_limit_counts(make_budget: Callable[..., Budget]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_the_rank_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_text(MESSAGE + MESSAGE.replace("rank1", "rank5").replace("2.00 GiB.", "3.00 GiB."))
     assert explained(capsys, str(path), "--rank", "5")["failure"]["memory"]["tried_bytes"] == 3 * 2**30
     assert main(["explain", str(path), "--rank", "9"]) == 2
-    assert "no failure of that rank, only those of ranks 1, 5" in capsys.readouterr().err
+    assert "no failure of that rank; it has those of ranks 1, 5" in capsys.readouterr().err
 
 
 def test_a_snapshot_beside_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,11 +155,13 @@ def test_the_launch_line_of_the_log_is_the_job_if_it_can_be_read(
         (b"\x1f\x8b\x08\x00rest", 2, "compressed; decompress it first"),
         (b"PK\x03\x04rest", 2, "torch.save"),
         (b"\x80\x04\x95cut", 2, "cut off, or damaged"),
-        (b"\x80\x04cposix\nsystem\n.", 2, "nothing of it was executed"),
-        (b"\x80\x04N.", 2, "no memory snapshot"),
-        (b"all is well\nloss 0.1\n", 3, "no failure of memory in its 2 lines"),
+        (b"\x80\x04cposix\nsystem\n.", 2, "nothing in it was executed"),
+        (b"\x80\x04N.", 2, "not a memory snapshot"),
+        (b"\x80\x04]K\x01a.", 2, "not a memory snapshot"),
+        (b"all is well\nloss 0.1\n", 3, "no failure of memory in its 2 lines: neither torch's"),
+        (b"all is well\n", 3, "in its 1 line:"),
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_what_cannot_be_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, code: int, words: str
@@ -175,6 +178,16 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["explain", str(tmp_path)]) == 2
     assert main(["explain", "/dev/zero"]) == 2
     assert capsys.readouterr().err.count("cannot be read") == 3
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["explain", str(tmp_path / "pipe")]) == 2
+    assert "write COMMAND | vramtop explain -" in capsys.readouterr().err
+
+
+def test_other_failures_keep_the_capitals_of_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+    path.write_text(MESSAGE + MESSAGE.replace("rank1", "rank2").replace("2.00 GiB.", "3.00 GiB."))
+    assert main(["explain", str(path)]) == 0
+    assert "also line 2: rank 2: GPU memory ran out" in capsys.readouterr().out
 
 
 def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,3 +196,52 @@ def test_the_text_of_a_log_cannot_move_the_cursor(tmp_path: Path, capsys: pytest
     assert read_log(io.BytesIO(path.read_bytes())).failures
     assert main(["explain", str(path)]) == 0
     assert capsys.readouterr().out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--gpu-type", "nosuch"), "nosuch"),
+        (("--gpu-memory", "much"), "size 'much' is not understood"),
+        (("--set", "nothing"), "nothing"),
+        (("--set", "training.micro_batch=4"), "give it with --job JOB"),
+        (("--rank", "7"), "has no failure of that rank; it has those of rank 1"),
+        (("second.log",), "unexpected: second.log"),
+    ],
+)
+def test_a_wrong_flag_is_an_error_where_the_message_does_not_need_it(
+    log: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
+) -> None:
+    code = main(["explain", log, *words])
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err
+
+
+def test_of_a_snapshot_without_history_and_stacks_nothing_is_claimed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = {"size": 2**30, "requested_size": 2**30, "address": 4096, "state": "active_allocated", "frames": []}
+    segment = {"device": 0, "address": 4096, "total_size": 2**30, "stream": 0, "blocks": [block]}
+    path = tmp_path / "now.pickle"
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[]]}))
+    assert main(["explain", str(path), *JOB]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "whether one had failed is not known" in out
+    assert "unknown 1.00" in out
+    assert "weights n/a" in out
+    block["size"] = "much"
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[]]}))
+    assert main(["explain", str(path)]) == 2
+    assert "a block of memory in it has no size" in capsys.readouterr().err
+
+
+def test_a_host_out_of_memory_kill_asks_for_a_job_for_what_it_says_of_cpu_ram(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log"
+    path.write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.\n")
+    assert main(["explain", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "The host ran out of memory" in out
+    assert "what would have fitted" not in out

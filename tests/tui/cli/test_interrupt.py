@@ -70,3 +70,17 @@ def test_a_worker_does_not_outlive_the_command(tracing, end) -> None:
     command.send_signal(end)
     command.wait(60)
     until(lambda: has_ended(worker))
+
+
+def test_ctrl_c_while_modules_are_loaded_leaves_no_traceback() -> None:
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "vramtop.tui.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+import vramtop.tui.cli
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")

@@ -183,6 +183,9 @@ def test_a_list_of_jobs_is_predicted_without_a_gpu(tmp_path: Path, capsys: pytes
     jobs.write_text("{")
     assert main(["measure", str(jobs), "--predict"]) == 2
     assert f"{jobs}, line 1: not JSON" in capsys.readouterr().err
+    jobs.write_text("\n")
+    assert main(["measure", str(jobs), "--predict"]) == 2
+    assert f"{jobs}: it is empty" in capsys.readouterr().err
 
 
 def test_a_tiny_job_keeps_the_kind_of_model_and_its_settings() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -107,7 +109,25 @@ def test_of_a_job_over_several_machines_this_machine_s_ranks_are_checked(run: An
 
 
 def test_wrong_flags_are_errors_and_nothing_starts(run: Answer) -> None:
-    assert run("--strict")[0] == 2
+    for flags in (("--strict",), ("--gpu", "0"), ("--set", "training.micro_batch=2")):
+        code, _, err = run(*flags)
+        assert (code, err) == (2, f"vramtop: {flags[0]} needs --fit\n")
+    code, _, err = run("--fit", "--set", "training.micro_btach=2")
+    assert code == 2
+    assert "did you mean 'micro_batch'" in err
     code, _, err = run("--fit", "--gpu", "7")
     assert code == 2
     assert "there is no GPU 7 here" in err
+
+
+def test_a_command_without_the_dashes_is_an_error_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "ls"]) == 2
+    assert "unexpected: ls; write the command after --" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_ends_by_a_closed_pipe_as_without_vramtop() -> None:
+    start = "import sys; from vramtop.tui.cli.main import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", start, "run", "--", "sh", "-c", "grep SigIgn /proc/self/status"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert not int(found.split()[1], 16) & 1 << (signal.SIGPIPE - 1)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 from collections.abc import Sequence
 
 from vramtop.estimator.common import InputError
@@ -26,14 +27,28 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         if isinstance(found, int):
             return found
         environ = found
-    elif options.strict:
-        raise InputError("--strict needs --fit")
+    else:
+        _require_no_fit_flags(options)
     if not options.no_history:
         start_following(os.getpid(), os.environ)  # a process of its own, which ends where there is no driver
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, which the command would inherit
+        signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(launch[0], list(launch), environ)  # noqa: S606
     except OSError as error:
         raise InputError(f"{launch[0]}: cannot be started: {error.strerror or error}") from None
+
+
+def _require_no_fit_flags(options: argparse.Namespace) -> None:
+    """Refuse flags of the fit check where none is asked for.
+
+    Raises:
+        InputError: one is given.
+    """
+    given = {"--strict": options.strict, "--gpu": options.gpu is not None, "--set": options.set}
+    flag = next((name for name, value in given.items() if value), None)
+    if flag is not None:
+        raise InputError(f"{flag} needs --fit")
 
 
 def _snapshot_folder(given: str | None) -> str | None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, VramtopError, mask_line
-from vramtop.estimator.job import Parallel
+from vramtop.estimator.common import CannotTellError, VramtopError
+from vramtop.estimator.job import Job, ModelSpec, Parallel, parse_assignment, with_changes
 from vramtop.monitor.board.fit import FitResult, Verdict, count_devices
 
 from ...draw import printable
@@ -39,18 +39,20 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
         does in CUDA_VISIBLE_DEVICES. Otherwise the exit code; the report is printed.
 
     Raises:
-        InputError: ``--gpu`` names no GPU here.
+        InputError: ``--gpu`` names no GPU here, or ``--set`` no setting.
         CannotTellError: with ``--strict``, whether it fits is not known.
     """
     if options.gpu is not None:
         with contextlib.suppress(CannotTellError):
             gpus_here(options.gpu)  # a wrong index is an error of this command line, not of the job
+    for text in options.set:
+        _require_known_key(text)
     try:
         loaded = load_from_options(options, launch)
         check = _of_this_machine(check_here(options, loaded), launch)
         verdict = check.judge(check.budget)
     except VramtopError as error:
-        reason = f"whether {mask_line(launch[0])} fits is not known: {error.message.rstrip('.')}"
+        reason = f"whether the job fits is not known: {error.message.rstrip('.')}"
         if options.strict:
             raise CannotTellError(f"{reason}; it was not started (--strict)") from None
         _say(f"{reason}; it is started all the same")
@@ -58,10 +60,20 @@ def guarded(options: argparse.Namespace, launch: Sequence[str], environ: Mapping
     starts = verdict.verdict == "fits" if options.strict else _STARTS[verdict.verdict]
     if not starts:
         report_fit(options, check)
-        _say(f"{mask_line(launch[0])} was not started{' (--strict)' if _STARTS[verdict.verdict] else ''}")
+        _say(f"the command was not started{' (--strict)' if _STARTS[verdict.verdict] else ''}")
         return EXIT_CODES[verdict.verdict]
     _say(verdict.sentence)
     return {**environ, **_visible(verdict)}
+
+
+def _require_known_key(text: str) -> None:
+    """Refuse a mistyped setting, with which the check would say nothing about the command.
+
+    Raises:
+        InputError: a job has no such setting, or not this value.
+    """
+    key, value = parse_assignment(text)
+    with_changes(Job(model=ModelSpec(id="any")), {key: value}, where="--set")
 
 
 def _visible(verdict: FitResult) -> dict[str, str]:

@@ -103,7 +103,7 @@ class FreeGpus:
         return next((gpu for gpu in snapshot.gpus if gpu.index == device.index), None)
 
 
-class NoFreeGpus(CannotTellError):  # noqa: N818 - it is no failure of the job
+class NoFreeGpus(CannotTellError):  # noqa: N818 - not a failure of the job
     """There are fewer usable GPUs than the job has ranks."""
 
 

@@ -32,7 +32,10 @@ def loaded_jobs(options: argparse.Namespace, launch: Sequence[str] | None) -> It
     if options.flags or launch is not None:
         raise InputError(f"{options.job} has jobs of its own; of other settings only --set is applied to them")
     changes = dict(parse_assignment(text) for text in options.set)
-    for number, line in enumerate(_lines(Path(options.job)), 1):
+    lines = _lines(Path(options.job))
+    if not any(line.strip() for line in lines):
+        raise InputError(f"{options.job}: it is empty; each line is a job, the tables of a job file in JSON")
+    for number, line in enumerate(lines, 1):
         where = f"{options.job}, line {number}"
         if not line.strip():
             continue

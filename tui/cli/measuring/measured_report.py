@@ -73,7 +73,7 @@ def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch |
     notes = [*found.notes, *([f"not predicted: {found.unpredicted}"] if found.unpredicted else [])]
     if step is not None and step.device == "cpu":
         notes.append(
-            "- is what a CPU does not know; the prediction is for a GPU, with CUDA's context and cuBLAS's workspace"
+            "a run on the CPU does not show the figures marked -; the prediction is for a GPU, with CUDA context"
         )
     if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
         notes.append("on a CPU, what is offloaded to host memory counts as well")

@@ -145,8 +145,8 @@ def _explain(parser: "Parser") -> None:
   kubectl logs trainer-0 | vramtop explain - -- torchrun train.py --bf16
 """
     parser.epilog = (
-        "Logs: torch's out-of-memory messages of every version, traces of the killer for CPU RAM, ranks of torchrun, "
-        "Slurm, mpirun and Ray. Snapshots: torch.cuda.memory._dump_snapshot(FILE), or the same as JSON; they are read "
+        "Logs: torch's out-of-memory messages of every version, host out-of-memory kills, ranks of torchrun, Slurm, "
+        "mpirun and Ray. Snapshots: torch.cuda.memory._dump_snapshot(FILE), or the same as JSON; they are read "
         "without executing anything in them. Exit codes: 0 explained, 2 wrong input, 3 no failure of memory found."
     )
     parser.set_defaults(flags=[], model_flag=None, gpus=None)
@@ -203,6 +203,7 @@ def _run(parser: "Parser") -> None:
 
 
 def _history(parser: "Parser") -> None:
+    parser.usage = "vramtop history [RUN] [FLAG ...]"
     parser.examples = """\
   vramtop history --card h100 --since 30d
   vramtop history --export runs.csv

@@ -45,7 +45,8 @@ class Parser(argparse.ArgumentParser):
         """Report what is left of the command line, with the flag that may be meant."""
         flag = next((word for word in unknown if word.startswith("-")), None)
         if flag is None:
-            self.error(f"unexpected: {' '.join(unknown)}")
+            dashes = "; write the command after --" if " -- COMMAND" in (self.usage or "") else ""
+            self.error(f"unexpected: {' '.join(unknown)}{dashes}")
         name = flag.partition("=")[0]
         import difflib  # not at start-up
 
@@ -89,7 +90,8 @@ class CommandParser(Parser):
             args = normal_words(args)
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:  # the parent parser would refer to its own help
-            if self.get_default("flags") is not None and not any(word.startswith("-") for word in unknown):
+            takes_job = any(action.dest == "job" and not action.option_strings for action in self._actions)
+            if takes_job and not any(word.startswith("-") for word in unknown):
                 from .first_word import not_one_job
 
                 self.fail(not_one_job([options.job, *unknown], self._option_string_actions))

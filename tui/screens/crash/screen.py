@@ -32,7 +32,7 @@ from ..base import BoardApp, is_ascii_only
 from ..step import OpenedFile, OpenFileScreen, show_step
 
 _ASK = "Open what the run has left: o asks for a log with torch's out-of-memory message, or a memory snapshot."
-_NO_FAILURE = "This log has no failure of memory: neither torch's message nor a trace of the killer for CPU RAM."
+_NO_FAILURE = "This log has no failure of memory: neither torch's out-of-memory message nor a host out-of-memory kill."
 
 
 class CrashScreen(Screen[None]):
@@ -142,7 +142,9 @@ class CrashScreen(Screen[None]):
             return
         label = self._row.job.label if self._row and self._row.job else ""
         source = self._opened.name if self._opened else label
-        self.query_one("#title", StaticLines).show(Content(f"Out of memory: {printable(source)}".rstrip(" :")))
+        failed = self._opened is None or self._explanation is not None
+        title = f"{'Out of memory' if failed else 'No failure of memory found'}: {printable(source)}"
+        self.query_one("#title", StaticLines).show(Content(title.rstrip(" :")))
         output = TextOutput(colour_depth="none", ascii_only=is_ascii_only(self), width=max(40, self.size.width - 3))
         self.query_one("#lines", StaticLines).show(Content("\n".join(self._lines(output))), layout=True)
 

@@ -16,8 +16,9 @@ from ...background import LatestOnlyTask
 
 _HINT = (
     "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID), which "
-    "is read without executing anything in it; or a log with torch's out-of-memory message"
+    "is read without executing anything in it"
 )
+_LOG_HINT = "; or a log with torch's out-of-memory message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class OpenFileScreen(ModalScreen[OpenedFile | None]):
             yield Label("path of a memory snapshot" if self._only_snapshots else "path of a memory snapshot or a log")
             yield Input(self._offered, placeholder="dump_snapshot.pickle", compact=True)
             yield Static(id="failure", markup=False)
-            yield Static(_HINT, markup=False)
+            yield Static(_HINT if self._only_snapshots else _HINT + _LOG_HINT, markup=False)
 
     def on_mount(self) -> None:
         """Focus the input."""
@@ -76,12 +77,14 @@ class OpenFileScreen(ModalScreen[OpenedFile | None]):
         """Read the file that was typed."""
         event.stop()
         name = event.value.strip().strip("'\"")
-        self._fail("")
+        self._fail("" if name else "type the path of a file")
+        if not name:
+            return
         self._read_task.submit(lambda: OpenedFile(name=name, content=read_crash_file(name)))
 
     def _close(self, opened: OpenedFile) -> None:
         if self._only_snapshots and isinstance(opened.content, CrashLog):
-            self._fail(f"{opened.name}: it is no memory snapshot")
+            self._fail(f"{opened.name}: it is not a memory snapshot")
         else:
             self.dismiss(opened)
 

@@ -8,13 +8,18 @@ gradient is put together on the main stream and reduced on the post-backward str
 gradients. The collectives of a process group run one after another, so a gather that is done tells that the
 reductions before it are.
 
-Under CPU offload the pre-unshard stream allocates the copy of a shard that the host holds, which stays with the unit
-where nothing casts it, and the sharded gradients stay until the backward pass is over. Units that no ranks share are
-cast or copied on the pre-unshard stream, and their flat gradients are reduced in place.
+What a flat parameter will need is allocated once on the main stream and freed before the first step
+(``init_flat_param_attributes``): the cast shard, all of it as it is gathered, and under mixed precision all of it in
+its own type. The cache that this leaves is what the first activations are split from.
+
+Under CPU offload the pre-unshard stream allocates the copy of a shard that the host holds. It stays with the unit where
+nothing casts it, and is freed once it is cast (``_use_low_precision_shard``). The sharded gradients stay until the
+backward pass is over. Units that no ranks share are cast or copied on the pre-unshard stream, the root's again in the
+backward pass, and their flat gradients are reduced in place.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ....worker.memory.allocator_blocks import RETURNED, USED_ELSEWHERE
 from ...fsdp1 import casts_units, keeps_copies
@@ -22,32 +27,16 @@ from ...rank_memory import RankMemory
 from ..communication import Communication
 from ..machine import Machine
 from ..parameters import StoredParameter
+from ..recorder import SMALLEST_BYTES
+from .flat_parameters import FlatParameter, flat_parameters
 
 _GATHERING, _REDUCING, _CASTING, _COPYING = 1, 2, 3, 4
 _IN_FLIGHT = 2
 """Freed units for which the CPU does not wait (``_FreeEventQueue``)."""
 
 
-class _Unit:
-    """One flat parameter, and the adapters in its module."""
-
-    __slots__ = ("accumulated", "adapters", "copy", "flat", "gathered_at", "trained", "whole")
-
-    def __init__(self, parameters: Sequence[StoredParameter], width: int, shards: int, *, has_adapters: bool) -> None:
-        own = [p for p in parameters if not (has_adapters and p.trained)]
-        self.whole = sum(p.elements * width if width else p.weight * shards for p in own)
-        elements = sum(p.elements for p in own)
-        self.trained = elements if any(p.trained for p in own) else 0
-        self.adapters = sum(p.elements for p in parameters if has_adapters and p.trained)
-        self.flat: int | None = None
-        self.copy: int | None = None
-        """The shard that was copied from the host."""
-        self.gathered_at = 0
-        self.accumulated: int | None = None
-
-
 class FlatUnits(Communication):
-    """FSDP1's units: the blocks, and the root."""
+    """FSDP1's units: of blocks or their parts, what is around them, and the root's."""
 
     def __init__(self, machine: Machine, rank: RankMemory, parameters: Sequence[StoredParameter]) -> None:
         super().__init__(machine, rank, parameters)
@@ -63,19 +52,10 @@ class FlatUnits(Communication):
         self._prefetch = job.parallel.fsdp_backward_prefetch or "pre"
         self.gathers_before_loss = job.framework.loss_in_forward
         self._limit = job.parallel.limit_all_gathers is not False
-        width = job.widths.compute if self._casts else 0
-        adapters = job.adapter_units
-        in_blocks = job.parallel.fsdp_units != "model"
-        by_block: dict[int, list[StoredParameter]] = {}
-        around: list[StoredParameter] = []
-        for parameter in parameters:
-            if parameter.block >= 0 and in_blocks:
-                by_block.setdefault(parameter.block, []).append(parameter)
-            else:
-                around.append(parameter)
-        self._root = _Unit(around, width, self._shards, has_adapters=adapters)
-        self._blocks = {at: _Unit(held, width, self._shards, has_adapters=adapters) for at, held in by_block.items()}
-        self._order = sorted(self._blocks)
+        units = flat_parameters(rank, parameters)
+        self._root, self._around, self._embedding, self._head = units.root, units.around, units.embedding, units.head
+        self._blocks, self._inner = units.blocks, units.inner
+        self._backward_order = units.backward_order
         self._gradients: list[int] = []
         """Of parameters whose unit's gradient does not exist yet."""
         self._clock = 0
@@ -86,65 +66,189 @@ class FlatUnits(Communication):
         self._reducing: deque[tuple[int, int]] = deque()
         """What the post-backward stream uses until a position, and its key."""
 
+    def load(self, weights: Sequence[int]) -> None:  # noqa: ARG002 - flat parameters have other sizes
+        """Load the rank's shards, one for each flat parameter, and the adapters' one by one."""
+        units = [*self._all_units()]
+        self.machine.take_all(unit.stored for unit in units if unit.stored)
+        self.machine.take_all(size for unit in units for size in unit.adapter_sizes if size >= SMALLEST_BYTES)
+
+    def begin(self) -> None:
+        """Allocate and free what each flat parameter will need, from the root on."""
+        if not self._computes:
+            return
+        for unit in self._all_units():
+            if self._casts:
+                self.machine.passing(unit.whole / self._shards)
+            if self._shards > 1:
+                self.machine.passing(unit.whole)
+                if self._casts:
+                    self.machine.passing(unit.stored * self._shards)
+
+    def _all_units(self) -> Iterator[FlatParameter]:
+        yield from (unit for unit in (self._root, self._around, self._embedding) if unit.whole)
+        for at in sorted(self._blocks):
+            yield self._blocks[at]
+            yield from self._inner.get(at, ())
+        yield from (unit for unit in (self._head,) if unit.whole)
+
     def begin_forward(self) -> None:
-        """Gather the root."""
+        """Gather the root and the unit around the blocks; the embedding runs."""
         self._gather(self._root)
+        self._gather(self._around)
+        self._gather(self._embedding)
+        self._leave(self._embedding)
 
     def before_block(self, block: int) -> None:
-        """Gather the block."""
-        if block in self._blocks:
-            self._gather(self._blocks[block])
+        """Gather the block, and its parts one after another; the last one stays while the block runs."""
+        if block not in self._blocks:
+            return
+        self._gather(self._blocks[block])
+        self._pass_adapters(self._blocks[block])
+        inner = self._inner.get(block, ())
+        for unit in inner:
+            self._gather(unit)
+            if unit is not inner[-1]:
+                self._leave(unit)
 
     def after_block(self, block: int) -> None:
         """Free it."""
-        if block in self._blocks and not self.rank.job.keeps_gathered:
-            self._free(self._blocks[block])
+        if block in self._blocks:
+            for unit in (*self._inner.get(block, ())[-1:], self._blocks[block]):
+                self._leave(unit)
+
+    def before_head(self) -> None:
+        """Free the unit around the blocks, and gather the head."""
+        self._leave(self._around)
+        self._gather(self._head)
+
+    def after_head(self) -> None:
+        """Free the head."""
+        self._leave(self._head)
+
+    def end_forward(self) -> None:
+        """Free the root where no ranks share it: its copy does not outlive its forward pass (``post_reshard``)."""
+        if self._shards == 1:
+            self._free(self._root)
+
+    def _leave(self, unit: FlatParameter) -> None:
+        """Free a unit after its forward pass, unless units stay gathered."""
+        if not self.rank.job.keeps_gathered:
+            self._free(unit)
 
     def begin_backward(self) -> None:
-        """Gather the last block ahead."""
+        """Gather what runs backward first, ahead."""
+        self._gather(self._root)
         if self._prefetch == "pre" and self._root.whole:
-            self._gather_at(len(self._order) - 1)
+            self._gather_at(0)
+
+    def before_head_backward(self) -> None:
+        """Gather the head unless it is gathered, and the next unit ahead."""
+        if self._head.whole:
+            self._gather(self._head)
+            self._gather_after(self._head, "pre")
 
     def after_head_backward(self, gradients: list[int]) -> list[int]:
-        """Keep the head's gradients until the root's unit is reduced."""
-        self._gradients += gradients
-        return []
+        """Reduce the head's gradients, or keep them until the root's unit is reduced."""
+        if self._head.whole:
+            own = self._head.own_gradients(gradients, self.machine.size, self._widths.compute)
+            kept = self._reduce(self._head, own)
+            self._gradients += [key for key in gradients if key not in own]
+            self._gather_after(self._head, "post")
+        else:
+            self._gradients += gradients
+            kept = []
+        self._gather(self._around)
+        if self._around.whole:
+            self._gather_after(self._around, "pre")
+        return kept
 
     def before_block_backward(self, block: int) -> None:
-        """Gather the block unless it is gathered, and the next one ahead."""
-        if block in self._blocks:
-            self._gather(self._blocks[block])
-            if self._prefetch == "pre":
-                self._gather_at(self._order.index(block) - 1)
+        """Gather the block unless it is gathered, the part that runs backward first, and the next unit ahead."""
+        if block not in self._blocks:
+            return
+        for unit in (self._blocks[block], *self._inner.get(block, ())[-1:]):
+            self._gather(unit)
+            if not unit.adapters:
+                self._gather_after(unit, "pre")
+        self._pass_adapters(self._blocks[block])
 
     def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
-        """Reduce the block's gradients."""
+        """Reduce the gradients of the block's parts, and its own; what it leaves over waits for the unit around it."""
         if block not in self._blocks:
             self._gradients += gradients
             return []
-        kept = self._reduce(self._blocks[block], gradients)
-        if self._prefetch == "post":
-            self._gather_at(self._order.index(block) - 1)
+        kept = []
+        for unit in reversed(self._inner.get(block, ())):
+            self._gather(unit)
+            self._gather_after(unit, "pre")
+            own = unit.own_gradients(gradients, self.machine.size, self._widths.compute)
+            gradients = [key for key in gradients if key not in own]
+            kept += self._reduce(unit, own)
+            self._gather_after(unit, "post")
+        unit = self._blocks[block]
+        if unit.adapters:
+            self._gather_after(unit, "pre")
+        if not unit.takes_gradients:
+            self._free(unit)
+            self._gradients += gradients
+            return kept
+        kept += self._reduce(unit, gradients)
+        self._gather_after(unit, "post")
         return kept
 
     def after_backward(self, gradients: list[int]) -> list[int]:
-        """Reduce the root's gradients; then the loss is read, and the GPU is done with everything."""
+        """Reduce what is around the blocks; then the loss is read, and the GPU is done with everything."""
         waiting, self._gradients = [*self._gradients, *gradients], []
-        kept = self._reduce(self._root, waiting)
+        kept = []
+        for unit in (self._embedding, self._around):
+            if unit.whole:
+                self._gather(unit)
+                own = gradients if unit is self._embedding else [key for key in waiting if not self._of_root(key)]
+                waiting = [key for key in waiting if key not in own]
+                kept += self._reduce(unit, own)
+        kept += self._reduce(self._root, waiting)
         self._return(self._clock, self._clock)
         self._freed.clear()
         self.machine.release(self._on_gpu)
         self._on_gpu = []
         return kept
 
-    def _gather(self, unit: _Unit) -> None:
+    def _of_root(self, key: int) -> bool:
+        """Return True if the gradient is of the root's own unit."""
+        return self._root.takes_gradients and bool(
+            self._root.own_gradients([key], self.machine.size, self._widths.compute)
+        )
+
+    def _gather_at(self, at: int) -> None:
+        """Gather a unit ahead, by its position in the backward pass."""
+        if at < len(self._backward_order):
+            self._gather(self._backward_order[at])
+
+    def _pass_adapters(self, unit: FlatParameter) -> None:
+        """Wait for what was freed before: each adapter in a block is a unit, and the CPU waits before its gather too.
+
+        Adapters also come before the next block in the order in which units are gathered ahead.
+        """
+        if unit.adapters and self._limit and self._shards > 1:
+            while self._freed:
+                self._return(*self._freed.popleft())
+
+    def _gather_after(self, unit: FlatParameter, when: str) -> None:
+        """Gather ahead the unit that runs backward after one."""
+        if self._prefetch == when and unit.whole:
+            self._gather_at(self._backward_order.index(unit) + 1)
+
+    def _gather(self, unit: FlatParameter) -> None:
         if unit.flat is not None or not unit.whole or not self._computes:
             return
         machine = self.machine
+        copied = unit.stored if self._casts and self._offloads else 0
         if self._shards == 1:
             unit.flat = machine.take(unit.whole, _CASTING)
+            machine.passing(copied, _CASTING)
             return
         shard = machine.take(unit.whole / self._shards, _CASTING) if self._casts or self._offloads else None
+        machine.passing(copied, _CASTING)
         if self._limit and len(self._freed) >= _IN_FLIGHT:
             self._return(*self._freed.popleft())
         self._clock += 1
@@ -155,11 +259,7 @@ class FlatUnits(Communication):
         elif shard is not None:
             self._free_later(shard)
 
-    def _gather_at(self, at: int) -> None:
-        if at >= 0:
-            self._gather(self._blocks[self._order[at]])
-
-    def _free(self, unit: _Unit) -> None:
+    def _free(self, unit: FlatParameter) -> None:
         if unit.flat is None:
             return
         self._clock += 1
@@ -180,7 +280,7 @@ class FlatUnits(Communication):
             while blocks and blocks[0][0] <= position:
                 self.machine.allocator.free(blocks.popleft()[1], RETURNED)
 
-    def _reduce(self, unit: _Unit, gradients: list[int]) -> list[int]:
+    def _reduce(self, unit: FlatParameter, gradients: list[int]) -> list[int]:
         machine, widths = self.machine, self._widths
         elements, width = unit.trained + unit.adapters, widths.compute if unit.trained else widths.adapter
         if not elements or not gradients:

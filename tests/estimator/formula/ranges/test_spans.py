@@ -80,8 +80,10 @@ def test_what_is_reserved_is_never_below_what_is_allocated() -> None:
 
 
 def test_a_compiled_step_has_a_wider_range() -> None:
-    plain, compiled = (budget(training={"compile": asked}).peak for asked in (False, True))
-    assert compiled.high_bytes - compiled.low_bytes > plain.high_bytes - plain.low_bytes
+    """In what it allocates: what the allocator keeps besides differs by the tensors that are there."""
+    spans = [budget(training={"compile": asked}).peak.allocated_range for asked in (False, True)]
+    plain, compiled = (span.high_bytes - span.low_bytes for span in spans if span)
+    assert compiled > plain
 
 
 def test_gradients_may_not_meet_the_longest_sequences_of_old_litgpt() -> None:

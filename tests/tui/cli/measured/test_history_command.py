@@ -15,6 +15,8 @@ from vramtop.estimator.job.job_file_writer import save_job
 from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.history import History
 from vramtop.tui.cli.main import main
+from vramtop.tui.draw import TextOutput
+from vramtop.tui.reports.history_text import history_lines
 
 Run = Callable[..., tuple[int, str, str]]
 TARGET = job(micro_batch=8)
@@ -61,7 +63,19 @@ def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
     assert chosen("--status", "short") == ["abcdef4"]
     assert chosen("--model", "llama-3.2-1b", "--card", "h100", "--older-than", "5w") == ["abcdef2", "abcdef4"]
     assert chosen("--card", "4090") == []
-    assert run("history", "--card", "4090")[1] == "no measured run is like that\n"
+    assert run("history", "--card", "4090")[1] == "no measured run matches\n"
+
+
+def test_a_narrow_table_leaves_out_columns_and_cuts_no_figure(kept: History) -> None:
+    def table(width: int) -> list[str]:
+        output = TextOutput(colour_depth="none", ascii_only=True, width=width)
+        return list(history_lines(kept.list(), output, chosen=False))
+
+    wide, narrow = table(120), table(80)
+    assert wide[0].split()[-5:] == ["SEEN", "GiB", "EXPECTED", "ERROR", "BY"]
+    assert narrow[0].split()[-3:] == ["SEEN", "GiB", "ERROR"]
+    assert all(len(line) <= 80 for line in narrow)
+    assert all(line.endswith(" %") for line in narrow[1:])
 
 
 def test_an_empty_history_says_how_it_fills(run: Run) -> None:
@@ -91,7 +105,7 @@ def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> No
     assert run("history", "abcdef2", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert run("history", "--older-than", "90d", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert [each.run for each in kept.list()] == ["abcdef1"]
-    assert json.loads(run("history", "--forget", "--all", "--json")[1]) == {"forgotten": 1}
+    assert json.loads(run("history", "--forget", "--all", "--json")[1]) == {"schema": 1, "forgotten": 1}
     assert kept.list() == ()
 
 

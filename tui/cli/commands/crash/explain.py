@@ -18,7 +18,7 @@ from vramtop.estimator.crash import (
     read_crash_stream,
 )
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import find_gpu
+from vramtop.estimator.job import find_gpu, parse_assignment
 
 from ....draw import TextOutput, detect_output
 from ....job import LoadedJob, load_from_options
@@ -36,6 +36,9 @@ _GIVE_JOB = (
     "The job is not known: give it with --job JOB or as a launch line after --, and what would have fitted is searched "
     "for too."
 )
+_GIVE_HOST_JOB = (
+    "The job is not known: give it with --job JOB or as a launch line after --, to see what it was predicted to need."
+)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -45,9 +48,12 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: the file or the job cannot be read.
         CannotTellError: the file has no failure of memory.
     """
+    given_bytes = _given_bytes(options)  # a wrong flag is an error, whether it is needed or not
+    for text in options.set:
+        parse_assignment(text)
     log, snapshot = _read(options)
     loaded, remark = _job(options, launch, log)
-    failure = _sized(options, _failure(options, log, snapshot))
+    failure = _sized(given_bytes, _failure(options, log, snapshot))
     output = detect_output(ascii_only=options.ascii)
     if failure is None:
         assert snapshot is not None  # noqa: S101 - a log without a failure is an error
@@ -99,27 +105,35 @@ def _failure(options: argparse.Namespace, log: CrashLog | None, snapshot: Memory
         return failure_of_snapshot(snapshot) if snapshot is not None else None
     if not log.failures:
         raise CannotTellError(
-            f"{options.file}: no failure of memory in its {log.lines:,} lines: neither torch's out-of-memory message "
-            "nor a trace of the killer for CPU RAM"
+            f"{options.file}: no failure of memory in its {log.lines:,} line{'' if log.lines == 1 else 's'}: neither "
+            "torch's out-of-memory message nor a host out-of-memory kill"
         )
     if options.rank is None:
         return log.cause
     of_rank = replace(log, failures=tuple(each for each in log.failures if each.rank == options.rank))
     if of_rank.cause is None:
         ranks = sorted({each.rank for each in log.failures if each.rank is not None})
-        have = f"those of ranks {', '.join(map(str, ranks))}" if ranks else "none that names its rank"
-        raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank, only {have}")
+        have = (
+            f"it has those of rank{'s' if ranks[1:] else ''} {', '.join(map(str, ranks))}"
+            if ranks
+            else "its failures do not name a rank"
+        )
+        raise InputError(f"--rank {options.rank}: {options.file} has no failure of that rank; {have}")
     return of_rank.cause
 
 
-def _sized(options: argparse.Namespace, failure: Failure | None) -> Failure | None:
+def _given_bytes(options: argparse.Namespace) -> int | None:
+    """Return the size of the GPU that the flags name; None: they name none."""
+    if options.gpu_type:
+        return find_gpu(options.gpu_type).total_bytes
+    return parse_size(options.gpu_memory) if options.gpu_memory else None
+
+
+def _sized(total_bytes: int | None, failure: Failure | None) -> Failure | None:
     """Return the failure with the size of the GPU that the user names, where it does not say it itself."""
     if failure is None or failure.memory is None or failure.memory.total_bytes is not None:
         return failure
-    total = parse_size(options.gpu_memory) if options.gpu_memory else None
-    if options.gpu_type:
-        total = find_gpu(options.gpu_type).total_bytes
-    return replace(failure, memory=replace(failure.memory, total_bytes=total))
+    return replace(failure, memory=replace(failure.memory, total_bytes=total_bytes))
 
 
 def _job(
@@ -129,7 +143,9 @@ def _job(
     if options.job or launch is not None:
         return load_from_options(options, launch), None
     if log is None or log.launch_line is None:
-        return None, _GIVE_JOB
+        if options.set:
+            raise InputError("--set changes a setting of the job, which is not known: give it with --job JOB")
+        return None, _GIVE_JOB if log is None or log.cause is None or log.cause.memory else _GIVE_HOST_JOB
     try:
         loaded = load_from_options(options, shlex.split(log.launch_line))
     except (VramtopError, ValueError) as error:
@@ -158,6 +174,5 @@ def _report_snapshot(
         found = {"schema": 1, "failure": None, "snapshot": snapshot.to_json()}
         print(json_text(found | {"budget": budget.to_json() if budget else None}))
         return 0
-    print(output.text(f"GPU {snapshot.device}: no allocation had failed when this snapshot was written"))
     print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
     return 0

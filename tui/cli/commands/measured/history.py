@@ -92,7 +92,7 @@ def _forget(options: argparse.Namespace, choice: Choice, history: History) -> in
     if options.run and not count:
         raise InputError(f"there is no measured run {options.run}; vramtop history lists them")
     print(
-        json_text({"forgotten": count})
+        json_text({"schema": 1, "forgotten": count})
         if options.json
         else f"{count} measured run{'' if count == 1 else 's'} forgotten"
     )
@@ -109,15 +109,19 @@ def _export(options: argparse.Namespace, found: Sequence[Measurement]) -> int:
     text = _csv(found) if name.endswith(".csv") else _json_lines(found)
     try:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError:
+            Path(name).unlink(missing_ok=True)  # half a file looks like all runs
+            raise
     except FileExistsError:
-        raise InputError(f"{name} already exists") from None
+        raise InputError(f"--export {name}: it already exists; give another name") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{name}: cannot be written: {reason}") from None
     if options.json:
-        print(json_text({"file": str(Path(name)), "runs": len(found)}))
+        print(json_text({"schema": 1, "file": str(Path(name)), "runs": len(found)}))
     else:
         print(f"{name}: {len(found)} measured run{'' if len(found) == 1 else 's'}")
     return 0
