@@ -69,7 +69,8 @@ def with_varying_lengths(
 ) -> Budget:
     """Return the budget with what the allocator keeps besides if its job's batches differ in length, and a sentence.
 
-    They may do so where the job does not say it, and its framework pads a batch to its longest sequence by default.
+    Where the job does not say it, and its framework pads a batch to its longest sequence by default, there is only the
+    sentence: memory beyond the range is still shown as a divergence.
 
     Args:
         budget: made by any method.
@@ -90,7 +91,7 @@ def with_varying_lengths(
     lengths = "Batches differ in length" if known else _UNKNOWN_LENGTHS
     keeps = f"the allocator may keep {format_gib(cache)} GiB beyond the range, which it gives back before it fails"
     sentence = f"{lengths}: {keeps}."
-    peak = dataclasses.replace(budget.peak, cache_bytes=cache)
+    peak = dataclasses.replace(budget.peak, cache_bytes=cache if known else 0)
     return dataclasses.replace(budget, peak=peak, assumptions=(*budget.assumptions, sentence))
 
 

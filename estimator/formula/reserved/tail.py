@@ -9,6 +9,8 @@ from .recorder import SMALLEST_BYTES, Backward, Recorder, Tensor
 
 _CHUNKS = 8
 """Chunks of torchtitan's loss."""
+_MOST_PIECES = 16
+"""Most tensors of the logits' size that a loss has at the same time."""
 
 
 def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int) -> BlockProgram:
@@ -169,10 +171,15 @@ def _loss(  # type: ignore[no-untyped-def]
 
 
 def _sizes(total: float, piece: int) -> list[float]:
-    """Return the bytes as tensors of one size, and the rest."""
+    """Return the bytes as tensors of one size, and the rest; as one tensor where they are many times that size.
+
+    Of a few tokens the logits are small, and what is as large as many of them is a gradient of the head.
+    """
     if total <= 0:
         return []
     whole = int(total // piece) if piece else 0
+    if whole > _MOST_PIECES:
+        return [total]
     return [piece] * whole + ([total - whole * piece] if total - whole * piece > 0 else [])
 
 
