@@ -131,14 +131,22 @@ def test_an_environment_may_be_named_relative_to_the_current_folder(
 
 def test_only_one_module_starts_interpreters() -> None:
     root = Path(__file__).parents[3]
-    starters = {"estimator/trace/start_python.py", "tui/app/fit_events.py"}  # the latter runs the user's own command
+    users_command = "tui/app/fit_events.py"
+    own_interpreter = {  # they run vramtop again, by the interpreter and with the paths that the process has already
+        "monitor/attach/automatic/start_following.py",
+        "monitor/probe/trainer_guard.py",
+    }
     found = {
         str(file.relative_to(root))
         for package in ("estimator", "monitor", "tui")
         for file in (root / package).rglob("*.py")
         if any(word in file.read_text() for word in ("subprocess.run(", "subprocess.Popen(\n", "Popen([", "os.spawn"))
     }
-    assert found == starters
+    assert found == {"estimator/trace/start_python.py", users_command, *own_interpreter}
+    for name in own_interpreter:
+        source = (root / name).read_text()
+        assert "[sys.executable, " in source
+        assert 'cwd="/",' in source  # -c and -m import from the current folder
 
 
 def test_planted_modules_do_not_hide_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

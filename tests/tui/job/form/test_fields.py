@@ -51,6 +51,7 @@ def test_every_key_of_the_job_file_has_a_field_with_known_exceptions():
         "parallel.sync_every_micro_batch",
         "parallel.main_weights",
         "parallel.limit_all_gathers",
+        "parallel.original_parameters",
         "target.gpu",
     }
 
