@@ -79,6 +79,8 @@ class Machine:
             self.run(program.backward[program.begins :], base)
             return [base + slot for slot, _ in program.gradients]
         slots = {slot for slot, _ in program.gradients}
+        for slot in sorted(slots.difference(slot for slot, _, _ in program.backward)):
+            each(base + slot)  # a loss in chunks has it before
         malloc, free = self.allocator.malloc, self.allocator.free
         for slot, size, stream in program.backward[program.begins :]:
             key = base + slot if slot != INPUT else base - SLOTS + OUTPUT

@@ -93,7 +93,7 @@ def _chunked_tail(
     found = norm_back(rec.cast(gradients, c * hidden))
     rec.drop(x)
     backward = [(GRADIENT if slot == found.slot else slot, size, stream) for slot, size, stream in rec.ops]
-    kept = [] if whole is None else [(whole.slot, whole.size)]
+    kept = [] if whole is None or whole.size < SMALLEST_BYTES else [(whole.slot, whole.size)]
     return BlockProgram(
         forward=tuple(forward),
         backward=tuple(backward),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def host_copies(tracker: StorageTracker) -> Iterator[None]:
-    """Mark what FSDP1 pins as host memory, and make its copies to the GPU."""
+    """Mark what FSDP1 pins as host memory, and make its copies to the GPU, which are communication."""
     from torch.distributed.fsdp import _flat_param
 
     handle = _flat_param.FlatParamHandle
@@ -44,7 +44,8 @@ def host_copies(tracker: StorageTracker) -> Iterator[None]:
         pre_unshard(self)
         flat = self.flat_param
         if flat.untyped_storage()._cdata == flat._local_shard.untyped_storage()._cdata:  # as ``flat_param_to``
-            flat.data = flat.data.clone()
+            with tracker.labelling("communication"):
+                flat.data = flat.data.clone()
             if self._use_orig_params and self.is_sharded(flat):
                 self._use_sharded_views()
             elif self._use_orig_params:

@@ -1,0 +1,86 @@
+"""The replay of every framework with every loss, strategy and kind of tail runs, and releases what it allocates."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.formula.plan import make_plan
+from vramtop.estimator.formula.rank_memory import RankMemory, rank_memory
+from vramtop.estimator.formula.reserved import tail
+from vramtop.estimator.formula.reserved.machine import Machine
+from vramtop.estimator.formula.reserved.steps import TrainingRun
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.rules import FRAMEWORKS
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
+
+SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+NORMAL = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 4096}
+SMALLEST = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 64}
+"""So small that its head's gradient is left out."""
+CONFIGS: list[dict[str, Any]] = [
+    SHAPE | sizes | {"tie_word_embeddings": tied} for sizes in (NORMAL, SMALLEST) for tied in (False, True)
+]
+STRATEGIES: list[dict[str, Any]] = [
+    {},
+    {"strategy": "ddp", "data_replicate": 2},
+    {"strategy": "fsdp2", "data_shard": 4},
+    {"strategy": "fsdp2", "data_shard": 2, "context": 4, "reshard_after_forward": False},
+    {"strategy": "fsdp2", "data_shard": 4, "fsdp_units": "model"},
+    {"strategy": "fsdp1", "data_shard": 4},
+    {"strategy": "fsdp1", "data_shard": 4, "cpu_offload": "all", "original_parameters": False},
+    {"strategy": "zero3", "data_shard": 4},
+]
+LOSSES = ("full", "chunked", "fused-linear", "log-probs", "fused-log-probs", "divergence")
+CHECKPOINTING = ("none", "full", "selective")
+
+
+def rank_of(config: dict[str, Any], lora: dict[str, Any] | None, **tables: Any) -> RankMemory:
+    tables |= {"lora": lora} if lora else {}
+    job = job_from_mapping({"model": {"config": config}, **tables}, where="test")
+    arch = read_architecture(config, job.model.task, where="test")
+    plan = make_plan(job, arch, count_parameters(arch))
+    return rank_memory(plan, plan.distinct_stages[-1])
+
+
+def check(rank: RankMemory, case: object) -> None:
+    """Run three steps: the last two leave as many blocks as the first has left."""
+    run = TrainingRun(rank, Machine(AllocatorSettings()))
+    run.load()
+    run.train(steps=1)
+    after = run.machine.allocator.active
+    try:
+        run.train(steps=2)
+    except (KeyError, ValueError) as error:
+        pytest.fail(f"{error!r}: {case}")
+    assert run.machine.allocator.active == after, case
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_step_releases_what_it_allocates(framework: str) -> None:
+    """All strategies with all losses, stepped after or in the backward pass, while what has fewer kinds takes turns."""
+    turns = zip(
+        itertools.cycle(CHECKPOINTING), itertools.cycle(CONFIGS), itertools.cycle((1, 1, 1, 1, 2)), strict=False
+    )
+    for parallel, loss, in_backward in itertools.product(STRATEGIES, LOSSES, (False, True)):
+        checkpointing, config, accumulation = next(turns)
+        training = {
+            "framework": framework,
+            "sequence_length": 256,
+            "loss": loss,
+            "optimizer_in_backward": in_backward,
+            "activation_checkpointing": checkpointing,
+            "gradient_accumulation": accumulation,
+        }
+        check(rank_of(config, None, training=training, parallel=parallel), (parallel, training, config))
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 8])
+def test_a_loss_in_chunks_releases_what_it_allocates(chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_CHUNKS", chunks)
+    loras = (None, {"targets": "all-linear"})
+    for parallel, config, in_backward, lora in itertools.product(STRATEGIES[2:5], CONFIGS, (False, True), loras):
+        training = {"framework": "torchtitan", "loss": "chunked", "optimizer_in_backward": in_backward}
+        check(rank_of(config, lora, training=training, parallel=parallel), (parallel, training, config, lora))
