@@ -1,6 +1,6 @@
-"""Starts the Python of a job; it imports nothing from the current folder, a job's folder or a stranger's.
+"""Starts Python interpreters, which import nothing from the current folder, a job's folder or a stranger's.
 
-No other module starts an interpreter, but for vramtop's own, which runs vramtop again.
+No other module starts any but vramtop's own interpreter, to run vramtop again.
 
 - They run in the folder ``/``, in which ``""`` and ``"."`` on a path find nothing, also in processes of their own.
 - They run a file by its path, so that no Python puts the current folder on ``sys.path`` (``-c`` and ``-m`` do).
