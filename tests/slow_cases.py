@@ -1,15 +1,30 @@
-"""Cases of a parametrized test of which the quick tests run a sample."""
+"""Cases of a parametrized test of which most runs take a sample."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+_EXHAUSTIVE = (pytest.mark.slow, pytest.mark.exhaustive)
 
-def quick_every(step: int, cases: Iterable[Any], *, start: int = 0) -> list[Any]:
-    """Return the cases; all but every ``step``-th from ``start`` are marked slow. Tuples are several arguments."""
+
+def quick_every(step: int, cases: Iterable[Any], *, start: int = 0, exhaustive: bool = False) -> list[Any]:
+    """Return the cases; all but every ``step``-th from ``start`` are marked slow. Tuples are several arguments.
+
+    With ``exhaustive``, the others are for ``make test-all`` only.
+    """
+    return _sampled(step, cases, start, _EXHAUSTIVE if exhaustive else (pytest.mark.slow,))
+
+
+def slow_every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Return the cases of a slow test; all but every ``step``-th are for ``make test-all`` only."""
+    return _sampled(step, cases, 0, _EXHAUSTIVE)
+
+
+def _sampled(step: int, cases: Iterable[Any], start: int, marks: tuple[Any, ...]) -> list[Any]:
     return [
-        case if at % step == start % step
-        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        case
+        if at % step == start % step
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks)
         for at, case in enumerate(cases)
-    ]  # fmt: skip
+    ]

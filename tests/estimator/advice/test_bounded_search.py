@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from slow_cases import slow_every
 
 from vramtop.estimator.advice.bounded_search import BoundedSearch, Verdict
 from vramtop.estimator.advice.change_table import candidate_changes
@@ -119,7 +120,7 @@ def test_a_search_finds_what_replaying_every_candidate_finds(shape: str, tables:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "tables"), list(product(SHAPES, TABLES)))
+@pytest.mark.parametrize(("shape", "tables"), slow_every(5, product(SHAPES, TABLES)))
 def test_a_search_finds_what_replaying_every_candidate_finds_in_every_mode(shape: str, tables: str) -> None:
     assert_alike(shape, tables, every=2)
 

@@ -211,6 +211,7 @@ def test_another_method_and_another_version_of_vramtop_say_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "most_errors"),
     [
@@ -248,6 +249,7 @@ def test_a_wrong_job_is_outvoted_by_one_and_alone_moves_the_figure_little() -> N
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("known", ["readings", "mixed"])
 def test_ranges_hold_whoever_knew_the_figures(known: str) -> None:
     for name in ("large", "large own"):

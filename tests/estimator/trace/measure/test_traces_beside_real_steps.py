@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_cases import slow_every
 
 from vramtop.estimator.job import job_from_mapping
 from vramtop.estimator.model import resolve_model
@@ -52,7 +53,7 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", slow_every(3, JOBS))
 def test_a_trace_has_the_peaks_of_real_steps(name: str, worker: Worker) -> None:
     tables = JOBS[name]
     training = {"micro_batch": 2, "sequence_length": 32, "precision": "bf16-mixed", **tables.get("training", {})}

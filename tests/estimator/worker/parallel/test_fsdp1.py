@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_cases import slow_every
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -97,7 +98,7 @@ def trace(ask_worker: AskWorker) -> Trace:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_every(5, CASES))
 def test_equal_to_real_ranks(trace: Trace, name: str) -> None:
     changes, parallel, others = CASES[name]
     case = {"config": LLAMA, "precision": "bf16-mixed", "classes": BLOCK, **changes}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from job_matrix import CELLS
-from slow_cases import quick_every
+from slow_cases import quick_every, slow_every
 
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.find_config import resolve_model
@@ -88,7 +88,7 @@ def test_repeated_layers_give_the_full_trace_over_the_matrix(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.parametrize("name", slow_every(4, WAITING))
 def test_repeated_layers_under_fsdp1_give_the_full_trace(name: str) -> None:
     request = deep_request(name, WAITING_DEPTH)
     repeated = trace_repeated(request)
