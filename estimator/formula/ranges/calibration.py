@@ -48,7 +48,7 @@ FORMULA = Calibration(
     nccl=NCCL_SHARE,
 )
 TRACED = Calibration(
-    step={"checked": 0.05, "adapters": 0.19, "framework": 0.125, "compiled": 0.29, "shape": 0.05, "recurrent": 0.7},
+    step={"checked": 0.05, "adapters": 0.177, "framework": 0.1, "compiled": 0.317, "shape": 0.05, "recurrent": 0.7},
     allocator={"plain": 0.5, "fsdp2": 0.6, "fsdp1": 0.6, "other": 0.7},
     context=0.515,
     nccl=NCCL_SHARE,
