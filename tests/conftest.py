@@ -1,6 +1,7 @@
 """Fixtures of the whole test suite: factories of budgets, snapshots and sources with figures that are easy to check."""
 
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,21 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--slow-sample N``: of the slow tests run one in N, always the same ones."""
+    parser.addoption("--slow-sample", type=int, default=1, metavar="N", help="of the slow tests run one in N")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the slow tests that are not in the sample."""
+    step = config.getoption("--slow-sample")
+    left_out = [item for item in items if item.get_closest_marker("slow") and zlib.crc32(item.nodeid.encode()) % step]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
 
 settings.register_profile(
     "any-machine",
