@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         torch_build as torch_build,
     )
     from .interpreters import find_interpreters as find_interpreters, probe_interpreter as probe_interpreter
+    from .start_python import safe_environment as safe_environment
     from .worker_pool import keep_idle_workers as keep_idle_workers
     from .worker_process import Worker as Worker
 else:
@@ -27,6 +28,7 @@ else:
             "exact_parameter_count": "exact_inventory",
             "installed_packages": "InstalledPackages torch_build TorchBuild",
             "interpreters": "find_interpreters probe_interpreter",
+            "start_python": "safe_environment",
             "worker_pool": "keep_idle_workers",
             "worker_process": "Worker",
         },

@@ -165,9 +165,11 @@ class TrainerMemory:
         """Run ``vramtop attach`` on this process."""
         import json
 
+        from vramtop.estimator.trace import safe_environment
+
         words = [f"--set={key}={value}" for key, value in self._settings.items()]
         command = [sys.executable, "-m", "vramtop.tui.cli", "attach", str(os.getpid()), "--json", "--method", "formula"]
-        environ = {**os.environ, "PYTHONSAFEPATH": "1"}
+        environ = safe_environment(os.environ, Path(sys.executable))
         try:
             done = subprocess.run(  # in a folder without modules, which -m would import from before Python 3.11
                 [*command, *words],

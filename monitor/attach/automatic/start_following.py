@@ -4,6 +4,9 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+from vramtop.estimator.trace import safe_environment
 
 _MODULE = "vramtop.monitor.attach.automatic.follow_program"
 _START_SECONDS = 10.0
@@ -25,10 +28,12 @@ def start_following(pid: int, environ: Mapping[str, str]) -> None:
         "    os.setsid()\n"
         f"    os.execv(sys.executable, [sys.executable, '-m', {_MODULE!r}, sys.argv[1]])\n"
     )
+    safe = safe_environment(environ, Path(sys.executable))
+    safe.pop("PYTHONPATH", None)  # folders of the command's: vramtop is among the interpreter's own packages
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             [sys.executable, "-I", "-c", code, str(pid)],
-            env=dict(environ),
+            env=safe,
             cwd="/",  # where nobody has put a module
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
