@@ -4,85 +4,80 @@ Read from DeepSpeed's ``runtime/config.py`` and ``runtime/zero/config.py``, 0.14
 ``activation_checkpointing`` concerns models that call DeepSpeed's own checkpointing, which transformers' do not.
 """
 
-from dataclasses import dataclass
-
-from ...job import UncertaintyDirection
-from ..source import MODEL_STATES, Component, FindingCollector, LayeredSettings, Setting, as_bool, as_word
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Doubt:
-    """A setting of the JSON that changes memory in a known direction, where it is on."""
-
-    path: str
-    direction: UncertaintyDirection
-    components: tuple[Component, ...]
-    why: str
-
+from ..source import (
+    MODEL_STATES,
+    FindingCollector,
+    LayeredSettings,
+    Setting,
+    UncountedSetting,
+    as_bool,
+    as_word,
+    warn_of_uncounted,
+)
 
 _ZERO = "zero_optimization."
 _DOUBTS = (
-    _Doubt(
+    UncountedSetting(
         path=f"{_ZERO}zero_quantized_weights",
         direction="either",
         components=("communication",),
         why="weights are gathered in 8 bits and unpacked",
     ),
-    _Doubt(
+    UncountedSetting(
         path=f"{_ZERO}zero_quantized_gradients",
         direction="more",
         components=("communication",),
         why="gradients are reduced as quantized copies",
     ),
-    _Doubt(
+    UncountedSetting(
         path=f"{_ZERO}mics_shard_size",
         direction="more",
         components=(*MODEL_STATES, "communication"),
         why="states are sharded over groups of that size only",
     ),
-    _Doubt(
+    UncountedSetting(
         path=f"{_ZERO}stage3_module_granularity_threshold",
         direction="more",
         components=("communication",),
         why="modules with small parameters are gathered as a whole",
     ),
-    _Doubt(
+    UncountedSetting(
         path=f"{_ZERO}zenflow",
         direction="more",
         components=("gradients", "optimizer"),
         why="selected gradients and their states stay on the GPU",
     ),
-    _Doubt(
+    UncountedSetting(
         path="bf16.bf16_master_weights_and_grads",
         direction="less",
         components=MODEL_STATES,
         why="there are no fp32 master weights",
     ),
-    _Doubt(
+    UncountedSetting(
         path="bf16.bf16_optimizer_states",
         direction="less",
         components=("optimizer",),
         why="optimizer states have 16 bits",
     ),
-    _Doubt(
+    UncountedSetting(
         path="fp16.fp16_master_weights_and_grads",
         direction="less",
         components=MODEL_STATES,
         why="there are no fp32 master weights",
     ),
-    _Doubt(
+    UncountedSetting(
         path="torch_autocast.enabled",
         direction="either",
         components=(*MODEL_STATES, "activations"),
         why="torch's autocast decides about dtypes in place of DeepSpeed",
     ),
-    _Doubt(
+    UncountedSetting(
         path="compile.deepcompile",
         direction="either",
         components=("activations", "communication"),
         why="a compiled schedule gathers and frees weights",
     ),
-    _Doubt(
+    UncountedSetting(
         path="sequence_parallel_size",
         direction="less",
         components=("activations", "logits"),
@@ -99,16 +94,15 @@ _OFF: tuple[object, ...] = (0, 1, -1, "auto", {}, [])
 
 def doubt_zero(deepspeed: LayeredSettings, findings: FindingCollector) -> None:
     """Warn of every setting that is on and not counted, and mark what it concerns."""
-    for doubt in _DOUBTS:
-        setting = deepspeed.find(doubt.path)
-        if setting is None or as_bool(setting) is False or (setting.value is not True and setting.value in _OFF):
-            continue
-        findings.warn(f"{setting.origin}: {doubt.why}, which is not counted.")
-        findings.add_uncertainty(doubt.direction, *doubt.components)
+    warn_of_uncounted(deepspeed, _DOUBTS, findings, is_off=_is_off)
     reduced = deepspeed.find("communication_data_type")
     if reduced is not None and as_word(reduced) in ("fp32", "float32"):
         findings.warn(f"{reduced.origin}: fp32 copies of what is reduced are not counted.")
         findings.add_uncertainty("more", "communication")
+
+
+def _is_off(setting: Setting) -> bool:
+    return as_bool(setting) is False or (setting.value is not True and setting.value in _OFF)
 
 
 def partly_offloaded(deepspeed: LayeredSettings) -> Setting | None:

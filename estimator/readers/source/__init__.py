@@ -44,6 +44,10 @@ if TYPE_CHECKING:
         refusal as refusal,
     )
     from .notebooks import NotebookCode as NotebookCode, read_notebook as read_notebook
+    from .uncounted_settings import (
+        UncountedSetting as UncountedSetting,
+        warn_of_uncounted as warn_of_uncounted,
+    )
     from .versions import (
         framework_with_version as framework_with_version,
         is_at_least as is_at_least,
@@ -63,6 +67,7 @@ else:
                 "Setting SettingsLayer UNKNOWN_TABLE"
             ),
             "notebooks": "NotebookCode read_notebook",
+            "uncounted_settings": "UncountedSetting warn_of_uncounted",
             "versions": "framework_with_version is_at_least transformers_defaults version_tuple",
         },
     )
