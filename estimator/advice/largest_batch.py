@@ -172,7 +172,7 @@ def _doubled(fits: Callable[[int], bool], low: int, end: int) -> tuple[int, int]
 
 
 def _bisected(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last index that fits between one that does and one that does not."""
+    """Return the largest index that fits, by bisection between one that fits and one that does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -42,7 +42,7 @@ _WORDS = (
     *("CUDA host alloc", "bad_alloc", "ENOMEM", "CUDACachingAllocator", "DataLoader worker", "unexpectedly terminated"),
     *("cudaHostAlloc", "OUT_OF_MEMORY"),
 )
-"""Every failure's line contains one of these: other lines are not searched further."""
+"""Words of which every failure's line contains at least one; lines without any are skipped."""
 _HOST_BYTES = re.compile(r"you tried to allocate (\d{1,18}) bytes|Unable to allocate (\d+(?:\.\d+)?) ([KMGT])iB")
 
 

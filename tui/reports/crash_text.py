@@ -155,7 +155,7 @@ def _other_failures(log: CrashLog, shown: Failure, output: TextOutput) -> Iterat
 
 
 def _inside(sentence: str) -> str:
-    """Return a sentence as it stands inside another: GPU and CPU keep their capitals."""
+    """Return a sentence for use inside another: its first letter in lower case, unless it begins with GPU or CPU."""
     return sentence if sentence[1:2].isupper() else sentence[0].lower() + sentence[1:]
 
 
