@@ -118,8 +118,7 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, co
 
     A strategy whose buffers no stream has (Megatron-FSDP) keeps at least its usual share.
     """
-    split = rank.job.parallel.world_size > 1 or rank.job.parallel.device_map is not None
-    if not rank.job.trains and (split or reserved == "guessed"):
+    if not rank.job.trains and reserved == "guessed":
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
     if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
         return _guessed_slack(rank, phase)

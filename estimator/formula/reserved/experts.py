@@ -9,6 +9,8 @@ from .linear import Weight, Writer
 from .mlp import mlp
 from .recorder import Backward, Tensor
 
+_SLOTS = 9
+"""Slots of fused experts, so that those that follow are numbered alike with and without a graph."""
 _MOST_CALLS = 16
 """Experts that a program runs one by one; of more of them, each call stands for several."""
 
@@ -22,6 +24,8 @@ def experts(
     """
     if w.context.separate_experts:
         return _one_by_one(w, x, gate_up, down, trained=trained, shared=shared)
+    if not w.graph:
+        return _without_graph(w, x, shared)
     rec, context = w.rec, w.context
     arch, wide = context.arch, context.expert_width
     rows = w.tokens * arch.experts_per_token / context.tensor_parallel
@@ -34,9 +38,7 @@ def experts(
     weighted = rec.new(wide * rows * arch.hidden)
     result = rec.new(context.widths.compute * w.tokens * arch.hidden)
     rec.drop(weighted)
-    saved = [router, permuted, factors, activated, product, outputs]
-    if not w.graph:
-        rec.drop(*saved)
+    rec.slots = router.slot + _SLOTS
     beside = None
     if shared is not None:
         output, beside = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
@@ -64,6 +66,39 @@ def experts(
         return total if other is None else rec.add_into(total, other)
 
     return result, backward
+
+
+def _without_graph(w: Writer, x: Tensor, shared: tuple[Sequence[Weight], Weight] | None) -> tuple[Tensor, Backward]:
+    """Return the output of experts that run without a graph: what a variable does not hold is released at once.
+
+    ``grouped_mm_experts_forward`` of transformers 5.23: tensor parallelism by plan splits the experts' factors only,
+    and sums the ranks' outputs in place.
+    """
+    rec, context = w.rec, w.context
+    arch, wide, first_slot = context.arch, context.expert_width, rec.slots
+    whole = w.tokens * arch.experts_per_token
+    rows, split = (whole, context.tensor_parallel) if context.follows_plan else (whole / context.tensor_parallel, 1)
+    inner = wide * rows * arch.expert_mlp_size / split
+    weighted = (4 if arch.rules.fp32_routing else wide) * rows * arch.hidden
+    permuted = rec.new(wide * rows * arch.hidden)
+    factors = rec.new(inner * (2 if arch.gated else 1))
+    activated = rec.new(inner)
+    product = rec.new(inner) if arch.gated else activated.keep()
+    rec.drop(factors, activated)
+    outputs = rec.new(wide * rows * arch.hidden)
+    rec.drop(product)
+    sorted_rows = rec.new(weighted)
+    in_order = rec.new(weighted)
+    rec.drop(sorted_rows)
+    total = rec.new(weighted * w.tokens / whole)
+    result = rec.cast_copy(total, context.widths.compute * w.tokens * arch.hidden)
+    rec.drop(permuted, outputs, in_order, total)
+    rec.slots = first_slot + _SLOTS
+    if shared is not None:
+        output, _ = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
+        result = rec.add(result, output)
+    rec.drop(x)
+    return result, lambda gradient: gradient
 
 
 def _one_by_one(
