@@ -35,6 +35,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Activation checkpointing is full or selective."""
     caches: bool
     """Attention adds its keys and values to a cache."""
+    prompts: bool
+    """Inference runs prompts; in training blocks without a graph are those that are recomputed, or frozen."""
 
     # --- attention
     asks_flash: bool
@@ -192,6 +194,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         micro_batch=job.sequences,
         length=job.local_length,
         recomputes=job.recomputes,
+        prompts=not job.trains,
         caches=not job.trains and arch.causal and arch.has_vocab_head,
         asks_flash=job.model.attention in ("flash_attention_2", "flash_attention_3"),
         asks_sdpa=job.model.attention == "sdpa",

@@ -35,7 +35,7 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
     width = 4 if context.widths.mixed and context.widths.autocast else c
     heads = list(tensors)
     # one function projects and attends, but in encoders, where the projection follows in another module
-    variables = [tensors[0].keep()] if fused and not w.graph else []
+    variables = [tensors[0].keep()] if fused and context.prompts else []
     if rotary:
         rotated = [_rotate(rec, width * tokens * size, given * tokens * size) for size in sizes[:2]]
         if not fused:
@@ -51,12 +51,12 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
         rec.drop(*heads[1:])
         heads = [heads[0], *(each.keep() for each in cached)]
     kernel = _written_scores if context.eager_attention or context.math_attention else _fused_kernel
-    if not w.graph and not context.sums_before_norm:
+    if context.prompts and not context.sums_before_norm:
         variables += [each.keep() for each in heads]
     mixed, kernel_backward = kernel(w, heads, sizes)
     result, out_backward = linear(w, mixed, output, arch.attention_output_size / split, arch.hidden)
     result = summed(w, result, arch.hidden)
-    rec.drop(x, *variables, mixed)
+    rec.drop(*(x, *variables, mixed) if context.prompts else (mixed, x))
 
     def backward(gradient: Tensor) -> Tensor:
         gradients = kernel_backward(out_backward(gradient))
@@ -138,8 +138,8 @@ def _fused_kernel(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):  
 
 def _written_scores(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):  # type: ignore[no-untyped-def]
     """Attention that writes its scores, one per pair of positions."""
-    if not w.graph:
-        return _scores_without_graph(w, heads), lambda gradient: [gradient]
+    if w.context.prompts:
+        return _scores_of_prompts(w, heads), lambda gradient: [gradient]
     rec, context, c, tokens = w.rec, w.context, w.compute, w.tokens
     arch, split = context.arch, context.tensor_parallel
     pairs = arch.heads * context.length * tokens / split
@@ -156,10 +156,13 @@ def _written_scores(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):
     factor = rec.new(c * pairs) if probabilities.size != round(c * pairs) else probabilities.keep()
     rec.drop(scores)
     output = rec.new(c * tokens * arch.attention_output_size / split)
-    saved = [heads[0], *expanded, probabilities, factor]
-    transposed = rec.new(output.size)
-    rec.drop(output)
-    output = transposed
+    saved = [heads[0], *expanded, probabilities, factor] if w.graph else []
+    if not w.graph:
+        rec.drop(heads[0], *expanded, probabilities, factor)
+    if w.graph:
+        transposed = rec.new(output.size)
+        rec.drop(output)
+        output = transposed
 
     def backward(gradient: Tensor) -> list[Tensor]:
         first = rec.new(c * pairs)
@@ -179,7 +182,7 @@ def _written_scores(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):
     return output, backward
 
 
-def _scores_without_graph(w: Writer, heads: Sequence[Tensor]) -> Tensor:
+def _scores_of_prompts(w: Writer, heads: Sequence[Tensor]) -> Tensor:
     """Return the output of attention that writes its scores and saves none of them; the heads are released.
 
     Source: ``eager_attention_forward`` of transformers 5's models; gpt_oss joins its sinks to the scores.

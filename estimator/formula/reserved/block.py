@@ -130,16 +130,17 @@ def _record(w: Writer, weights: BlockWeights, kind: Kind, filler: float) -> tupl
     rec, context = w.rec, w.context
     residual = max(SMALLEST_BYTES, context.widths.residual * context.arch.hidden * w.tokens / context.residual_ranks)
     x = Tensor(INPUT, round(residual))
+    w.held.append(x.keep())  # by a variable of the model, until the block returns
     extra = rec.new(filler)  # of no bytes where nothing is missing: slots are numbered alike
     halves: list[Body] = [lambda y: attention(w, y, weights.attention_in, weights.attention_out)]
     if kind == "cross":
         halves *= 2
     halves.append(lambda y: _mlp(w, y, weights, kind))
     if context.arch.parallel_residual:
-        output, backward = _parallel(w, x.keep(), halves)
+        output, backward = _parallel(w, x, halves)
     else:
         backwards = []
-        output = x.keep()
+        output = x
         for half in halves:
             output, back = _half(w, output, half)
             backwards.append(back)
@@ -148,7 +149,7 @@ def _record(w: Writer, weights: BlockWeights, kind: Kind, filler: float) -> tupl
             for back in reversed(backwards):
                 back(gradient)
 
-    rec.drop(x, *w.held)  # a variable of the model holds the input until the block returns
+    rec.drop(*w.held)
     forward = [(OUTPUT if slot == output.slot else slot, size, stream) for slot, size, stream in rec.ops]
     live = live_bytes(forward)
     # an fp32 residual stream is saved by the norm that reads it: the output stands for the input

@@ -9,8 +9,6 @@ from .linear import Weight, Writer
 from .mlp import mlp
 from .recorder import Backward, Tensor
 
-_SLOTS = 9
-"""Slots of fused experts, so that those that follow are numbered alike with and without a graph."""
 _MOST_CALLS = 16
 """Experts that a program runs one by one; of more of them, each call stands for several."""
 
@@ -24,8 +22,8 @@ def experts(
     """
     if w.context.separate_experts:
         return _one_by_one(w, x, gate_up, down, trained=trained, shared=shared)
-    if not w.graph:
-        return _without_graph(w, x, shared)
+    if w.context.prompts:
+        return _of_prompts(w, x, shared)
     rec, context = w.rec, w.context
     arch, wide = context.arch, context.expert_width
     rows = w.tokens * arch.experts_per_token / context.tensor_parallel
@@ -38,7 +36,9 @@ def experts(
     weighted = rec.new(wide * rows * arch.hidden)
     result = rec.new(context.widths.compute * w.tokens * arch.hidden)
     rec.drop(weighted)
-    rec.slots = router.slot + _SLOTS
+    saved = [router, permuted, factors, activated, product, outputs]
+    if not w.graph:
+        rec.drop(*saved)
     beside = None
     if shared is not None:
         output, beside = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
@@ -68,14 +68,14 @@ def experts(
     return result, backward
 
 
-def _without_graph(w: Writer, x: Tensor, shared: tuple[Sequence[Weight], Weight] | None) -> tuple[Tensor, Backward]:
-    """Return the output of experts that run without a graph: what a variable does not hold is released at once.
+def _of_prompts(w: Writer, x: Tensor, shared: tuple[Sequence[Weight], Weight] | None) -> tuple[Tensor, Backward]:
+    """Return the output of experts that run prompts: what a variable does not hold is released at once.
 
     ``grouped_mm_experts_forward`` of transformers 5.23: tensor parallelism by plan splits the experts' factors only,
     and sums the ranks' outputs in place.
     """
     rec, context = w.rec, w.context
-    arch, wide, first_slot = context.arch, context.expert_width, rec.slots
+    arch, wide = context.arch, context.expert_width
     whole = w.tokens * arch.experts_per_token
     rows, split = (whole, context.tensor_parallel) if context.follows_plan else (whole / context.tensor_parallel, 1)
     inner = wide * rows * arch.expert_mlp_size / split
@@ -93,7 +93,6 @@ def _without_graph(w: Writer, x: Tensor, shared: tuple[Sequence[Weight], Weight]
     total = rec.new(weighted * w.tokens / whole)
     result = rec.cast_copy(total, context.widths.compute * w.tokens * arch.hidden)
     rec.drop(permuted, outputs, in_order, total)
-    rec.slots = first_slot + _SLOTS
     if shared is not None:
         output, _ = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
         result = rec.add(result, output)

@@ -83,7 +83,7 @@ def norm(w: Writer, x: Tensor, size: float, *, trained: bool, final: bool = Fals
     x32 = rec.new(wide) if narrow else x.keep()
     rec.passing(wide)  # its squares
     scaled = rec.new(wide)
-    if not w.graph:
+    if context.prompts:
         rec.drop(x32)
     kept: Tensor | None = None
     if narrow:
@@ -100,6 +100,8 @@ def norm(w: Writer, x: Tensor, size: float, *, trained: bool, final: bool = Fals
     if not (w.graph and trained):
         rec.drop(kept)
         kept = None
+    if not (w.graph or context.prompts):
+        rec.drop(x32)
 
     def backward(gradient: Tensor) -> Tensor:
         first = rec.new(output.size)

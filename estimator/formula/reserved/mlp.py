@@ -29,9 +29,9 @@ def mlp(
     fused = gated and not others
     made = [linear(w, x, first, hidden, 2 * size if fused else size)]
     between = made[0][0]
-    variables = [between.keep()] if fused and not w.graph else []  # until the module's function returns
+    variables = [between.keep()] if fused and context.prompts else []  # until the module's function returns
     activated, inner_saved, activation_back = _activation(w, between, one)
-    if not w.graph:
+    if context.prompts:
         rec.drop(*inner_saved)
     product = activated
     kept: list[Tensor] = []
@@ -39,14 +39,18 @@ def mlp(
         made += [linear(w, x, each, hidden, size) for each in others]
         product = rec.new(one)
         kept = [activated, *(each for each, _ in made[1:])]
-    if not w.graph:
+    if context.prompts:
         rec.drop(*kept)
     result, out_backward = linear(w, product, output, size, hidden)
     w.selected.update((between.slot, result.slot))
     result = summed(w, result, hidden)
-    if own:
+    if context.prompts and own:
         rec.drop(x)
     rec.drop(*variables, product)
+    if not (w.graph or context.prompts):
+        rec.drop(*inner_saved, *kept)
+    if own and not context.prompts:
+        rec.drop(x)
 
     def backward(gradient: Tensor) -> Tensor:
         passing = out_backward(gradient)
