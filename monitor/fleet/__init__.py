@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .board_reading import reading_of_board as reading_of_board
     from .fleet import Fleet as Fleet, FleetSource as FleetSource, FleetTotals as FleetTotals
     from .fleet_run import FleetRank as FleetRank, FleetRun as FleetRun
-    from .group_ranks import group_ranks as group_ranks
     from .host_reading import (
         DIVERGING_STATUSES as DIVERGING_STATUSES,
         FleetGpu as FleetGpu,
@@ -31,7 +30,6 @@ else:
             "board_reading": "reading_of_board",
             "fleet": "Fleet FleetSource FleetTotals",
             "fleet_run": "FleetRank FleetRun",
-            "group_ranks": "group_ranks",
             "host_reading": (
                 "DIVERGING_STATUSES FleetGpu FleetPending FleetProcess HostReading HostState HostTotals RankFacts"
             ),
