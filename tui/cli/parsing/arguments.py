@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .host_arguments import add_stream_arguments
 from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
@@ -303,6 +304,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "run": _run,
     "measure": _measure,
     "history": _history,
+    "stream": add_stream_arguments,
     "record": _record,
     "doctor": _doctor,
     "completion": _completion,
