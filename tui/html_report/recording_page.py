@@ -108,7 +108,7 @@ def _events(recorded: Recorded) -> Element:
         )
         return found
     rows = [_event_row(number, event, recorded) for number, event in enumerate(recorded.events, start=1)]
-    add(found, table(("", "TIME", "AFTER", "EVENT", ""), rows, numbers=(0,)))
+    add(found, table(("", "TIME", "AFTER", "EVENT"), rows, numbers=(0,)))
     if recorded.events_left_out:
         add(found, node("p", f"{recorded.events_left_out} more events are left out.", class_="note"))
     return found
@@ -119,7 +119,7 @@ def _event_row(number: int, event: Event, recorded: Recorded) -> tuple[Element |
     after = format_duration(max(0.0, event.time - recorded.recording.begin))
     mark = node("span", f"{sign} {word}", class_=f"sign {_SIGN_CLASSES.get(event.kind, '')}".strip())
     time = node("span", clock_text(event.time), class_="nowrap")
-    return (str(number), time, node("span", after, class_="nowrap"), mark, event.sentence)
+    return (str(number), time, node("span", after, class_="nowrap"), node("span", mark, f" {event.sentence}"))
 
 
 def _gpus(recorded: Recorded) -> Element:

@@ -57,7 +57,6 @@ svg text.on-bar[fill="#0b1220"] { fill: #0b1220; }
 .scrolls { overflow-x: auto; margin: .5rem 0; }
 table { border-collapse: collapse; font-size: .9rem; }
 th { text-align: left; font-weight: 600; color: var(--muted); white-space: nowrap; }
-td { min-width: 3rem; }
 td code { white-space: nowrap; }
 .words { display: inline-block; min-width: 13rem; }
 th, td { padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }

@@ -11,20 +11,19 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .events import Event as Event, EventKind as EventKind
-    from .memory_series import MemorySeries as MemorySeries, Stretch as Stretch
+    from .memory_series import Stretch as Stretch
     from .recorded import (
         Recorded as Recorded,
         RecordedGpu as RecordedGpu,
         RecordedProcess as RecordedProcess,
         RecordedRun as RecordedRun,
-        Recording as Recording,
     )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "events": "Event EventKind",
-            "memory_series": "MemorySeries Stretch",
-            "recorded": "Recorded RecordedGpu RecordedProcess RecordedRun Recording",
+            "memory_series": "Stretch",
+            "recorded": "Recorded RecordedGpu RecordedProcess RecordedRun",
         },
     )
