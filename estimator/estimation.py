@@ -30,11 +30,9 @@ from .model import (
 from .model.count_parameters import count_parameters
 from .model.placement import placing_request
 from .model.read_architecture import read_architecture
-from .trace import allocator_settings, exact_inventory
+from .trace import allocator_settings, beside_worker, exact_inventory, kept_result
 from .trace.exact_optimizer import exact_optimizer
 from .trace.traced_budget import traced_budget
-from .trace.worker_cache import kept_result
-from .trace.worker_process import beside_worker
 
 _TRACE_HINT = "--method traced runs the model itself"
 _COUNT_TOLERANCE = 0.002
