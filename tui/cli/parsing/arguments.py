@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .browser_arguments import add_report_arguments
 from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
@@ -304,6 +305,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "measure": _measure,
     "history": _history,
     "record": _record,
+    "report": add_report_arguments,
     "doctor": _doctor,
     "completion": _completion,
 }
