@@ -95,7 +95,7 @@ STATUSES: dict[Status, Mark] = {
     "unknown": Mark("?", "unknown", NEUTRAL),
 }
 
-_MARKS_BY_NAME: dict[str, Mark] = {**STATUSES}
+_MARKS_BY_NAME: dict[str, Mark] = dict(STATUSES.items())
 
 PHASES: dict[RunPhase, str] = {
     "started": "start",

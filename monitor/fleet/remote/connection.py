@@ -74,8 +74,8 @@ class Connection:
         """True while ssh runs and nothing has been read yet."""
         return self.process is not None and not self.has_read
 
-    def start(self) -> None:
-        """Start ssh, in a session of its own: without a terminal it cannot ask anything.
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start ssh in a session of its own, where it has no terminal to ask anything, and return its process.
 
         Raises:
             InputError: there is no ssh here.
@@ -91,8 +91,9 @@ class Connection:
         self._buffer.clear()
         self._errors.clear()
         for stream in (process.stdout, process.stderr):
-            assert stream is not None  # noqa: S101 - it is a pipe
-            os.set_blocking(stream.fileno(), False)
+            if stream is not None:
+                os.set_blocking(stream.fileno(), False)
+        return process
 
     def read_output(self) -> bool:
         """Read what has arrived; False at the end of the output, and when it cannot be understood."""

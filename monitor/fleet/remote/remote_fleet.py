@@ -118,12 +118,11 @@ class RemoteFleet:
             if connecting >= MAX_CONNECTING:
                 return
             if connection.process is None and self._clock() >= connection.attempt_at:
-                connection.start()
+                process = connection.start()
                 connecting += 1
-                process = connection.process
-                assert process is not None and process.stdout is not None and process.stderr is not None  # noqa: PT018, S101
-                self._selector.register(process.stdout, selectors.EVENT_READ, (connection, "output"))
-                self._selector.register(process.stderr, selectors.EVENT_READ, (connection, "errors"))
+                for stream, name in ((process.stdout, "output"), (process.stderr, "errors")):
+                    if stream is not None:
+                        self._selector.register(stream, selectors.EVENT_READ, (connection, name))
 
     def _handle(self, connection: Connection, stream: str) -> None:
         """Read one pipe that has something, or has ended."""
