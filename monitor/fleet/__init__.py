@@ -11,15 +11,12 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .board_reading import reading_of_board as reading_of_board
-    from .fleet import Fleet as Fleet, FleetSource as FleetSource, FleetTotals as FleetTotals
+    from .fleet import Fleet as Fleet
     from .fleet_run import FleetRank as FleetRank, FleetRun as FleetRun
     from .host_reading import (
-        DIVERGING_STATUSES as DIVERGING_STATUSES,
         FleetGpu as FleetGpu,
-        FleetPending as FleetPending,
         FleetProcess as FleetProcess,
         HostReading as HostReading,
-        HostState as HostState,
         HostTotals as HostTotals,
         RankFacts as RankFacts,
     )
@@ -28,10 +25,8 @@ else:
         __name__,
         {
             "board_reading": "reading_of_board",
-            "fleet": "Fleet FleetSource FleetTotals",
+            "fleet": "Fleet",
             "fleet_run": "FleetRank FleetRun",
-            "host_reading": (
-                "DIVERGING_STATUSES FleetGpu FleetPending FleetProcess HostReading HostState HostTotals RankFacts"
-            ),
+            "host_reading": ("FleetGpu FleetProcess HostReading HostTotals RankFacts"),
         },
     )

@@ -11,13 +11,13 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .host_list import parse_hosts as parse_hosts, read_hosts_file as read_hosts_file
     from .remote_fleet import RemoteFleet as RemoteFleet
-    from .ssh_command import Bootstrap as Bootstrap, SshCommand as SshCommand
+    from .ssh_command import SshCommand as SshCommand
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "host_list": "parse_hosts read_hosts_file",
             "remote_fleet": "RemoteFleet",
-            "ssh_command": "Bootstrap SshCommand",
+            "ssh_command": "SshCommand",
         },
     )
