@@ -26,6 +26,7 @@ COMMANDS = {
     "measure": "run the job's real steps, and show their memory beside the prediction (exit code 1 out of memory)",
     "history": "list, export or forget the runs that were measured, by which estimates are corrected",
     "record": "record the GPUs to a file, for --replay",
+    "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
 }
