@@ -53,7 +53,8 @@ def explanation_lines(
         yield from output.wrapped(sentence, indent="- ", further="  ")
     if explanation.compared and budget is not None:
         yield ""
-        yield output.text(f"beside the budget of {budget.job.label} ({budget.method}):")
+        corrected = ", corrected by measured runs" if budget.learned else ""
+        yield output.text(f"beside the budget of {budget.job.label} ({budget.method}{corrected}):")
         for sentence in explanation.compared:
             yield from output.wrapped(sentence, indent="- ", further="  ")
         if explanation.place is not None:

@@ -59,7 +59,7 @@ class Stacks:
     """Reads stacks, each list of frames once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Stack] = {}
+        self._known: dict[tuple[int, ...], Stack] = {}
         self._frames: dict[int, StackFrame] = {}
         self._alike: dict[tuple[StackFrame, ...], Stack] = {}
 
@@ -69,13 +69,14 @@ class Stacks:
             return UNRECORDED
         if not frames:
             return AUTOGRAD
-        found = self._known.get(id(frames))  # the snapshot keeps the list alive
+        key = tuple(map(id, frames[:MAX_FRAMES]))  # torch's snapshot has each frame once, and keeps it alive
+        found = self._known.get(key)
         if found is None:
             read = tuple(self._frame(each) for each in frames[:MAX_FRAMES] if isinstance(each, dict))
             found = self._alike.get(read)
             if found is None:
                 found = self._alike[read] = classify(read)
-            self._known[id(frames)] = found
+            self._known[key] = found
         return found
 
     def _frame(self, frame: dict[Any, Any]) -> StackFrame:

@@ -274,9 +274,10 @@ def _record(parser: "Parser") -> None:
 
 def _export(parser: "Parser") -> None:
     parser.examples = """\
-  vramtop export                                       on http://127.0.0.1:10440/metrics
-  vramtop export --listen :10440 --tls-cert host.pem --tls-key host.key --auth-user prometheus --password-file pw
-  vramtop export --textfile /var/lib/node_exporter/textfile/vramtop.prom
+  vramtop export                              on 127.0.0.1:10440
+  vramtop export --listen :10440 --tls-cert host.pem --tls-key host.key
+  vramtop export --listen :10440 --auth-user prometheus --password-file pw
+  vramtop export --textfile /var/lib/node_exporter/vramtop.prom
   vramtop export --print-rules > vramtop_rules.yml
 """
     parser.epilog = (
