@@ -13,14 +13,12 @@ from urllib.parse import urlsplit
 
 from vramtop.estimator.common import InputError
 
-from .metric_table import TABLE
-from .samples import all_samples
+from .metrics import TABLE, all_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .latest_board import LatestBoard
-    from .metric_table import Metric
+    from .metrics import LatestBoard, Metric
 
     Values = dict[str, dict[tuple[str, ...], float]]
 

@@ -35,7 +35,7 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
-_ROOMS = {"explain": "crash.", "snapshot": "crash.", "history": "measured."}
+_ROOMS = {"explain": "crash.", "snapshot": "crash.", "history": "measured.", "export": "metrics."}
 """Commands in a room of their own below ``commands``."""
 _EXAMPLES = """\
   vramtop                                     the dashboard

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.export.collector import metrics_registry
-from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.listen_address import ListenAddress
-from vramtop.monitor.export.metric_table import PENDING_VERDICTS, PHASES, STATUSES, TABLE
+from vramtop.monitor.export.metrics.collector import metrics_registry
+from vramtop.monitor.export.metrics.latest_board import LatestBoard
+from vramtop.monitor.export.metrics.metric_table import PENDING_VERDICTS, PHASES, STATUSES, TABLE
 from vramtop.monitor.export.server import MetricsServer
 
 GIB = 2**30

@@ -15,10 +15,10 @@ import pytest
 from exporter import needs, program, samples, scrape
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.export.collector import metrics_registry
 from vramtop.monitor.export.credentials import Credentials, read_credentials
-from vramtop.monitor.export.latest_board import LatestBoard
 from vramtop.monitor.export.listen_address import ListenAddress
+from vramtop.monitor.export.metrics.collector import metrics_registry
+from vramtop.monitor.export.metrics.latest_board import LatestBoard
 from vramtop.monitor.export.server import MetricsServer
 from vramtop.monitor.export.tls import TlsFiles
 

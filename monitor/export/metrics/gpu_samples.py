@@ -11,8 +11,8 @@ from .label_text import label_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..board import Board, GpuRow
-    from ..snapshot import Fault, GpuReading
+    from ...board import Board, GpuRow
+    from ...snapshot import Fault, GpuReading
     from .samples import Sample
 
 

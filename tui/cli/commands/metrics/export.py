@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, VramtopError
 
-from ...draw import printable
-from ..crash_report import save_fault
-from ..estimators import Estimators
+from ....draw import printable
+from ...crash_report import save_fault
+from ...estimators import Estimators
 
 if TYPE_CHECKING:
     import argparse

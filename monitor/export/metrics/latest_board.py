@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..snapshot import NO_DRIVER
+from ...snapshot import NO_DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..board import Board
+    from ...board import Board
 
 _STALE_INTERVALS = 3
 _STALE_SECONDS = 10.0

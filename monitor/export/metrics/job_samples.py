@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ..snapshot.mig_devices import MigDevice
+from ...snapshot.mig_devices import MigDevice
 from . import metric_table as table
 from .gpu_samples import gpu_labels
 from .label_text import label_text
@@ -13,8 +13,8 @@ from .label_text import label_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..board import Board, GpuRow, ProcessRow
-    from ..snapshot import GpuReading
+    from ...board import Board, GpuRow, ProcessRow
+    from ...snapshot import GpuReading
     from .samples import Sample
 
     Labels = tuple[str, ...]
