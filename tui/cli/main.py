@@ -27,6 +27,7 @@ COMMANDS = {
     "history": "list, export or forget the runs that were measured, by which estimates are corrected",
     "record": "record the GPUs to a file, for --replay",
     "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
+    "report": "write a recording, or the measured runs, as one HTML file with plots",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
 }
@@ -35,7 +36,13 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
-_ROOMS = {"explain": "crash.", "snapshot": "crash.", "history": "measured.", "export": "metrics."}
+_ROOMS = {
+    "explain": "crash.",
+    "snapshot": "crash.",
+    "history": "measured.",
+    "report": "browser.",
+    "export": "metrics.",
+}
 """Commands in a room of their own below ``commands``."""
 _EXAMPLES = """\
   vramtop                                     the dashboard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ...snapshot.mig_devices import MigDevice
+from ...snapshot import MigDevice
 from . import metric_table as table
 from .gpu_samples import gpu_labels
 from .label_text import label_text

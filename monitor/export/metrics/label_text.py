@@ -2,7 +2,7 @@
 
 from vramtop.estimator.common import displayed
 
-from ...host.plain_text import sanitize_line
+from ...host import sanitize_line
 
 _MAX_CHARACTERS = 120
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import Snapshot
     from vramtop.monitor.sources import Sampler
 
-_DEFAULT_ADDRESS = "127.0.0.1"
 _DIGITS = re.compile(r"\d+")
 
 
@@ -96,10 +95,8 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
     from vramtop.monitor.export import ListenAddress, MetricsServer, TlsFiles, metrics_registry, read_credentials
-    from vramtop.monitor.export.listen_address import DEFAULT_PORT
 
-    text = options.listen
-    address = ListenAddress(_DEFAULT_ADDRESS, DEFAULT_PORT) if text is None else ListenAddress.parse(text)
+    address = ListenAddress.default() if options.listen is None else ListenAddress.parse(options.listen)
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key go together: the certificate and its private key")
     if options.client_ca and not options.tls_cert:
