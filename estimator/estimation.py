@@ -1,20 +1,23 @@
 """Makes an estimate: a job in, a Budget out, by the requested method."""
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from .budget import Budget, widen_for_uncertainty
-from .common import CannotTellError, InputError, VramtopError
+from .common import CannotTellError, InputError, VramtopError, how_reserved_memory_is_found
 from .formula import JobFamilies, free_for_modules, host_need
-from .formula.beside import HeldModel, with_other_models, with_saving_phase
+from .formula.beside import HeldModel, find_held_models, with_other_models, with_saving_phase
 from .formula.closed_form import closed_form
-from .formula.reserved import with_varying_lengths
-from .formula.unstated import with_unstated
-from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
+from .formula.unstated import LeftOpen, find_left_open, with_left_open
+from .job import Gpu, Job, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
 from .model import (
     Architecture,
@@ -27,13 +30,14 @@ from .model import (
 from .model.count_parameters import count_parameters
 from .model.placement import placing_request
 from .model.read_architecture import read_architecture
-from .trace import allocator_settings, exact_inventory
+from .trace import allocator_settings, beside_worker, exact_inventory, kept_result
 from .trace.exact_optimizer import exact_optimizer
 from .trace.traced_budget import traced_budget
 
 _TRACE_HINT = "--method traced runs the model itself"
 _COUNT_TOLERANCE = 0.002
 """Relative difference of two counts of one model's parameters."""
+_LOADED = time.time()
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
 
@@ -77,21 +81,22 @@ def estimate(
             progress(f"tracing two training steps of {model.label}")
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
-            traced = traced_budget(
-                _with_known_trained(job, shape),
-                model,
-                shape,
-                gpu=gpu,
-                memory_bytes=memory_bytes,
-                python=python,
-                environ=environ,
-            )
+            left_open = functools.cache(lambda: _kept_left_open(job, model, arch, gpu, conf))
+            with beside_worker(lambda: _try(left_open)):
+                traced = traced_budget(
+                    _with_known_trained(job, shape),
+                    model,
+                    shape,
+                    gpu=gpu,
+                    memory_bytes=memory_bytes,
+                    python=python,
+                    environ=environ,
+                )
             traced = _with_reported_count(job, traced)
             traced = with_other_models(
-                replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
+                replace(_with_host_need(traced, arch), job=job), find_held_models(job, arch, environ)
             )
-            traced = with_varying_lengths(with_unstated(traced, arch, gpu), arch, gpu, conf)
-            return widen_for_uncertainty(traced)
+            return widen_for_uncertainty(with_left_open(traced, left_open()))
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -101,8 +106,8 @@ def estimate(
     if conf and conf.strip():
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
-    budget = with_other_models(budget, _held_models(job, arch, environ))
-    budget = with_varying_lengths(with_unstated(budget, arch, gpu), arch, gpu, conf)
+    budget = with_other_models(budget, find_held_models(job, arch, environ))
+    budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
@@ -133,7 +138,7 @@ class QuickEstimator:
 
     def _held(self, changed: Job) -> tuple[HeldModel, ...]:
         same = changed.other_models == self.job.other_models
-        return self.held if same else _held_models(changed, self.arch, None)
+        return self.held if same else find_held_models(changed, self.arch, None)
 
     @property
     def max_positions(self) -> int | None:
@@ -158,7 +163,7 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     arch = _architecture(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    held = _held_models(job, arch, environ)
+    held = find_held_models(job, arch, environ)
     return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu, job=job, held=held)
 
 
@@ -215,31 +220,26 @@ def _with_reported_count(job: Job, traced: Budget) -> Budget:
     return replace(traced, model=replace(traced.model, trainable_parameters=reported))
 
 
-def _held_models(
-    job: Job, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
-) -> tuple[HeldModel, ...]:
-    """Return the models that are held beside the trained one, each with its shape; none that nothing is known of."""
-    found = (_held_model(job, other, arch, environ) for other in job.other_models)
-    return tuple(each for each in found if each is not None)
+def _kept_left_open(
+    job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, gpu: Gpu | None, conf: str | None
+) -> LeftOpen:
+    """Return what the job leaves open; a trace that is kept need not wait for the closed form."""
+    key = [job, dict(model.config), gpu, conf, how_reserved_memory_is_found()]
+    code = _closed_form_files(), _LOADED
+    return kept_result("left-open", key, lambda: find_left_open(job, arch, gpu, conf), LeftOpen, code=code)
 
 
-def _held_model(
-    job: Job, other: OtherModel, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
-) -> HeldModel | None:
-    task, label, assumed = other.task or job.model.task, other.id or "like the trained one", None
-    same = other.id is None and other.config is None
-    spec = job.model if same else ModelSpec(id=other.id, config=other.config)
-    try:
-        model = resolve_model(spec, environ=environ)
-        if model.source == "code":
-            raise CannotTellError("it is Python code")
-        shape = read_architecture(model.config, task, where=model.where)
-    except VramtopError as error:
-        if isinstance(arch, CannotTellError):
-            return None
-        shape = arch
-        assumed = f"The {other.role} model {label} is assumed to be like the trained model: {error.message}."
-    return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
+def _closed_form_files() -> Iterator[Path]:
+    """Yield the files of the rooms on which the closed form depends, their tables among them."""
+    for room in ("budget", "common", "formula", "job", "model", "worker/memory"):
+        for pattern in ("*.py", "*.toml"):
+            yield from (Path(__file__).parent / room).rglob(pattern)
+
+
+def _try(work: Callable[[], object]) -> None:
+    """Do it ahead; an error is raised where the result is needed."""
+    with contextlib.suppress(VramtopError):
+        work()
 
 
 def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Budget:

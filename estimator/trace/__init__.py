@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     )
     from .interpreters import find_interpreters as find_interpreters, probe_interpreter as probe_interpreter
     from .start_python import safe_environment as safe_environment
+    from .worker_cache import kept_result as kept_result
     from .worker_pool import keep_idle_workers as keep_idle_workers
-    from .worker_process import Worker as Worker
+    from .worker_process import Worker as Worker, beside_worker as beside_worker
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -29,7 +30,8 @@ else:
             "installed_packages": "InstalledPackages torch_build TorchBuild",
             "interpreters": "find_interpreters probe_interpreter",
             "start_python": "safe_environment",
+            "worker_cache": "kept_result",
             "worker_pool": "keep_idle_workers",
-            "worker_process": "Worker",
+            "worker_process": "Worker beside_worker",
         },
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from ...budget import Budget
 from ...common import CannotTellError, format_gib
-from ...job import Gpu, ResolvedJob, resolve_job
+from ...job import Gpu, Job, ResolvedJob, resolve_job
 from ...job.rules import FRAMEWORKS, Optimizer
 from ...model import Architecture, Stage
 from ...model.count_parameters import count_parameters
@@ -64,9 +64,7 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
 _UNKNOWN_LENGTHS = "Whether batches differ in length from step to step is not known (training.varying_lengths); if so"
 
 
-def with_varying_lengths(
-    budget: Budget, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
-) -> Budget:
+def with_varying_lengths(budget: Budget, cache: int) -> Budget:
     """Return the budget with what the allocator keeps besides if its job's batches differ in length, and a sentence.
 
     Where the job does not say it, and its framework pads a batch to its longest sequence by default, there is only the
@@ -74,25 +72,36 @@ def with_varying_lengths(
 
     Args:
         budget: made by any method.
-        arch: the model's shape, or why it is not known.
-        gpu: the GPU.
-        conf: the allocator's settings; None: those that the job's framework makes.
+        cache: what the allocator keeps besides, as ``lengths_cache`` finds it.
     """
-    job, vary = budget.job, budget.job.training.varying_lengths
-    known = vary is not None
-    vary = vary if known else FRAMEWORKS[job.training.framework].pads_batches
-    if not vary or job.training.mode != "train" or isinstance(arch, CannotTellError):
-        return budget
-    if budget.peak.allocated_bytes > REPLAYED_BYTES:
-        return budget
-    cache = cache_of_lengths(make_plan(job, arch, count_parameters(arch), gpu=gpu), conf)
-    if cache <= (0 if known else _SMALL * budget.peak.reserved_bytes):
+    known = budget.job.training.varying_lengths is not None
+    if cache <= (0 if known else _SMALL * budget.peak.reserved_bytes) or budget.peak.allocated_bytes > REPLAYED_BYTES:
         return budget
     lengths = "Batches differ in length" if known else _UNKNOWN_LENGTHS
     keeps = f"the allocator may keep {format_gib(cache)} GiB beyond the range, which it gives back before it fails"
     sentence = f"{lengths}: {keeps}."
     peak = dataclasses.replace(budget.peak, cache_bytes=cache if known else 0)
     return dataclasses.replace(budget, peak=peak, assumptions=(*budget.assumptions, sentence))
+
+
+def lengths_cache(
+    job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
+) -> int:
+    """Return how many bytes the allocator keeps besides if the job's batches differ in length; 0 if they do not.
+
+    Args:
+        job: the job.
+        arch: the model's shape, or why it is not known.
+        gpu: the GPU.
+        conf: the allocator's settings; None: those that the job's framework makes.
+    """
+    vary = job.training.varying_lengths
+    vary = FRAMEWORKS[job.training.framework].pads_batches if vary is None else vary
+    if not vary or job.training.mode != "train" or isinstance(arch, CannotTellError):
+        return 0
+    plan = make_plan(job, arch, count_parameters(arch), gpu=gpu)
+    whole = highest_phase(phase_peaks(rank_memory(plan, plan.distinct_stages[-1])))
+    return 0 if whole.allocated_bytes > REPLAYED_BYTES else cache_of_lengths(plan, conf)
 
 
 def cache_of_lengths(plan: Plan, conf: str | None = None) -> int:
