@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .credentials import Credentials as Credentials, read_credentials as read_credentials
+    from .credentials import read_credentials as read_credentials
     from .listen_address import ListenAddress as ListenAddress
     from .metrics import LatestBoard as LatestBoard, metrics_registry as metrics_registry
     from .otlp import start_otlp as start_otlp
@@ -22,7 +22,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "credentials": "Credentials read_credentials",
+            "credentials": "read_credentials",
             "listen_address": "ListenAddress",
             "metrics": "LatestBoard metrics_registry",
             "otlp": "start_otlp",

@@ -9,7 +9,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .collector import metrics_registry as metrics_registry
-    from .latest_board import LatestBoard as LatestBoard, ReadingState as ReadingState
+    from .latest_board import LatestBoard as LatestBoard
     from .metric_table import TABLE as TABLE, Metric as Metric
     from .samples import all_samples as all_samples
 else:
@@ -17,7 +17,7 @@ else:
         __name__,
         {
             "collector": "metrics_registry",
-            "latest_board": "LatestBoard ReadingState",
+            "latest_board": "LatestBoard",
             "metric_table": "Metric TABLE",
             "samples": "all_samples",
         },
