@@ -27,6 +27,7 @@ COMMANDS = {
     "history": "list, export or forget the runs that were measured, by which estimates are corrected",
     "stream": "write a line of JSON for each reading, which vramtop --host reads over ssh",
     "record": "record the GPUs to a file, for --replay",
+    "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
     "report": "write a recording, or the measured runs, as one HTML file with plots",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
@@ -43,6 +44,7 @@ _ROOMS = {
     "stream": "remote.",
     "hosts": "remote.",
     "report": "browser.",
+    "export": "metrics.",
 }
 """Commands in a room of their own below ``commands``."""
 _EXAMPLES = """\
