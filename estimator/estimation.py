@@ -11,11 +11,10 @@ from typing import Literal
 
 import msgspec
 
+from . import formula, trace
 from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError, how_reserved_memory_is_found
-from .formula import JobFamilies, free_for_modules, host_need
-from .formula.beside import HeldModel, find_held_models, with_other_models, with_saving_phase
-from .formula.closed_form import closed_form
+from .formula import beside, free_for_modules, host_need
 from .formula.unstated import LeftOpen, find_left_open, with_left_open
 from .job import Gpu, Job, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
@@ -30,9 +29,7 @@ from .model import (
 from .model.count_parameters import count_parameters
 from .model.placement import placing_request
 from .model.read_architecture import read_architecture
-from .trace import allocator_settings, beside_worker, exact_inventory, kept_result
-from .trace.exact_optimizer import exact_optimizer
-from .trace.traced_budget import traced_budget
+from .trace import allocator_settings
 
 _TRACE_HINT = "--method traced runs the model itself"
 _COUNT_TOLERANCE = 0.002
@@ -79,10 +76,12 @@ def estimate(
     if method in ("auto", "traced") and not job.is_served:
         if progress:
             progress(f"tracing two training steps of {model.label}")
+        from .trace.traced_budget import traced_budget
+
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
             left_open = functools.cache(lambda: _kept_left_open(job, model, arch, gpu, conf))
-            with beside_worker(lambda: _try(left_open)):
+            with trace.beside_worker(lambda: _try(left_open)):
                 traced = traced_budget(
                     _with_known_trained(job, shape),
                     model,
@@ -93,9 +92,7 @@ def estimate(
                     environ=environ,
                 )
             traced = _with_reported_count(job, traced)
-            traced = with_other_models(
-                replace(_with_host_need(traced, arch), job=job), find_held_models(job, arch, environ)
-            )
+            traced = _with_other_models(replace(_with_host_need(traced, arch), job=job), arch, environ)
             return widen_for_uncertainty(with_left_open(traced, left_open()))
         except CannotTellError as error:
             if method == "traced":
@@ -106,9 +103,13 @@ def estimate(
     if conf and conf.strip():
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
-    budget = with_other_models(budget, find_held_models(job, arch, environ))
+    budget = _with_other_models(budget, arch, environ)
     budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
+
+
+def _no_families() -> "formula.JobFamilies":
+    return formula.JobFamilies()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +124,9 @@ class QuickEstimator:
     gpu: Gpu | None
     job: Job
     """The job that is changed."""
-    held: tuple[HeldModel, ...]
+    held: "tuple[beside.HeldModel, ...]"
     """The models beside its own."""
-    _families: JobFamilies = field(default_factory=JobFamilies, init=False, repr=False, compare=False)
+    _families: "formula.JobFamilies" = field(default_factory=_no_families, init=False, repr=False, compare=False)
 
     def __call__(self, changed: Job) -> Budget:
         """Return the budget of a job of the same model; its attention may differ.
@@ -133,12 +134,15 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
-        return widen_for_uncertainty(with_other_models(budget, self._held(changed)))
+        from .formula.closed_form import closed_form
 
-    def _held(self, changed: Job) -> tuple[HeldModel, ...]:
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
+        held = self._held(changed)
+        return widen_for_uncertainty(beside.with_other_models(budget, held) if held else budget)
+
+    def _held(self, changed: Job) -> "tuple[beside.HeldModel, ...]":
         same = changed.other_models == self.job.other_models
-        return self.held if same else find_held_models(changed, self.arch, None)
+        return self.held if same else beside.find_held_models(changed, self.arch, None)
 
     @property
     def max_positions(self) -> int | None:
@@ -163,7 +167,7 @@ def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, s
     arch = _architecture(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    held = find_held_models(job, arch, environ)
+    held = beside.find_held_models(job, arch, environ) if job.other_models else ()
     return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu, job=job, held=held)
 
 
@@ -220,13 +224,22 @@ def _with_reported_count(job: Job, traced: Budget) -> Budget:
     return replace(traced, model=replace(traced.model, trainable_parameters=reported))
 
 
+def _with_other_models(
+    budget: Budget, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> Budget:
+    """Return the budget with the models that its job holds beside the trained one."""
+    if not budget.job.other_models:
+        return budget
+    return beside.with_other_models(budget, beside.find_held_models(budget.job, arch, environ))
+
+
 def _kept_left_open(
     job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, gpu: Gpu | None, conf: str | None
 ) -> LeftOpen:
     """Return what the job leaves open; a trace that is kept need not wait for the closed form."""
     key = [job, dict(model.config), gpu, conf, how_reserved_memory_is_found()]
     code = _closed_form_files(), _LOADED
-    return kept_result("left-open", key, lambda: find_left_open(job, arch, gpu, conf), LeftOpen, code=code)
+    return trace.kept_result("left-open", key, lambda: find_left_open(job, arch, gpu, conf), LeftOpen, code=code)
 
 
 def _closed_form_files() -> Iterator[Path]:
@@ -248,7 +261,8 @@ def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Bud
         return budget
     try:
         inventory = count_parameters(arch)
-        budget = with_saving_phase(budget, arch, inventory)
+        if budget.job.saving is not None:
+            budget = beside.with_saving_phase(budget, arch, inventory)
         return replace(budget, host=host_need(budget.job, arch, inventory))
     except InputError:  # the built model has parts that the shape does not show
         return budget
@@ -272,41 +286,19 @@ def _closed_form(
         try:
             lora = None if FRAMEWORKS[job.training.framework].own_adapters else job.lora  # the worker's are peft's
             places, placing = job.training.trainable is not None, placing_request(job, free_for_modules(gpu))
-            counted = exact_inventory(
+            counted = trace.exact_inventory(
                 model, job.model.task, lora=lora, places=places, device_map=placing, python=python
             )
             shape = _architecture_of_built(job, model, arch, counted)
-            return _with_own_optimizer(job, shape, counted, gpu=gpu, conf=conf, python=python, progress=progress)
+            return trace.exact_budget(job, shape, counted, gpu=gpu, conf=conf, python=python, progress=progress)
         except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise
     if isinstance(arch, CannotTellError):
         raise arch
+    from .formula.closed_form import closed_form
+
     return closed_form(job, arch, count_parameters(arch), gpu=gpu, conf=conf)
-
-
-def _with_own_optimizer(
-    job: Job,
-    arch: Architecture,
-    counted: Inventory,
-    *,
-    gpu: Gpu | None,
-    conf: str | None,
-    python: str | None,
-    progress: Callable[[str], None] | None,
-) -> Budget:
-    """Return the closed form on counted parameters, and on counted optimizer states if the job names a class."""
-    if job.training.optimizer_class is not None and progress:
-        progress(f"stepping {job.training.optimizer_class} on parameters of the model's shapes")
-    try:
-        optimizer = exact_optimizer(job, counted, python=python)
-    except CannotTellError as error:
-        budget = closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
-        return replace(budget, warnings=(*budget.warnings, f"Its states were not counted: {error.message}."))
-    if optimizer is None:
-        return closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
-    budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules, conf=conf)
-    return replace(budget, assumptions=(*budget.assumptions, optimizer.assumption))
 
 
 def _architecture(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:

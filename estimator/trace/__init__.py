@@ -10,6 +10,7 @@ from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .allocator_report import allocator_settings as allocator_settings
+    from .exact_optimizer import exact_budget as exact_budget
     from .exact_parameter_count import exact_inventory as exact_inventory
     from .installed_packages import (
         InstalledPackages as InstalledPackages,
@@ -26,6 +27,7 @@ else:
         __name__,
         {
             "allocator_report": "allocator_settings",
+            "exact_optimizer": "exact_budget",
             "exact_parameter_count": "exact_inventory",
             "installed_packages": "InstalledPackages torch_build TorchBuild",
             "interpreters": "find_interpreters probe_interpreter",

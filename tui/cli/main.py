@@ -49,6 +49,8 @@ _EXAMPLES = """\
 def main(argv: Sequence[str] | None = None) -> int:
     """Run vramtop and return the exit code of the process."""
     open_closed_streams()
+    if argv is None:  # the process is this command's own
+        gc.disable()  # starting up makes 100,000 objects and no garbage; commands enable it
     try:
         return flush_output(_main(list(sys.argv[1:] if argv is None else argv)))
     except SystemExit as end:  # raised by the parser after help or an error
@@ -67,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .crash_report import report_crash
 
         return flush_output(report_crash(error))
+    finally:
+        if argv is None:
+            gc.freeze()  # at exit the interpreter need not search all objects for garbage
+            gc.enable()
 
 
 def _main(arguments: list[str]) -> int:
@@ -98,17 +104,16 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
         require_none_typed(options)
-        return int(command_module(options.command).run(options, launch))
+        command = command_module(options.command)
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
+        return int(command.run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
-    gc.disable()  # starting up makes 100,000 objects and no garbage; the dashboard enables it after its first frame
-    try:
-        return int(command_module("once" if options.once else "dashboard").run(options))
-    finally:
-        gc.freeze()  # at exit the interpreter need not search these objects for garbage either
-        gc.enable()
+    return int(command_module("once" if options.once else "dashboard").run(options))  # the dashboard enables it later
 
 
 def command_module(name: str) -> Any:
