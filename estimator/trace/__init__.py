@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from .interpreters import find_interpreters as find_interpreters, probe_interpreter as probe_interpreter
     from .start_python import safe_environment as safe_environment
+    from .traced_budget import with_known_trained as with_known_trained, with_reported_count as with_reported_count
     from .worker_cache import kept_result as kept_result
     from .worker_pool import keep_idle_workers as keep_idle_workers
     from .worker_process import Worker as Worker, beside_worker as beside_worker
@@ -32,6 +33,7 @@ else:
             "installed_packages": "InstalledPackages torch_build TorchBuild",
             "interpreters": "find_interpreters probe_interpreter",
             "start_python": "safe_environment",
+            "traced_budget": "with_known_trained with_reported_count",
             "worker_cache": "kept_result",
             "worker_pool": "keep_idle_workers",
             "worker_process": "Worker beside_worker",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError
-from vramtop.monitor import history
 
 from ..draw import printable
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Gpu, Job
     from vramtop.monitor.attach import Attachment
     from vramtop.monitor.board.divergence import Comparison
+    from vramtop.monitor.history import Corrections
     from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 Correct = Callable[[Budget], Budget]
@@ -53,13 +53,15 @@ def keep_reading(
 
     A history that cannot be written is a sentence on standard error.
     """
+    from vramtop.monitor.history import History, is_own, measurement_of_run, run_identity
+
     first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
-    identity = history.run_identity(first)
-    own = all(history.is_own(rank.pid) for rank in attachment.ranks)
+    identity = run_identity(first)
+    own = all(is_own(rank.pid) for rank in attachment.ranks)
     if comparison.phase != "steady" or identity is None or not own:
         return
     try:
-        measurement = history.measurement_of_run(
+        measurement = measurement_of_run(
             budget.job,
             budget,
             gpu,
@@ -71,7 +73,7 @@ def keep_reading(
             driver=driver,
             facts=attachment,
         )
-        warning = history.History().add(measurement)
+        warning = History().add(measurement)
     except CannotTellError as error:
         warning = error.message
     if warning:
@@ -92,5 +94,7 @@ def corrected_run(
     )
 
 
-def _corrections() -> history.Corrections:
-    return history.Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))
+def _corrections() -> Corrections:
+    from vramtop.monitor.history import Corrections
+
+    return Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))
