@@ -138,7 +138,7 @@ class QuickEstimator:
 
     def _held(self, changed: Job) -> tuple[HeldModel, ...]:
         same = changed.other_models == self.job.other_models
-        return self.held if same else find_held_models(changed, self.arch, None)
+        return self.parameters if same else find_held_models(changed, self.arch, None)
 
     @property
     def max_positions(self) -> int | None:
