@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...budget import Budget
-from ...common import CannotTellError, format_gib
+from ...common import CannotTellError
 from ...job import Gpu, Job, ResolvedJob, resolve_job
 from ...job.rules import FRAMEWORKS, Optimizer
 from ...model import Architecture, Stage
@@ -23,8 +22,6 @@ from .steps import TrainingRun, run_prompts
 REPLAYED_BYTES = 1 << 50
 """Most bytes that are replayed. No GPU has as many; the allocator's model has addresses for 4,096 times that."""
 _KEPT = 512
-_SMALL = 0.01
-"""Share of the reserved bytes below which it does not matter whether lengths differ."""
 _SHALLOW_BLOCKS = 4
 _LENGTH_SHARES = (*(0.1 + 0.9 * ((0.41 + 0.618034 * step) % 1) for step in range(12)), 1.0)
 """The longest sequence of each batch as a share of the maximum: spread evenly, in an order without a pattern."""
@@ -61,29 +58,6 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     return round(slack * min(1.0, stated / max(1, allocator.peak_allocated)))
 
 
-_UNKNOWN_LENGTHS = "Whether batches differ in length from step to step is not known (training.varying_lengths); if so"
-
-
-def with_varying_lengths(budget: Budget, cache: int) -> Budget:
-    """Return the budget with what the allocator keeps besides if its job's batches differ in length, and a sentence.
-
-    Where the job does not say it, and its framework pads a batch to its longest sequence by default, there is only the
-    sentence: memory beyond the range is still shown as a divergence.
-
-    Args:
-        budget: made by any method.
-        cache: what the allocator keeps besides, as ``lengths_cache`` finds it.
-    """
-    known = budget.job.training.varying_lengths is not None
-    if cache <= (0 if known else _SMALL * budget.peak.reserved_bytes) or budget.peak.allocated_bytes > REPLAYED_BYTES:
-        return budget
-    lengths = "Batches differ in length" if known else _UNKNOWN_LENGTHS
-    keeps = f"the allocator may keep {format_gib(cache)} GiB beyond the range, which it gives back before it fails"
-    sentence = f"{lengths}: {keeps}."
-    peak = dataclasses.replace(budget.peak, cache_bytes=cache if known else 0)
-    return dataclasses.replace(budget, peak=peak, assumptions=(*budget.assumptions, sentence))
-
-
 def lengths_cache(
     job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
 ) -> int:
@@ -100,8 +74,8 @@ def lengths_cache(
     if not vary or job.training.mode != "train" or isinstance(arch, CannotTellError):
         return 0
     plan = make_plan(job, arch, count_parameters(arch), gpu=gpu)
-    whole = highest_phase(phase_peaks(rank_memory(plan, plan.distinct_stages[-1])))
-    return 0 if whole.allocated_bytes > REPLAYED_BYTES else cache_of_lengths(plan, conf)
+    whole = (highest_phase(phase_peaks(rank_memory(plan, stage))) for stage in plan.distinct_stages)
+    return 0 if any(phase.allocated_bytes > REPLAYED_BYTES for phase in whole) else cache_of_lengths(plan, conf)
 
 
 def cache_of_lengths(plan: Plan, conf: str | None = None) -> int:

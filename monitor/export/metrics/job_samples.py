@@ -56,6 +56,7 @@ def _labels(row: ProcessRow, gpu: GpuRow | None) -> Labels:
 
 def _process(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
     yield table.PROCESS_USED, labels, row.process.used_bytes
+    yield table.PROCESS_HAS_BUDGET, labels, int(row.budget is not None)
     yield from _budget(row, labels)
     comparison, counters = row.comparison, row.process.counters
     if comparison is not None:

@@ -108,6 +108,7 @@ MIG_UNATTRIBUTED = _gauge("mig_memory_unattributed_bytes", _MIG, "Memory of a MI
 
 PROCESS_USED = _gauge("process_memory_used_bytes", _PROCESS, "Memory of a process of a known job on one GPU.")
 PROCESS_PEAK = _gauge("process_memory_peak_bytes", _PROCESS, "The most that it was seen to hold.")
+PROCESS_HAS_BUDGET = _gauge("process_has_budget", _PROCESS, "1 if its job has a budget; 0 if it cannot be estimated.")
 PROCESS_BUDGET = _gauge("process_budget_bytes", _PROCESS, "Its predicted memory in the steady state.")
 PROCESS_LOW = _gauge("process_budget_low_bytes", _PROCESS, "Lower bound of its predicted memory.")
 PROCESS_HIGH = _gauge("process_budget_high_bytes", _PROCESS, "Upper bound of its predicted memory.")
