@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual_serve.app_service import AppService
 
-from ..tty.is_served import DRIVER
+from ..tty import SERVED_DRIVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Dashboard(AppService):
         built = super()._build_environment(width=width, height=height)
         environment = {name: value for name, value in built.items() if name not in _NOT_PASSED_ON}
         return environment | {
-            "TEXTUAL_DRIVER": DRIVER,
+            "TEXTUAL_DRIVER": SERVED_DRIVER,
             "COLUMNS": str(width),
             "ROWS": str(height),
             "TERM": "xterm-256color",

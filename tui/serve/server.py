@@ -108,7 +108,7 @@ class BrowserServer:
             return await self._check(request, handler)
 
         app = web.Application(middlewares=[check], client_max_size=2**16)
-        here = Path(__file__).parent / "pages"
+        here = Path(__file__).parent
         files = {
             "xterm.css": self._files / "css" / "xterm.css",
             "textual.js": self._files / "js" / "textual.js",
@@ -143,7 +143,7 @@ class BrowserServer:
         from aiohttp import web
         from markupsafe import escape
 
-        text = (Path(__file__).parent / "pages" / "page.html").read_text(encoding="utf-8")
+        text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         scheme = "wss" if request.headers.get("X-Forwarded-Proto") == "https" else "ws"
         address = f"{scheme}://{request.headers['Host']}/{self._guard.token}/ws"
         return web.Response(text=text.replace("{{ websocket }}", str(escape(address))), content_type="text/html")

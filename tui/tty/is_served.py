@@ -2,10 +2,10 @@
 
 import os
 
-DRIVER = "vramtop.tui.tty.served_driver:ServedDriver"
+SERVED_DRIVER = "vramtop.tui.tty.served_driver:ServedDriver"
 """Value of Textual's variable ``TEXTUAL_DRIVER`` in such a process."""
 
 
 def is_served() -> bool:
     """Return True if a browser shows this dashboard."""
-    return os.environ.get("TEXTUAL_DRIVER") == DRIVER
+    return os.environ.get("TEXTUAL_DRIVER") == SERVED_DRIVER

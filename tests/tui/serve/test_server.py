@@ -68,7 +68,7 @@ async def test_without_the_token_every_answer_is_the_same_and_says_nothing(serve
 
 
 async def test_nothing_beside_the_files_is_served_with_the_token(served: Served) -> None:
-    for name in ("download/x", "static/", "../server.py", "%2e%2e/server.py", "pages/page.html"):
+    for name in ("download/x", "static/", "../server.py", "%2e%2e/server.py", "page.html"):
         assert (await served.get(f"/{served.guard.token}/{name}"))[0] == 404
 
 

@@ -37,9 +37,9 @@ def add_serve_arguments(parser: "Parser") -> None:
     """Add the arguments of ``vramtop serve``."""
     parser.usage = "vramtop serve [FLAG ...] [-- DASHBOARD FLAG ...]"
     parser.examples = """\
-  vramtop serve                               prints an address to open; Ctrl-C stops
-  vramtop serve --listen 8000                 then: ssh -L 8000:127.0.0.1:8000 HOST
-  vramtop serve -- --demo                     with flags of the dashboard
+  vramtop serve                     prints an address to open; Ctrl-C stops
+  vramtop serve --listen 8000       then: ssh -L 8000:127.0.0.1:8000 HOST
+  vramtop serve -- --demo           with flags of the dashboard
 """
     parser.epilog = (
         "Whoever knows the address, which has a random token in it, sees the dashboard; it changes with each start. "
