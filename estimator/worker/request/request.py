@@ -99,9 +99,14 @@ class Parallel:
         return int(self.strategy[-1]) if self.strategy.startswith("zero") else 0
 
     @property
+    def megatron_fsdp(self) -> bool:
+        """True if Megatron-FSDP runs the job: with one rank too, as it keeps gradients and weights in its own way."""
+        return self.strategy == "megatron-fsdp"
+
+    @property
     def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
-        return self.tensor * (1 if self.zero_stage else self.data_shard * self.copies)
+        return self.tensor * (1 if self.zero_stage or self.megatron_fsdp else self.data_shard * self.copies)
 
     @property
     def copies(self) -> int:
@@ -272,7 +277,9 @@ def read_request(message: dict[str, Any]) -> Request:
     """
     lora, optimizer = message.get("lora"), message.get("optimizer")
     training, parallel = Training(**message.get("training") or {}), Parallel(**message.get("parallel") or {})
-    if parallel.zero_stage:  # DeepSpeed's mixed precision is 16-bit weights, without autocast
+    if parallel.megatron_fsdp and parallel.main_weights is None:
+        parallel = replace(parallel, main_weights=training.mixed)
+    if parallel.zero_stage or parallel.megatron_fsdp:  # their mixed precision is 16-bit weights, without autocast
         training = replace(training, precision=training.precision.partition("-")[0])
     return Request(
         config=message.get("config") or {},

@@ -41,7 +41,7 @@ FRAMEWORKS = tuple(LOSSES)
 LITGPT_STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
 COMPILED_STRATEGIES = ("none", "ddp", "fsdp2")
 """Strategies under which a transformers model can be traced as compiled: they leave its blocks whole."""
-STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "megatron-fsdp")
 
 
 def check_supported(request: Request) -> None:
@@ -207,7 +207,9 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         yield f"the strategy {parallel.strategy} cannot be traced, only {', '.join(STRATEGIES)}"
     if parallel.zero_stage:
         yield from _unsupported_zero(request)
-    for name in ("tensor",) if parallel.zero_stage else ("data_shard", "tensor"):
+    if parallel.megatron_fsdp:
+        yield from _unsupported_megatron_fsdp(request)
+    for name in ("tensor",) if parallel.zero_stage or parallel.megatron_fsdp else ("data_shard", "tensor"):
         if getattr(parallel, name) > _MAX_SHARDS:
             yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
     for name in ("pipeline", "context"):
@@ -241,3 +243,31 @@ def _unsupported_zero(request: Request) -> Iterator[str]:
         yield "tensor parallelism under ZeRO cannot be traced"
     if parallel.zero_stage == 1 and wide:
         yield "fp32 gradients of bf16 weights under ZeRO 1 cannot be traced: DeepSpeed has another optimizer for them"
+
+
+def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
+    parallel, training = request.parallel, request.training
+    if training.mode == "inference":
+        yield "inference under Megatron-FSDP cannot be traced"
+    if parallel.tensor > 1:
+        yield "tensor parallelism under Megatron-FSDP cannot be traced"
+    if training.precision.startswith("fp16"):
+        yield "fp16 under Megatron-FSDP cannot be traced"
+    if request.lora is not None and request.lora.quantization != "none":
+        yield f"weights quantized to {request.lora.quantization} under Megatron-FSDP cannot be traced"
+    if parallel.double_buffer:
+        yield "Megatron-FSDP's double buffers cannot be traced"
+    if parallel.outer_sharding != "none":
+        yield "Megatron-FSDP's sharding over replicas cannot be traced"
+    weights = "fp32" if training.precision == "fp32" else "bf16"
+    reduced = parallel.reduce_dtype or weights
+    accumulated = parallel.gradient_dtype or (weights if weights == "fp32" else reduced)
+    if parallel.data_replicate > 1 and accumulated != reduced:
+        yield "Megatron-FSDP's replicas with gradients of two dtypes cannot be traced"
+    if accumulated != weights and not (parallel.main_weights and weights == "bf16"):
+        yield (
+            f"{accumulated} gradients of {weights} weights cannot be traced: Megatron-FSDP's optimizer fails on them, "
+            "unless it has main weights"
+        )
+    if training.optimizer_in_backward:
+        yield "an optimizer that steps in the backward pass cannot be traced under Megatron-FSDP"
