@@ -24,11 +24,11 @@ class StoredParameter(Struct, frozen=True, kw_only=True):
     step: int
     """Its part of what the optimizer's step copies."""
     elements: int
-    counted: int
-    """How many of the parts into which it is sharded the rank keeps."""
     trained: bool
     block: int
     """Number of its block; -1: it comes before the blocks, -2: after them."""
+    counted: int = 1
+    """How many of the parts into which it is sharded the rank keeps."""
 
 
 def stored_parameters(job: ResolvedJob, stage: Stage) -> tuple[StoredParameter, ...]:
