@@ -29,6 +29,7 @@ COMMANDS = {
     "record": "record the GPUs to a file, for --replay",
     "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
     "report": "write a recording, or the measured runs, as one HTML file with plots",
+    "serve": "show the dashboard in a browser, for those who know its address; nothing can be changed from it",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
 }
@@ -44,6 +45,7 @@ _ROOMS = {
     "stream": "remote.",
     "hosts": "remote.",
     "report": "browser.",
+    "serve": "browser.",
     "export": "metrics.",
 }
 """Commands in a room of their own below ``commands``."""
@@ -59,6 +61,8 @@ _EXAMPLES = """\
 def main(argv: Sequence[str] | None = None) -> int:
     """Run vramtop and return the exit code of the process."""
     open_closed_streams()
+    if argv is None:  # the process is this command's own
+        gc.disable()  # starting up makes 100,000 objects and no garbage; commands enable it
     try:
         return flush_output(_main(list(sys.argv[1:] if argv is None else argv)))
     except SystemExit as end:  # raised by the parser after help or an error
@@ -77,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .crash_report import report_crash
 
         return flush_output(report_crash(error))
+    finally:
+        if argv is None:
+            gc.freeze()  # at exit the interpreter need not search all objects for garbage
+            gc.enable()
 
 
 def _main(arguments: list[str]) -> int:
@@ -110,21 +118,27 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         require_none_typed(options)
         if options.host or options.hosts:
             raise InputError(f"--host is for the dashboard and --once; {options.command} reads this machine")
-        return int(command_module(options.command).run(options, launch))
+        return int(_started(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
+    if options.view_only and (options.once or options.host or options.hosts):
+        raise InputError("--view-only is for the dashboard of this machine")
     if options.host or options.hosts:
-        return int(command_module("hosts").run(options))
+        return int(_started("hosts").run(options))
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
-    gc.disable()  # starting up makes 100,000 objects and no garbage; the dashboard enables it after its first frame
-    try:
-        return int(command_module("once" if options.once else "dashboard").run(options))
-    finally:
-        gc.freeze()  # at exit the interpreter need not search these objects for garbage either
+    return int(command_module("once" if options.once else "dashboard").run(options))  # the dashboard enables gc later
+
+
+def _started(name: str) -> Any:
+    """Return the module of a command, with the search for garbage on from now on."""
+    command = command_module(name)
+    if not gc.isenabled():
+        gc.freeze()
         gc.enable()
+    return command
 
 
 def command_module(name: str) -> Any:
@@ -167,6 +181,8 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     parser.add_argument("--on-fit", metavar="COMMAND", help=text)
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
+    text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
+    parser.add_argument("--view-only", action="store_true", help=text)
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     add_display_arguments(parser)

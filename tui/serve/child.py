@@ -1,0 +1,84 @@
+"""The process of one dashboard: started without a shell, and ended with its page, or with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from textual_serve.app_service import AppService
+
+from ..tty import SERVED_DRIVER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_END_SECONDS = 5.0
+"""Time in which a dashboard ends by itself before it is killed: a driver call may hang."""
+_NOT_PASSED_ON = ("COLUMNS", "LINES", "ROWS", "NO_COLOR", "TEXTUAL", "TEXTUAL_LOG", "TEXTUAL_THEME", "TMUX", "STY")
+"""Variables about the terminal in which the server was started."""
+
+
+class Dashboard(AppService):
+    """A dashboard and its page.
+
+    Args:
+        flags: the dashboard's command line.
+        **page: how to write to the page; see ``AppService``.
+    """
+
+    def __init__(self, flags: Sequence[str], **page: Any) -> None:
+        super().__init__("", **page)
+        self._flags = flags
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
+        environment = self._build_environment(width=width, height=height)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "vramtop.tui.cli",
+            *self._flags,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the server's terminal ends it in order, through its page
+        )
+        self._process, self._stdin = process, process.stdin
+        return process
+
+    def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
+        built = super()._build_environment(width=width, height=height)
+        environment = {name: value for name, value in built.items() if name not in _NOT_PASSED_ON}
+        return environment | {
+            "TEXTUAL_DRIVER": SERVED_DRIVER,
+            "COLUMNS": str(width),
+            "ROWS": str(height),
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+        }
+
+    async def run(self) -> None:
+        """Pass on what the dashboard draws until it ends; then close its page."""
+        await super().run()
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await self.remote_close()
+
+    async def stop(self) -> None:
+        """Have the dashboard end, and end it if it does not."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(super().stop(), _END_SECONDS)
+            await asyncio.wait_for(process.wait(), _END_SECONDS)
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def on_meta(self, data: bytes) -> None:
+        """Close the page when the dashboard ends; the browser is told nothing else (no addresses, no files)."""
+        if b'"exit"' in data:
+            await self.remote_close()
