@@ -49,7 +49,8 @@ def training(start, script, flags, tmp_path: Path) -> Callable[[], int]:
     """Start a training process that sleeps; returns its pid."""
     name = script(SLEEPS)
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
-    return lambda: start([sys.executable, name, *flags()])  # type: ignore[no-any-return]
+    environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "node01", "MASTER_PORT": "29500"}
+    return lambda: start([sys.executable, name, *flags()], **environ)  # type: ignore[no-any-return]
 
 
 def _target(port: int, **more: Any) -> dict[str, Any]:
@@ -129,6 +130,8 @@ def test_rules_fire_and_grafanas_queries_have_answers(export, prometheus, traini
 
     until(lambda: ("VramtopJobOverBudget", names[0]) in server.firing())
     until(is_growing)
+    ranks = server.query('vramtop_process_run_info{rank="0", world_size="1", master="node01:29500"}')
+    assert {(each["metric"]["pid"], each["metric"]["run"]) for each in ranks} == {(str(over),) * 2, (str(growing),) * 2}
     fire = {
         ("VramtopPendingJobCannotFit", names[0]),
         ("VramtopUnattributedMemory", names[1]),

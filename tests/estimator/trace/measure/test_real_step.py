@@ -216,6 +216,13 @@ def test_a_model_that_raises_gives_its_sentence(own_model: Callable[..., Job]) -
 
 
 @pytest.mark.slow
+def test_a_model_of_the_users_that_runs_out_of_memory_is_a_result_too(own_model: Callable[..., Job]) -> None:
+    failed = measure(own_model("torch.ones(1_000_000)"), limit=100_000).out_of_memory
+    assert failed is not None
+    assert failed.place == "in the forward of step 1"
+
+
+@pytest.mark.slow
 def test_a_run_that_takes_too_long_is_ended_with_its_ranks(own_model: Callable[..., Job], tmp_path: Path) -> None:
     job = own_model("threading.Event().wait()", parallel={"strategy": "ddp", "data_replicate": 2})
     token, failure = CancelToken(), list[BaseException]()
