@@ -1,20 +1,19 @@
 """Makes an estimate: a job in, a Budget out, by the requested method."""
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
-
-import msgspec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from .budget import Budget, widen_for_uncertainty
-from .common import CannotTellError, InputError, VramtopError
-from .formula import JobFamilies, free_for_modules, host_need
-from .formula.beside import HeldModel, with_other_models, with_saving_phase
-from .formula.closed_form import closed_form
-from .formula.reserved import with_varying_lengths
-from .formula.unstated import with_unstated
-from .job import Gpu, Job, ModelSpec, OtherModel, find_gpu, resolve_job
+from .common import CannotTellError, InputError, VramtopError, how_reserved_memory_is_found
+from .formula import free_for_modules, host_need
+from .formula.unstated import LeftOpen, find_left_open, with_left_open
+from .job import Gpu, Job, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
 from .model import (
     Architecture,
@@ -27,13 +26,14 @@ from .model import (
 from .model.count_parameters import count_parameters
 from .model.placement import placing_request
 from .model.read_architecture import read_architecture
-from .trace import allocator_settings, exact_inventory
-from .trace.exact_optimizer import exact_optimizer
-from .trace.traced_budget import traced_budget
+from .trace import allocator_settings
+
+if TYPE_CHECKING:
+    from .formula import JobFamilies
+    from .formula.beside import HeldModel
 
 _TRACE_HINT = "--method traced runs the model itself"
-_COUNT_TOLERANCE = 0.002
-"""Relative difference of two counts of one model's parameters."""
+_LOADED = time.time()
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
 
@@ -75,23 +75,25 @@ def estimate(
     if method in ("auto", "traced") and not job.is_served:
         if progress:
             progress(f"tracing two training steps of {model.label}")
+        from .trace import beside_worker, with_known_trained, with_reported_count
+        from .trace.traced_budget import traced_budget
+
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
-            traced = traced_budget(
-                _with_known_trained(job, shape),
-                model,
-                shape,
-                gpu=gpu,
-                memory_bytes=memory_bytes,
-                python=python,
-                environ=environ,
-            )
-            traced = _with_reported_count(job, traced)
-            traced = with_other_models(
-                replace(_with_host_need(traced, arch), job=job), _held_models(job, arch, environ)
-            )
-            traced = with_varying_lengths(with_unstated(traced, arch, gpu), arch, gpu, conf)
-            return widen_for_uncertainty(traced)
+            left_open = functools.cache(lambda: _kept_left_open(job, model, arch, gpu, conf))
+            with beside_worker(lambda: _try(left_open)):
+                traced = traced_budget(
+                    with_known_trained(job, shape),
+                    model,
+                    shape,
+                    gpu=gpu,
+                    memory_bytes=memory_bytes,
+                    python=python,
+                    environ=environ,
+                )
+            traced = with_reported_count(job, traced)
+            traced = _with_other_models(replace(_with_host_need(traced, arch), job=job), arch, environ)
+            return widen_for_uncertainty(with_left_open(traced, left_open()))
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -101,9 +103,15 @@ def estimate(
     if conf and conf.strip():
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
-    budget = with_other_models(budget, _held_models(job, arch, environ))
-    budget = with_varying_lengths(with_unstated(budget, arch, gpu), arch, gpu, conf)
+    budget = _with_other_models(budget, arch, environ)
+    budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
+
+
+def _no_families() -> "JobFamilies":
+    from .formula import JobFamilies
+
+    return JobFamilies()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +126,9 @@ class QuickEstimator:
     gpu: Gpu | None
     job: Job
     """The job that is changed."""
-    held: tuple[HeldModel, ...]
+    held: "tuple[HeldModel, ...]"
     """The models beside its own."""
-    _families: JobFamilies = field(default_factory=JobFamilies, init=False, repr=False, compare=False)
+    _families: "JobFamilies" = field(default_factory=_no_families, init=False, repr=False, compare=False)
 
     def __call__(self, changed: Job) -> Budget:
         """Return the budget of a job of the same model; its attention may differ.
@@ -128,10 +136,14 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
-        return widen_for_uncertainty(with_other_models(budget, self._held(changed)))
+        from .formula.beside import with_other_models
+        from .formula.closed_form import closed_form
 
-    def _held(self, changed: Job) -> tuple[HeldModel, ...]:
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
+        held = self._held(changed)
+        return widen_for_uncertainty(with_other_models(budget, held) if held else budget)
+
+    def _held(self, changed: Job) -> "tuple[HeldModel, ...]":
         same = changed.other_models == self.job.other_models
         return self.held if same else _held_models(changed, self.arch, None)
 
@@ -180,66 +192,50 @@ def check_trainable(job: Job, *, environ: Mapping[str, str] | None = None) -> No
         raise InputError(f"training.trainable: no parameter of this model matches {pattern!r}; similar: {near}")
 
 
-def _with_known_trained(job: Job, arch: Architecture | None) -> Job:
-    """Return the job with patterns that give the number of trained parameters that the running program reports.
+def _with_other_models(
+    budget: Budget, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
+) -> Budget:
+    """Return the budget with the models that its job holds beside the trained one."""
+    held = _held_models(budget.job, arch, environ)
+    if not held:
+        return budget
+    from .formula.beside import with_other_models
 
-    Raises:
-        CannotTellError: which parameters train is not known.
-    """
-    if job.training.trainable_parameters is None or arch is None:
-        return job
-    trained = model_trained_parameters(resolve_job(job), count_parameters(arch))
-    if trained is not None and trained.scale != 1:
-        raise CannotTellError("it is not known which parameters the running program trains")
-    if trained is None or not trained.inferred:
-        return job
-    return msgspec.structs.replace(
-        job, training=msgspec.structs.replace(job.training, trainable=list(trained.inferred))
-    )
-
-
-def _with_reported_count(job: Job, traced: Budget) -> Budget:
-    """Return the budget with the number of trained parameters that the running program reports.
-
-    Raises:
-        CannotTellError: it trains another number than the trace does.
-    """
-    reported = job.training.trainable_parameters
-    if reported is None:
-        return traced
-    if abs(reported - traced.model.trainable_parameters) > _COUNT_TOLERANCE * reported:
-        raise CannotTellError(
-            f"the running program trains {reported:,} parameters, and the model as it was read "
-            f"{traced.model.trainable_parameters:,}"
-        )
-    return replace(traced, model=replace(traced.model, trainable_parameters=reported))
+    return with_other_models(budget, held)
 
 
 def _held_models(
     job: Job, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
-) -> tuple[HeldModel, ...]:
-    """Return the models that are held beside the trained one, each with its shape; none that nothing is known of."""
-    found = (_held_model(job, other, arch, environ) for other in job.other_models)
-    return tuple(each for each in found if each is not None)
+) -> "tuple[HeldModel, ...]":
+    if not job.other_models:
+        return ()
+    from .formula.beside import find_held_models
+
+    return find_held_models(job, arch, environ)
 
 
-def _held_model(
-    job: Job, other: OtherModel, arch: Architecture | CannotTellError, environ: Mapping[str, str] | None
-) -> HeldModel | None:
-    task, label, assumed = other.task or job.model.task, other.id or "like the trained one", None
-    same = other.id is None and other.config is None
-    spec = job.model if same else ModelSpec(id=other.id, config=other.config)
-    try:
-        model = resolve_model(spec, environ=environ)
-        if model.source == "code":
-            raise CannotTellError("it is Python code")
-        shape = read_architecture(model.config, task, where=model.where)
-    except VramtopError as error:
-        if isinstance(arch, CannotTellError):
-            return None
-        shape = arch
-        assumed = f"The {other.role} model {label} is assumed to be like the trained model: {error.message}."
-    return HeldModel(model=other, label=label, arch=shape, inventory=count_parameters(shape), assumed=assumed)
+def _kept_left_open(
+    job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, gpu: Gpu | None, conf: str | None
+) -> LeftOpen:
+    """Return what the job leaves open; a trace that is kept need not wait for the closed form."""
+    from .trace import kept_result
+
+    key = [job, dict(model.config), gpu, conf, how_reserved_memory_is_found()]
+    code = _closed_form_files(), _LOADED
+    return kept_result("left-open", key, lambda: find_left_open(job, arch, gpu, conf), LeftOpen, code=code)
+
+
+def _closed_form_files() -> Iterator[Path]:
+    """Yield the files of the rooms on which the closed form depends, their tables among them."""
+    for room in ("budget", "common", "formula", "job", "model", "worker/memory"):
+        for pattern in ("*.py", "*.toml"):
+            yield from (Path(__file__).parent / room).rglob(pattern)
+
+
+def _try(work: Callable[[], object]) -> None:
+    """Do it ahead; an error is raised where the result is needed."""
+    with contextlib.suppress(VramtopError):
+        work()
 
 
 def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
@@ -248,7 +244,10 @@ def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Bud
         return budget
     try:
         inventory = count_parameters(arch)
-        budget = with_saving_phase(budget, arch, inventory)
+        if budget.job.saving is not None:
+            from .formula.beside import with_saving_phase
+
+            budget = with_saving_phase(budget, arch, inventory)
         return replace(budget, host=host_need(budget.job, arch, inventory))
     except InputError:  # the built model has parts that the shape does not show
         return budget
@@ -267,6 +266,8 @@ def _closed_form(
 ) -> Budget:
     """Return the closed form, on parameters counted on the built model if the method asks for it."""
     if method != "formula":
+        from .trace import exact_budget, exact_inventory
+
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
         try:
@@ -276,37 +277,15 @@ def _closed_form(
                 model, job.model.task, lora=lora, places=places, device_map=placing, python=python
             )
             shape = _architecture_of_built(job, model, arch, counted)
-            return _with_own_optimizer(job, shape, counted, gpu=gpu, conf=conf, python=python, progress=progress)
+            return exact_budget(job, shape, counted, gpu=gpu, conf=conf, python=python, progress=progress)
         except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise
     if isinstance(arch, CannotTellError):
         raise arch
+    from .formula.closed_form import closed_form
+
     return closed_form(job, arch, count_parameters(arch), gpu=gpu, conf=conf)
-
-
-def _with_own_optimizer(
-    job: Job,
-    arch: Architecture,
-    counted: Inventory,
-    *,
-    gpu: Gpu | None,
-    conf: str | None,
-    python: str | None,
-    progress: Callable[[str], None] | None,
-) -> Budget:
-    """Return the closed form on counted parameters, and on counted optimizer states if the job names a class."""
-    if job.training.optimizer_class is not None and progress:
-        progress(f"stepping {job.training.optimizer_class} on parameters of the model's shapes")
-    try:
-        optimizer = exact_optimizer(job, counted, python=python)
-    except CannotTellError as error:
-        budget = closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
-        return replace(budget, warnings=(*budget.warnings, f"Its states were not counted: {error.message}."))
-    if optimizer is None:
-        return closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
-    budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules, conf=conf)
-    return replace(budget, assumptions=(*budget.assumptions, optimizer.assumption))
 
 
 def _architecture(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:

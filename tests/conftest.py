@@ -1,5 +1,6 @@
 """Fixtures of the whole test suite: factories of budgets, snapshots and sources with figures that are easy to check."""
 
+import signal
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("any-machine")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell starts background jobs so, and the programs that the tests start would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

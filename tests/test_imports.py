@@ -128,3 +128,10 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_of_the_monitor_only_what_reads_is_loaded(program: str, name: str) -> None:
     assert f"vramtop.monitor.{name}" not in modules(program)
+
+
+@pytest.mark.parametrize(
+    "name", ["monitor.attach", "monitor.sources", "estimator.trace.traced_step", "estimator.trace.worker_process"]
+)
+def test_an_estimate_by_the_closed_form_loads_nothing_that_attaches_or_traces(name: str) -> None:
+    assert not [module for module in modules(ESTIMATE) if f"{module}.".startswith(f"vramtop.{name}.")]

@@ -1,6 +1,7 @@
 """Where in a training step a stack stands: its phase, and its innermost line of the user's or a model's own code."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from ..budget import PhaseName
 from .records import StackFrame
@@ -43,14 +44,17 @@ _RULES: tuple[tuple[PhaseName, tuple[str, ...], tuple[str, ...]], ...] = (
 
 def phase_of(frames: Iterable[StackFrame]) -> PhaseName | None:
     """Return the phase of the step in which a stack stands; None: nothing of it says so."""
-    known = list(frames)
-    for phase, files, functions in _RULES:
-        for frame in known:
-            if (not files or any(part in frame.file for part in files)) and (
-                not functions or frame.function in functions
-            ):
-                return phase
-    return None
+    first = min((_rule(frame.file, frame.function) for frame in frames), default=len(_RULES))
+    return _RULES[first][0] if first < len(_RULES) else None
+
+
+@lru_cache(maxsize=16_384)
+def _rule(file: str, function: str) -> int:
+    """Return the first rule that a frame meets; the number of rules if none."""
+    for at, (_, files, functions) in enumerate(_RULES):
+        if (not files or any(part in file for part in files)) and (not functions or function in functions):
+            return at
+    return len(_RULES)
 
 
 def own_frame(innermost_first: Sequence[StackFrame]) -> StackFrame | None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         written_keys as written_keys,
     )
     from .job_file_edit import edit_job_file as edit_job_file, toml_value as toml_value, unified_diff as unified_diff
-    from .job_file_writer import save_job as save_job
+    from .job_file_writer import job_to_toml as job_to_toml, save_job as save_job
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job, with_sizes_of as with_sizes_of
     from .settings import (
@@ -78,7 +78,7 @@ else:
                 "parse_assignment with_changes written_keys ABOUT_THE_MODEL replaces_model with_old_model_removed"
             ),
             "job_file_edit": "edit_job_file toml_value unified_diff",
-            "job_file_writer": "save_job",
+            "job_file_writer": "job_to_toml save_job",
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob with_sizes_of",
             "settings": (

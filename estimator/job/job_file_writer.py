@@ -14,11 +14,16 @@ from .job_file_edit import edit_job_file
 from .settings import Parallel, Target
 
 
-def job_to_toml(job: Job) -> str:
-    """Return the job as TOML, with every setting that an estimate reads, so that later defaults change nothing."""
+def job_to_toml(job: Job, *, of_this_machine: bool = True) -> str:
+    """Return the job as TOML, with every setting that an estimate reads, so that later defaults change nothing.
+
+    Args:
+        job: the job.
+        of_this_machine: its relative paths are from the working directory, and are made absolute; False: they stay.
+    """
     import tomlkit  # 15 ms
 
-    tables = job_to_mapping(_with_absolute_paths(job))
+    tables = job_to_mapping(_with_absolute_paths(job) if of_this_machine else job)
     for table in ("software", "unsure"):  # a version that is not stated stays the latest, whenever that is
         if table in tables:
             tables[table] = msgspec.to_builtins(getattr(job, table))

@@ -1,17 +1,19 @@
 """Optimizer states counted in steps of the job's own optimizer class, in a worker process."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..budget import Budget
 from ..common import CannotTellError
-from ..job import Job, ResolvedJob, resolve_job
+from ..job import Gpu, Job, ResolvedJob, resolve_job
 from ..job.rules import LISTED_LIBRARIES, Optimizer, PerShape
-from ..model import Inventory, adapter_groups
+from ..model import Architecture, Inventory, adapter_groups
 from .interpreters import choose_interpreter
 from .worker_cache import cache_file, cached_request
 from .worker_process import UnsupportedRequestError
@@ -34,6 +36,45 @@ class CountedOptimizer(msgspec.Struct, frozen=True):
 
     rules: Optimizer
     assumption: str
+
+
+def exact_budget(
+    job: Job,
+    arch: Architecture,
+    counted: Inventory,
+    *,
+    gpu: Gpu | None,
+    conf: str | None,
+    python: str | None,
+    progress: Callable[[str], None] | None,
+) -> Budget:
+    """Return the closed form on counted parameters, and on counted optimizer states if the job names a class.
+
+    Args:
+        job: the job.
+        arch: the model's shape.
+        counted: its parameters, counted on the built model.
+        gpu: the GPU, for CUDA's own memory; None: a Hopper GPU.
+        conf: the allocator's settings; None: those that the job's framework makes.
+        python: the interpreter with the class; None: searched for.
+        progress: called with a few words before what takes longer.
+
+    Raises:
+        InputError: the job is invalid, or ``python`` does not exist.
+    """
+    from ..formula.closed_form import closed_form  # a trace needs none of it
+
+    if job.training.optimizer_class is not None and progress:
+        progress(f"stepping {job.training.optimizer_class} on parameters of the model's shapes")
+    try:
+        optimizer = exact_optimizer(job, counted, python=python)
+    except CannotTellError as error:
+        budget = closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
+        return replace(budget, warnings=(*budget.warnings, f"Its states were not counted: {error.message}."))
+    if optimizer is None:
+        return closed_form(job, arch, counted, method="exact", gpu=gpu, conf=conf)
+    budget = closed_form(job, arch, counted, method="exact", gpu=gpu, optimizer=optimizer.rules, conf=conf)
+    return replace(budget, assumptions=(*budget.assumptions, optimizer.assumption))
 
 
 def exact_optimizer(

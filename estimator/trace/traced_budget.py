@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from ..budget import Budget, Components, ModelFacts, Peak, Phase, PhaseMark, PhaseName, Span, Timeline
 from ..common import CannotTellError
@@ -19,7 +21,8 @@ from ..formula.ranges import (
     preparation_doubt,
 )
 from ..job import Gpu, Job, ResolvedJob, describe_trained, generation_of, resolve_job
-from ..model import Architecture, ResolvedModel, has_recurrent_blocks
+from ..model import Architecture, ResolvedModel, has_recurrent_blocks, model_trained_parameters
+from ..model.count_parameters import count_parameters
 from .allocator_report import (
     AllocatorCapacity,
     ReservedMemory,
@@ -31,6 +34,8 @@ from .allocator_report import (
 )
 from .traced_step import Trace, TracedPhase, trace_job
 
+_COUNT_TOLERANCE = 0.002
+"""Relative difference of two counts of one model's parameters."""
 _FORMULA_HINT = "; method exact answers by rule"
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
 
@@ -218,3 +223,38 @@ def _timeline(trace: Trace, reserved: ReservedMemory, overhead: _Overhead) -> Ti
 
 def _sum(traced: Mapping[str, int], overhead: Components) -> Components:
     return Components(**{name: traced.get(name, 0) + size for name, size in overhead.items()})
+
+
+def with_known_trained(job: Job, arch: Architecture | None) -> Job:
+    """Return the job with patterns that give the number of trained parameters that the running program reports.
+
+    Raises:
+        CannotTellError: which parameters train is not known.
+    """
+    if job.training.trainable_parameters is None or arch is None:
+        return job
+    trained = model_trained_parameters(resolve_job(job), count_parameters(arch))
+    if trained is not None and trained.scale != 1:
+        raise CannotTellError("it is not known which parameters the running program trains")
+    if trained is None or not trained.inferred:
+        return job
+    return msgspec.structs.replace(
+        job, training=msgspec.structs.replace(job.training, trainable=list(trained.inferred))
+    )
+
+
+def with_reported_count(job: Job, traced: Budget) -> Budget:
+    """Return the budget with the number of trained parameters that the running program reports.
+
+    Raises:
+        CannotTellError: it trains another number than the trace does.
+    """
+    reported = job.training.trainable_parameters
+    if reported is None:
+        return traced
+    if abs(reported - traced.model.trainable_parameters) > _COUNT_TOLERANCE * reported:
+        raise CannotTellError(
+            f"the running program trains {reported:,} parameters, and the model as it was read "
+            f"{traced.model.trainable_parameters:,}"
+        )
+    return replace(traced, model=replace(traced.model, trainable_parameters=reported))

@@ -1,10 +1,13 @@
-"""Cache of worker answers on disk: files are written whole or not at all; a broken cache never stops an estimate."""
+"""Cache on disk, of worker answers and of what is computed beside them: a broken cache never stops an estimate.
+
+Files are written whole or not at all.
+"""
 
 import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +21,8 @@ from .worker_process import convert_answer
 
 _MAX_ANSWER_BYTES = 2**26
 """A trace of some 100,000 allocations."""
+_RESULT_VERSION = 1
+"""Format of files of ``kept_result``."""
 
 T = TypeVar("T")
 
@@ -68,6 +73,51 @@ def cached_request(
     return answer
 
 
+def kept_result(
+    kind: str, key: object, compute: Callable[[], T], result_type: type[T], *, code: tuple[Iterable[Path], float]
+) -> T:
+    """Return what this process computes from a key, from the cache if the same code computed it before.
+
+    Args:
+        kind: subfolder by kind of result.
+        key: everything that the result depends on besides the code, as plain data.
+        compute: computes the result.
+        result_type: its type.
+        code: the files of the code and of the tables that it reads, and when this process loaded them, in Unix seconds.
+
+    Raises:
+        VramtopError: as ``compute`` does.
+    """
+    digest = _code_digest(*code)
+    if digest is None:
+        return compute()
+    file = cache_file(kind, [key, digest])
+    result = read_cached(file, _RESULT_VERSION, result_type)
+    if result is None:
+        result = compute()
+        write_cached(file, _RESULT_VERSION, result)
+    return result
+
+
+def _code_digest(files: Iterable[Path], loaded: float) -> str | None:
+    """Return a digest of what files contain, for the key of what their code computes.
+
+    None if one cannot be read, or has changed since the process loaded it: then it is not known what the process runs.
+    """
+    digest = hashlib.sha256()
+    try:
+        for file in sorted(files):
+            with file.open("rb") as opened:
+                if os.fstat(opened.fileno()).st_ctime >= loaded:
+                    return None
+                content = opened.read()
+            digest.update(f"{file.name} {len(content)} ".encode())
+            digest.update(content)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
 class _CachedAnswer(msgspec.Struct):
     format: int
     answer: msgspec.Raw
@@ -82,7 +132,7 @@ def read_cached(file: Path, version: int, answer_type: type[T]) -> T | None:
         return None
 
 
-def write_cached(file: Path, version: int, answer: dict[str, Any]) -> None:
+def write_cached(file: Path, version: int, answer: object) -> None:
     """Keep an answer; if the folder cannot be written to, the next estimate asks the worker again."""
     kept = _CachedAnswer(format=version, answer=msgspec.Raw(msgspec.json.encode(answer)))
     try:

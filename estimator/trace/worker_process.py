@@ -7,7 +7,9 @@ import selectors
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +27,21 @@ _STDERR_TAIL_BYTES = 4096
 T = TypeVar("T")
 _ALIVE: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
 """Workers that may still run; they are killed when vramtop ends, whichever thread waits for them."""
+_BESIDE: ContextVar[Callable[[], object] | None] = ContextVar("what runs beside a worker", default=None)
+
+
+@contextmanager
+def beside_worker(work: Callable[[], object]) -> Iterator[None]:
+    """Have work done while a worker computes its answer to a request that the thread makes in the block.
+
+    Args:
+        work: called once a request has been sent, for each of them; not at all if none is sent. It must raise nothing.
+    """
+    before = _BESIDE.set(work)
+    try:
+        yield
+    finally:
+        _BESIDE.reset(before)
 
 
 class WorkerEndedError(CannotTellError):
@@ -107,6 +124,8 @@ class Worker:
         line = msgspec.json.encode({**message, "id": self.requests}) + b"\n"
         try:
             self._write(line)
+            if (work := _BESIDE.get()) is not None:
+                work()
             answer = msgspec.json.decode(self._read_line(timeout), type=dict[str, Any])
         except (OSError, ValueError):  # ValueError: closed meanwhile, or not JSON
             self.close()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         visible_mig_devices as visible_mig_devices,
     )
     from .gpu_environment import GpuEnvironment as GpuEnvironment, nvml_mig_parent as nvml_mig_parent
+    from .rank_facts import RankFactsReader as RankFactsReader
     from .read_run import require_running as require_running
     from .saved_answers import (
         SavedAnswer as SavedAnswer,
@@ -36,6 +37,7 @@ else:
             "attachment": "Attachment",
             "gpu_assignment": "assign_gpu GpuAssignment visible_gpus visible_mig_devices",
             "gpu_environment": "GpuEnvironment nvml_mig_parent",
+            "rank_facts": "RankFactsReader",
             "read_run": "require_running",
             "saved_answers": "apply_answers run_key SavedAnswer SavedAnswers with_saved_answers",
             "starting_jobs": "find_starting_processes remaining_bytes_by_device",

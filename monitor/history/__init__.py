@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .corrections import Corrections as Corrections
+    from .hindsight import corrected_by_others as corrected_by_others
     from .history import Choice as Choice, History as History
     from .recorder import RunRecorder as RunRecorder
     from .run_measurement import (
@@ -22,6 +23,7 @@ else:
         __name__,
         {
             "corrections": "Corrections",
+            "hindsight": "corrected_by_others",
             "history": "Choice History",
             "recorder": "RunRecorder",
             "run_measurement": "is_own measurement_of_run run_identity",

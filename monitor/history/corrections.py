@@ -6,14 +6,14 @@ import functools
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from vramtop.estimator.common import CannotTellError, VramtopError
 
 from .history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.learning import Measurement, Predicted
@@ -22,6 +22,13 @@ _MOST_PREDICTED = 32
 """Runs whose jobs are estimated again after an update of vramtop, the newest ones: each takes some milliseconds."""
 _FRESH_SECONDS = 20.0
 """Time for which what was read of the history is used again: a run becomes a measurement every few minutes."""
+
+
+class NearRuns(Protocol):
+    """Whatever has measured runs."""
+
+    def near(self, *, cards: Collection[str], machine: str) -> tuple[Measurement, ...]:
+        """Return the runs on these cards or on this machine, the newest first."""
 
 
 @dataclass(slots=True)
@@ -34,7 +41,7 @@ class Corrections:
         clock: Unix seconds.
     """
 
-    history: Callable[[], History] = History
+    history: Callable[[], NearRuns] = History
     notify: Callable[[str], object] = lambda _: None
     clock: Callable[[], float] = time.time
     _read: dict[tuple[str | None, str], tuple[float, tuple[Measurement, ...]]] = field(default_factory=dict)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from .process_identity import (
         is_running as is_running,
+        is_same_start as is_same_start,
         namespace_pids as namespace_pids,
         read_stat as read_stat,
         start_time_of as start_time_of,
@@ -67,7 +68,7 @@ else:
             "idleness": "IdleTracker machine_is_idle",
             "interpreter": "find_interpreter installed_versions",
             "plain_text": "duration_text INVISIBLE_CHARACTERS sanitize_line strip_invisible",
-            "process_identity": "is_running namespace_pids read_stat start_time_of",
+            "process_identity": "is_running is_same_start namespace_pids read_stat start_time_of",
             "process_info": (
                 "ancestors parse_rank ProcessInfo read_process remember_process_tree UnreadableProcessError"
             ),

@@ -11,7 +11,7 @@ from vramtop.estimator.common import InputError, VramtopError, caused_by_process
 
 from ..draw import printable
 from .display_options import add_display_arguments, require_none_typed
-from .parsing import CommandParser, Parser, add_output_arguments, positive_seconds, process_id
+from .parsing import CommandParser, Parser, add_host_arguments, add_output_arguments, positive_seconds, process_id
 from .streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
@@ -25,7 +25,11 @@ COMMANDS = {
     "run": "start a command unchanged, with a memory probe in its Python processes that import torch",
     "measure": "run the job's real steps, and show their memory beside the prediction (exit code 1 out of memory)",
     "history": "list, export or forget the runs that were measured, by which estimates are corrected",
+    "stream": "write a line of JSON for each reading, which vramtop --host reads over ssh",
     "record": "record the GPUs to a file, for --replay",
+    "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
+    "report": "write a recording, or the measured runs, as one HTML file with plots",
+    "serve": "show the dashboard in a browser, for those who know its address; nothing can be changed from it",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
 }
@@ -34,7 +38,16 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
-_ROOMS = {"explain": "crash.", "snapshot": "crash.", "history": "measured."}
+_ROOMS = {
+    "explain": "crash.",
+    "snapshot": "crash.",
+    "history": "measured.",
+    "stream": "remote.",
+    "hosts": "remote.",
+    "report": "browser.",
+    "serve": "browser.",
+    "export": "metrics.",
+}
 """Commands in a room of their own below ``commands``."""
 _EXAMPLES = """\
   vramtop                                     the dashboard
@@ -48,6 +61,8 @@ _EXAMPLES = """\
 def main(argv: Sequence[str] | None = None) -> int:
     """Run vramtop and return the exit code of the process."""
     open_closed_streams()
+    if argv is None:  # the process is this command's own
+        gc.disable()  # starting up makes 100,000 objects and no garbage; commands enable it
     try:
         return flush_output(_main(list(sys.argv[1:] if argv is None else argv)))
     except SystemExit as end:  # raised by the parser after help or an error
@@ -66,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .crash_report import report_crash
 
         return flush_output(report_crash(error))
+    finally:
+        if argv is None:
+            gc.freeze()  # at exit the interpreter need not search all objects for garbage
+            gc.enable()
 
 
 def _main(arguments: list[str]) -> int:
@@ -97,17 +116,29 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
         require_none_typed(options)
-        return int(command_module(options.command).run(options, launch))
+        if options.host or options.hosts:
+            raise InputError(f"--host is for the dashboard and --once; {options.command} reads this machine")
+        return int(_started(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
-    gc.disable()  # starting up makes 100,000 objects and no garbage; the dashboard enables it after its first frame
-    try:
-        return int(command_module("once" if options.once else "dashboard").run(options))
-    finally:
-        gc.freeze()  # at exit the interpreter need not search these objects for garbage either
+    if options.view_only and (options.once or options.host or options.hosts):
+        raise InputError("--view-only is for the dashboard of this machine")
+    if options.host or options.hosts:
+        return int(_started("hosts").run(options))
+    if options.bootstrap:
+        raise InputError("--bootstrap is for --host and --hosts")
+    return int(command_module("once" if options.once else "dashboard").run(options))  # the dashboard enables gc later
+
+
+def _started(name: str) -> Any:
+    """Return the module of a command, with the search for garbage on from now on."""
+    command = command_module(name)
+    if not gc.isenabled():
+        gc.freeze()
         gc.enable()
+    return command
 
 
 def command_module(name: str) -> Any:
@@ -150,20 +181,20 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     parser.add_argument("--on-fit", metavar="COMMAND", help=text)
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
+    text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
+    parser.add_argument("--view-only", action="store_true", help=text)
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     add_display_arguments(parser)
+    add_host_arguments(parser)
 
 
 class _Version(argparse.Action):
     """Prints the version, which is looked up only when it is asked for: that takes as long as half of the parser."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from importlib.metadata import PackageNotFoundError, version
+        from .version import version_number
 
-        try:
-            number = version("vramtop-budget")
-        except PackageNotFoundError:
-            number = "(not installed)"
+        number = version_number() or "(not installed)"
         print(f"vramtop {number}")
         parser.exit()

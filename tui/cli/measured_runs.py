@@ -1,19 +1,25 @@
 """What ``--no-history`` turns off: estimates corrected by the runs that were measured, and keeping such runs."""
 
-import argparse
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError
-from vramtop.estimator.job import Gpu, Job
-from vramtop.monitor.attach import Attachment
-from vramtop.monitor.board.divergence import Comparison
-from vramtop.monitor.history import Corrections, History, is_own, measurement_of_run, run_identity
-from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 from ..draw import printable
+
+if TYPE_CHECKING:
+    import argparse
+
+    from vramtop.estimator.job import Gpu, Job
+    from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.board.divergence import Comparison
+    from vramtop.monitor.history import Corrections
+    from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 Correct = Callable[[Budget], Budget]
 
@@ -47,9 +53,12 @@ def keep_reading(
 
     A history that cannot be written is a sentence on standard error.
     """
+    from vramtop.monitor.history import History, is_own, measurement_of_run, run_identity
+
     first = min((rank.pid for rank in attachment.ranks), default=attachment.pid)
     identity = run_identity(first)
-    if comparison.phase != "steady" or identity is None or not all(is_own(rank.pid) for rank in attachment.ranks):
+    own = all(is_own(rank.pid) for rank in attachment.ranks)
+    if comparison.phase != "steady" or identity is None or not own:
         return
     try:
         measurement = measurement_of_run(
@@ -86,4 +95,6 @@ def corrected_run(
 
 
 def _corrections() -> Corrections:
+    from vramtop.monitor.history import Corrections
+
     return Corrections(notify=lambda sentence: print(f"vramtop: {printable(sentence)}", file=sys.stderr))

@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         on_colour as on_colour,
         peak_place as peak_place,
         phase_place as phase_place,
+        status_mark as status_mark,
         unattributed_label as unattributed_label,
     )
     from .process_figures import figure_reason as figure_reason, figure_text as figure_text
@@ -152,8 +153,8 @@ else:
             ),
             "palette": (
                 "ASCII_SIGNS BAD blend CHECK_RUNNING CHECK_UNKNOWN CHECKS component_mark COMPONENTS ink_on Mark "
-                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY peak_place phase_place PHASES STATUSES UNCERTAIN "
-                "unattributed_label VERDICTS WARNING"
+                "MemoryKind NEUTRAL NO_JOB on_colour OTHER_MEMORY peak_place phase_place PHASES status_mark STATUSES "
+                "UNCERTAIN unattributed_label VERDICTS WARNING"
             ),
             "text_output": "detect_output format_table printable TextOutput truncate",
         },

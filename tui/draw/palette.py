@@ -95,6 +95,8 @@ STATUSES: dict[Status, Mark] = {
     "unknown": Mark("?", "unknown", NEUTRAL),
 }
 
+_MARKS_BY_NAME: dict[str, Mark] = dict(STATUSES.items())
+
 PHASES: dict[RunPhase, str] = {
     "started": "start",
     "context": "context",
@@ -152,6 +154,11 @@ def phase_place(phase: PhaseName) -> str:
 def peak_place(budget: Budget) -> str:
     """Return when a budget has its peak: ``in the backward pass``."""
     return "while serving" if budget.serving else _PHASE_PLACES[budget.peak.phase]
+
+
+def status_mark(status: str) -> Mark:
+    """Return the mark of a status that another host's vramtop gives, which may know statuses that this one does not."""
+    return _MARKS_BY_NAME.get(status) or Mark("?", status, NEUTRAL)
 
 
 @lru_cache(maxsize=256)

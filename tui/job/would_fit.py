@@ -1,10 +1,15 @@
 """What would have fitted where a run ran out of memory: the GPU as it was, and the job as it turned out to be."""
 
-from vramtop.estimator.advice import Suggestion, flag_edits, shifted, suggest
+from dataclasses import replace
+
+from vramtop.estimator.advice import Suggestion, Verdict, calibrated, flag_edits, shifted, suggest
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError
 from vramtop.estimator.crash import Explanation
 from vramtop.estimator.estimation import quick_estimator
+from vramtop.estimator.job import Job
+from vramtop.estimator.learning import uncorrected
+from vramtop.estimator.learning.carried import carried
 from vramtop.monitor.board.fit import DeviceCapacity, check_fit
 
 from .flags import flags_by_key
@@ -29,11 +34,14 @@ def failed_gpu(explanation: Explanation, budget: Budget) -> DeviceCapacity | Non
 
 
 def budget_of_what_ran(explanation: Explanation, budget: Budget) -> Budget:
-    """Return the budget; where the run needed more than its upper bound, with as much more as it needed at least."""
+    """Return the budget; where the run needed more than its upper bound, with as much more as it needed at least.
+
+    That is then what was measured of this job, and no correction by other runs.
+    """
     least = explanation.least_bytes
     if least is None or least <= budget.peak.high_bytes:
         return budget
-    return shifted(budget, least - budget.peak.device_bytes)
+    return replace(shifted(budget, least - budget.peak.device_bytes), learned=None)
 
 
 def quick_suggestions(explanation: Explanation, budget: Budget) -> tuple[tuple[Suggestion, str], ...]:
@@ -46,9 +54,15 @@ def quick_suggestions(explanation: Explanation, budget: Budget) -> tuple[tuple[S
         quick = quick_estimator(budget.job)
     except CannotTellError:
         return ()
-    found = suggest(
-        budget.job, ran, quick, lambda changed: check_fit(changed, (device,)).verdict, gpus=device.count, most=_MOST
-    )
+    scaled = calibrated(budget.job, uncorrected(ran), quick)
+
+    def corrected(changed: Job) -> Budget:
+        return carried(scaled(changed), ran)
+
+    def judge(changed: Budget) -> Verdict:
+        return check_fit(changed, (device,)).verdict
+
+    found = suggest(budget.job, ran, corrected if ran.learned else quick, judge, gpus=device.count, most=_MOST)
     names = flags_by_key()
     return tuple(
         (each, ", ".join(edit.words for edit in flag_edits(budget.job, each.changes, names)))

@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import GIB, format_gib
 from vramtop.estimator.crash import CrashLog, Explanation, Failure, MemorySnapshot, PredictedPlace, size_text
 
 from ..draw import COMPONENTS, TextOutput, format_table, phase_place
 
 _MAX_PLACES = 8
 _MAX_FAILURES = 6
+_LEAST_SHOWN = GIB // 200
+"""Bytes that a table with two decimals of a GiB shows as more than nothing."""
 _HEADS = {
     "gpu": "GPU memory ran out",
     "gpu library": "GPU memory ran out, outside PyTorch's allocator",
@@ -48,12 +50,14 @@ def explanation_lines(
     yield from _part_lines(explanation, output)
     if explanation.snapshot is not None:
         yield from snapshot_lines(explanation.snapshot, output, budget=budget, failure=failure)
-    yield ""
+    if explanation.findings:
+        yield ""
     for sentence in explanation.findings:
         yield from output.wrapped(sentence, indent="- ", further="  ")
     if explanation.compared and budget is not None:
         yield ""
-        yield output.text(f"beside the budget of {budget.job.label} ({budget.method}):")
+        corrected = ", corrected by measured runs" if budget.learned else ""
+        yield output.text(f"beside the budget of {budget.job.label} ({budget.method}{corrected}):")
         for sentence in explanation.compared:
             yield from output.wrapped(sentence, indent="- ", further="  ")
         if explanation.place is not None:
@@ -79,24 +83,45 @@ def snapshot_lines(
     for name in dict.fromkeys([*snapshot.components, *(COMPONENTS if predicted is not None else ())]):
         held = snapshot.components.get(name, 0)
         expected = getattr(predicted, name, None) if predicted is not None else None
-        if name == "context" or (not held and not expected):
+        if name == "context" or (held < _LEAST_SHOWN and not expected):
             continue
         unknown = not snapshot.has_stacks and name != "unknown"  # without stacks tensors belong to no component
         row = [name, format_gib(None if unknown else held, digits=2)]
         if predicted is not None:
             row.append("" if expected is None else format_gib(expected, digits=2))
         rows.append(row)
+        parts = snapshot.parts.get(name, {})
+        if len(parts) > 1:
+            others = held - sum(parts.values())
+            named = [*parts.items(), *([("elsewhere", others)] if others else [])]
+            rows += [[f"  {part}", format_gib(size, digits=2), ""][: len(head)] for part, size in named]
     yield from (output.text(line) for line in format_table(rows, "<>>"[: len(head)]))
     yield from output.wrapped(_space_sentence(snapshot))
-    groups = [group for group in snapshot.groups if group.place is not None][:_MAX_PLACES]
-    if groups:
-        yield ""
-        table = [("GIB", "COUNT", "WHAT", "ALLOCATED AT")]
-        table += [
-            (format_gib(group.bytes, digits=2), f"{group.blocks:,}", group.component, str(group.place))
-            for group in groups
-        ]
-        yield from (output.text(line) for line in format_table(table, ">><<"))
+    yield from _place_lines(snapshot, output)
+
+
+def _place_lines(snapshot: MemorySnapshot, output: TextOutput) -> Iterator[str]:
+    """Yield where the largest tensors were allocated: in which module, and at which line."""
+    groups = [group for group in snapshot.groups if group.place is not None or group.module is not None][:_MAX_PLACES]
+    if not groups:
+        return
+    yield ""
+    table = [("GIB", "COUNT", "WHAT", "MODULE", "ALLOCATED AT")]
+    for group in groups:
+        module = group.module.path or group.module.class_name if group.module else ""
+        place = str(group.place) if group.place else ""
+        table.append((format_gib(group.bytes, digits=2), f"{group.blocks:,}", group.component, module, place))
+    shown = table if any(row[3] for row in table[1:]) else [(*row[:3], row[4]) for row in table]
+    lines = format_table(shown, ">><<<"[: len(shown[0])])
+    if max(map(len, lines)) <= output.width:
+        yield from (output.text(line) for line in lines)
+        return
+    named = [(*row[:3], row[3] or row[4]) for row in table]
+    named[0] = (*table[0][:3], "MODULE, ALLOCATED AT")
+    for line, row in zip(format_table(named, ">><<"), table, strict=True):
+        yield output.text(line)
+        if row[3] and row[4] and row is not table[0]:
+            yield from output.wrapped(row[4], indent=" " * 15, further=" " * 15)
 
 
 def _space_sentence(snapshot: MemorySnapshot) -> str:

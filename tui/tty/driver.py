@@ -70,7 +70,11 @@ class TerminalDriver(BlockingInputDriver):
         for number in END_SIGNALS:
             self._event_loop.add_signal_handler(number, partial(self.end_by_signal, number))
             signal.signal(number, self._end_soon)  # also while the loop waits for a terminal that takes no output
-        signal.signal(signal.SIGCONT, self._on_continue)
+        # In the loop: in a signal handler, writing could wait forever for a lock that the interrupted code holds.
+        textual_stop = signal.getsignal(signal.SIGTSTP)
+        if callable(textual_stop):
+            self._event_loop.add_signal_handler(signal.SIGTSTP, textual_stop, signal.SIGTSTP, None)
+        self._event_loop.add_signal_handler(signal.SIGCONT, self._on_continue)
         self._event_loop.call_later(_HANG_UP_CHECK_SECONDS, self._check_hang_up)
 
     def end_by_signal(self, number: int) -> None:
@@ -119,7 +123,7 @@ class TerminalDriver(BlockingInputDriver):
         self.write("\x1b[0m\x1b[H\x1b[2J")
         super().stop_application_mode()
 
-    def _on_continue(self, *_: object) -> None:
+    def _on_continue(self) -> None:
         """Go on after SIGCONT: start again after Ctrl-Z; after SIGSTOP, which cannot be caught, only repair."""
         if self._is_reading:
             self._repair_terminal()

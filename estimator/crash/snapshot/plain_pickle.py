@@ -6,6 +6,7 @@ Opcodes: ``pickletools`` of Python 3.14, protocols 0 to 5.
 """
 
 import codecs
+import re
 import struct
 from typing import Any, BinaryIO, NoReturn
 
@@ -19,7 +20,16 @@ _MAX_MARKS = 64
 _MAX_STACK = 4_000_000
 _MAX_INTEGER_BYTES = 16
 _MAX_LINE = 256
-_SCALARS = (int, str, float, bool, bytes, type(None))
+_CHUNK_BYTES = 2**20
+_LONGEST = 24
+"""At least the bytes of the longest opcode but lines and texts."""
+_GETS = re.compile(rb"(?:j[\0-\xff]{4}|h[\0-\xff]){2,512}")
+"""Opcodes that push what was read before, one after another: a stack is such a list of frames."""
+_MAX_RUNS = 20_000
+"""Such sequences of which the result is kept, as most stacks come again."""
+_TOO_MANY = f"it holds more than {_MAX_VALUES:,} values"
+_TOO_LONG = f"one of its containers has more than {_MAX_STACK:,} values"
+_SCALARS = frozenset((int, str, float, bool, bytes, type(None)))
 _FIXED = {0x4E: None, 0x88: True, 0x89: False}
 """NONE, NEWTRUE, NEWFALSE."""
 
@@ -44,70 +54,134 @@ def load_plain_pickle(file: BinaryIO) -> Any:
 class _Machine:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._buffer = b""
+        self._at = 0
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
+        self._runs: dict[bytes, list[Any]] = {}
         self._containers = self._values = 0
         self._bytes = 0
 
     def run(self) -> Any:  # noqa: PLR0912, PLR0915 - one branch per opcode, the frequent ones first
-        read, stack, memo, one = self._file.read, self._stack, self._memo, self._one
-        while True:
-            code = read(1)
-            if not code:
-                raise ValueError("cut off")
-            self._values += 1
-            if self._values > _MAX_VALUES:
-                _refuse(f"it holds more than {_MAX_VALUES:,} values")
-            op = code[0]
-            if op == 0x6A:  # LONG_BINGET
-                stack.append(memo[int.from_bytes(read(4), "little")])
-            elif op == 0x68:  # BINGET
-                stack.append(memo[read(1)[0]])
+        stack, memo, marks = self._stack, self._memo, self._marks
+        buffer, at, enough = b"", 0, -1
+        for _ in range(_MAX_VALUES):
+            if at > enough:
+                self._at = at
+                self._fill(_LONGEST)
+                buffer, at, enough = self._buffer, 0, len(self._buffer) - _LONGEST
+            op = buffer[at]  # IndexError: cut off
+            if op in (0x68, 0x6A):  # BINGET, LONG_BINGET
+                after = at + (2 if op == 0x68 else 5)
+                then = buffer[after]
+                if then in (0x68, 0x6A) and buffer[after + (2 if then == 0x68 else 5)] in (0x68, 0x6A):
+                    at = self._push_known(at)
+                    continue
+                key = buffer[at + 1] if op == 0x68 else int.from_bytes(buffer[at + 1 : after], "little")
+                stack.append(memo[key])
+                at = after
             elif op == 0x94:  # MEMOIZE
-                memo[len(memo)] = stack[-1]
-            elif op in (0x4B, 0x4D):  # BININT1, BININT2
-                stack.append(int.from_bytes(self._take(1 if op == 0x4B else 2), "little"))
+                self._remember(len(memo), stack[-1])
+                at += 1
+            elif op == 0x4B:  # BININT1
+                stack.append(buffer[at + 1])
+                at += 2
+            elif op == 0x4D:  # BININT2
+                stack.append(buffer[at + 1] | buffer[at + 2] << 8)
+                at += 3
             elif op == 0x4A:  # BININT
-                stack.append(int.from_bytes(self._take(4), "little", signed=True))
-            elif op == 0x8A:  # LONG1
-                stack.append(self._integer(one()))
-            elif op in (0x8C, 0x58, 0x8D):  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
-                stack.append(self._text({0x8C: 1, 0x58: 4, 0x8D: 8}[op]).decode("utf-8", "surrogatepass"))
+                stack.append(int.from_bytes(buffer[at + 1 : at + 5], "little", signed=True))
+                at += 5
+            elif op == 0x8A and 0 < buffer[at + 1] <= _MAX_INTEGER_BYTES:  # LONG1
+                after = at + 2 + buffer[at + 1]
+                stack.append(int.from_bytes(buffer[at + 2 : after], "little", signed=True))
+                at = after
             elif op == 0x28:  # MARK
-                self._marks.append(len(stack))
-                if len(self._marks) > _MAX_MARKS:
+                marks.append(len(stack))
+                if len(marks) > _MAX_MARKS:
                     _refuse(f"it is nested more than {_MAX_MARKS} deep")
+                at += 1
             elif op == 0x75:  # SETITEMS
-                items = self._marked()
+                mark = marks.pop()
+                items = stack[mark:]
+                del stack[mark:]
                 self._set(stack[-1], items)
-            elif op == 0x65:  # APPENDS
-                items = self._marked()
-                self._list(stack[-1]).extend(items)
+                at += 1
             elif op in (0x7D, 0x5D):  # EMPTY_DICT, EMPTY_LIST
                 stack.append(self._new({} if op == 0x7D else []))
-            elif op == 0x61:  # APPEND
-                item = stack.pop()
-                self._list(stack[-1]).append(item)
-            elif op == 0x73:  # SETITEM
-                item, key = stack.pop(), stack.pop()
-                self._set(stack[-1], [key, item])
-            elif op in _FIXED:
-                stack.append(_FIXED[op])
-            elif op == 0x47:  # BINFLOAT
-                stack.append(struct.unpack(">d", self._take(8))[0])
-            elif op in (0x72, 0x71):  # LONG_BINPUT, BINPUT
-                memo[int.from_bytes(self._take(4), "little") if op == 0x72 else one()] = stack[-1]
-            elif op == 0x2E:  # STOP
-                return stack.pop()
+                at += 1
+            elif op == 0x65:  # APPENDS
+                mark = marks.pop()
+                items = stack[mark:]
+                del stack[mark:]
+                self._list(stack[-1]).extend(items)
+                at += 1
             else:
+                self._at = at + 1
+                if op == 0x2E:  # STOP
+                    return stack.pop()
                 self._rare(op)
+                buffer, at, enough = self._buffer, self._at, len(self._buffer) - _LONGEST
             if len(stack) > _MAX_STACK:
-                _refuse(f"one of its containers has more than {_MAX_STACK:,} values")
+                _refuse(_TOO_LONG)
+        return _refuse(_TOO_MANY)
 
-    def _rare(self, op: int) -> None:  # noqa: PLR0912 - one branch per opcode
+    def _push_known(self, at: int) -> int:
+        """Push what a sequence of opcodes names of what was read before; return where the next opcode stands."""
+        found = _GETS.match(self._buffer, at)
+        if found is None:
+            raise ValueError("cut off")
+        run = found.group()
+        values = self._runs.get(run)
+        if values is None:
+            values = self._known_values(run)
+            if len(self._runs) >= _MAX_RUNS:
+                self._runs.clear()
+            self._runs[run] = values
+        self._values += len(values)
+        if self._values > _MAX_VALUES:
+            _refuse(_TOO_MANY)
+        self._stack.extend(values)
+        if len(self._stack) > _MAX_STACK:
+            _refuse(_TOO_LONG)
+        return found.end()
+
+    def _known_values(self, run: bytes) -> list[Any]:
+        memo, at, values = self._memo, 0, []
+        while at < len(run):
+            if run[at] == 0x6A:
+                values.append(memo[int.from_bytes(run[at + 1 : at + 5], "little")])
+                at += 5
+            else:
+                values.append(memo[run[at + 1]])
+                at += 2
+        return values
+
+    def _remember(self, key: int, value: Any) -> None:
+        if key in self._memo:  # no pickler writes this, but then a known sequence means something else
+            self._runs.clear()
+        self._memo[key] = value
+
+    def _rare(self, op: int) -> None:  # noqa: PLR0912, PLR0915 - one branch per opcode
         stack = self._stack
-        if op == 0x80:  # PROTO
+        if op == 0x8A:  # LONG1, of a length that no size or address has
+            stack.append(self._integer(self._one()))
+        elif op in (0x8C, 0x58, 0x8D):  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
+            stack.append(self._text({0x8C: 1, 0x58: 4, 0x8D: 8}[op]).decode("utf-8", "surrogatepass"))
+        elif op == 0x61:  # APPEND
+            item = stack.pop()
+            self._list(stack[-1]).append(item)
+        elif op == 0x73:  # SETITEM
+            item, key = stack.pop(), stack.pop()
+            self._set(stack[-1], [key, item])
+        elif op in _FIXED:
+            stack.append(_FIXED[op])
+        elif op == 0x47:  # BINFLOAT
+            stack.append(struct.unpack(">d", self._take(8))[0])
+        elif op in (0x72, 0x71):  # LONG_BINPUT, BINPUT
+            self._remember(int.from_bytes(self._take(4), "little") if op == 0x72 else self._one(), stack[-1])
+        elif op == 0x80:  # PROTO
             if self._one() > 5:
                 _refuse("its pickle protocol is newer than 5")
         elif op == 0x95:  # FRAME
@@ -148,7 +222,7 @@ class _Machine:
         elif op == 0x67:  # GET
             stack.append(self._memo[int(self._line())])
         elif op == 0x70:  # PUT
-            self._memo[int(self._line())] = stack[-1]
+            self._remember(int(self._line()), stack[-1])
         elif op == 0x30:  # POP
             stack.pop()
         elif op == 0x31:  # POP_MARK
@@ -162,16 +236,28 @@ class _Machine:
         return self._take(1)[0]
 
     def _take(self, count: int) -> bytes:
-        data = self._file.read(count)
+        if len(self._buffer) - self._at < count:
+            self._fill(count)
+        data = self._buffer[self._at : self._at + count]
         if len(data) != count:
             raise ValueError("cut off")
+        self._at += count
         return data
 
+    def _fill(self, count: int) -> None:
+        """Read on until there are ``count`` bytes, if the file has so many."""
+        left = self._buffer[self._at :]
+        while len(left) < count and (more := self._file.read(max(_CHUNK_BYTES, count - len(left)))):
+            left += more
+        self._buffer, self._at = left, 0
+
     def _line(self, most: int = _MAX_LINE, encoding: str = "utf-8") -> str:
-        line = self._file.readline(most)
-        if not line.endswith(b"\n"):
+        self._fill(most)
+        end = self._buffer.find(b"\n", self._at, self._at + most)
+        if end < 0:
             raise ValueError("too long")
-        return line[:-1].decode(encoding)
+        line, self._at = self._buffer[self._at : end], end + 1
+        return line.decode(encoding)
 
     def _text(self, length_bytes: int) -> bytes:
         length = int.from_bytes(self._take(length_bytes), "little")
@@ -208,12 +294,12 @@ class _Machine:
         if type(target) is not dict or len(items) % 2:
             raise ValueError("not a dictionary")
         keys = items[::2]
-        if any(type(key) not in _SCALARS for key in keys):  # the hash of a deeply nested tuple would end the process
+        if not _SCALARS.issuperset(map(type, keys)):  # the hash of a deeply nested tuple would end the process
             _refuse("a key of its dictionaries is not a plain value")
         target.update(zip(keys, items[1::2], strict=True))
 
     def _tuple(self, items: list[Any]) -> tuple[Any, ...]:
-        if any(type(item) not in _SCALARS for item in items):
+        if not _SCALARS.issuperset(map(type, items)):
             _refuse("it holds tuples of containers, which no memory snapshot does")
         return self._new(tuple(items))  # type: ignore[no-any-return]
 

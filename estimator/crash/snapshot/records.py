@@ -5,6 +5,7 @@ from typing import Any
 
 from ...budget import PhaseName, Timeline
 from ..records import StackFrame
+from .modules import ModelPart, ModulePlace
 from .stacks import StackComponent
 
 
@@ -15,6 +16,8 @@ class BlockGroup:
     component: StackComponent
     place: StackFrame | None
     """None: its stack was not recorded, or has no line outside torch."""
+    module: ModulePlace | None
+    """None: it was not allocated in a module, or its source is not on this machine."""
     bytes: int
     blocks: int
     largest_bytes: int
@@ -24,6 +27,9 @@ class BlockGroup:
         return {
             "component": self.component,
             "place": str(self.place) if self.place else None,
+            "module": self.module.path if self.module else None,
+            "module_class": self.module.class_name if self.module else None,
+            "part": self.module.part if self.module else None,
             "bytes": self.bytes,
             "blocks": self.blocks,
             "largest_bytes": self.largest_bytes,
@@ -76,6 +82,8 @@ class MemorySnapshot:
     """The largest first."""
     components: dict[StackComponent, int]
     """Bytes of the tensors by component."""
+    parts: dict[StackComponent, dict[ModelPart, int]]
+    """The same by part of the model, as far as the source of its modules is on this machine."""
     failed: FailedAllocation | None
     """The last allocation that failed; None: none did, or no history was recorded."""
     timeline: Timeline | None
@@ -83,6 +91,8 @@ class MemorySnapshot:
     has_stacks: bool
     total_bytes: int | None = None
     """Capacity of the GPU, if vramtop wrote the snapshot."""
+    allowed_bytes: int | None = None
+    """Limit that the program has set with ``set_per_process_memory_fraction``, as far as it is known."""
 
     @property
     def unallocated_bytes(self) -> int:
@@ -104,7 +114,9 @@ class MemorySnapshot:
             "segments": self.segments,
             "expandable_segments": self.expandable,
             "total_bytes": self.total_bytes,
+            "allowed_bytes": self.allowed_bytes,
             "components": dict(self.components),
+            "parts": {name: dict(parts) for name, parts in self.parts.items()},
             "groups": [group.to_json() for group in self.groups],
             "failed": self.failed.to_json() if self.failed else None,
             "has_stacks": self.has_stacks,

@@ -1,7 +1,8 @@
 """Memory over the last recorded step of a snapshot's history, as the timeline that a traced budget has too."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from typing import NamedTuple
 
 from ...budget import ComponentName, Components, PhaseMark, PhaseName, Timeline
 from .stacks import StackComponent
@@ -12,8 +13,7 @@ _MAX_MOMENTS = 1500
 _NAMES: tuple[ComponentName, ...] = tuple(each.name for each in fields(Components))  # type: ignore[misc]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One entry of the history."""
 
     action: str

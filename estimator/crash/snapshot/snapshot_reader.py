@@ -5,16 +5,20 @@ Schema: ``_snapshot()`` in ``torch/cuda/memory.py`` of torch 2.13; older ones ke
 segments alone.
 """
 
+import gc
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ...common import InputError
+from .modules import ModelPart, ModulePlace, module_of
 from .plain_pickle import load_plain_pickle
 from .records import BlockGroup, FailedAllocation, MemorySnapshot
 from .replay import Event, replay
+from .source_files import SourceFiles
 from .stacks import UNRECORDED, Stack, StackComponent, Stacks
 
 MAX_JSON_BYTES = 256 * 2**20
@@ -48,14 +52,31 @@ def read_snapshot(file: BinaryIO, *, device: int | None = None) -> MemorySnapsho
         InputError: it is not a memory snapshot, or has nothing of this GPU.
     """
     first = file.peek(1)[:1] if hasattr(file, "peek") else b"\x80"
-    data = load_plain_pickle(file) if first == b"\x80" else _load_json(file)
+    with _without_collections():
+        return _Reader(_segments_of(load_plain_pickle(file) if first == b"\x80" else _load_json(file))).read(device)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause the collection of reference cycles: millions of containers without one take a third longer with it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _segments_of(data: Any) -> dict[str, Any]:
+    """Return the dictionary with segments that a file holds."""
     if isinstance(data, list) and all(isinstance(each, dict) for each in data):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise InputError(
             "it is not a memory snapshot: torch.cuda.memory._dump_snapshot(FILE) writes one, a dictionary with segments"
         )
-    return _Reader(data).read(device)
+    return data
 
 
 def _load_json(file: BinaryIO) -> Any:
@@ -96,9 +117,9 @@ class _Reader:
         events = list(self._events(device))
         space = self._space(segments, {event.address: stack for event, stack in events if event.action == "alloc"})
         stacks = [stack for _, stack in (*space.held.values(), *events)]
-        has_stacks = any(stack.place is not None for stack in stacks)
+        has_stacks = any(stack.place is not None for stack in {id(each): each for each in stacks}.values())
         settled = list(_settled(space, has_stacks=has_stacks))
-        components, groups = _grouped(settled)
+        components, groups = _grouped(settled, self._module_finder())
         names = {address: (size, component) for address, size, component, _ in settled}
         reserved = sum(_count(each.get("total_size")) for each in segments)
         return MemorySnapshot(
@@ -112,12 +133,14 @@ class _Reader:
             private_free_bytes=space.private_free,
             segments=len(segments),
             expandable=any(each.get("is_expandable") is True for each in segments),
-            groups=groups,
+            groups=groups[:_MAX_GROUPS],
             components=components,
+            parts=_parts(groups),
             failed=self._failed(device),
             timeline=replay([_settled_event(event, names) for event, _ in events], names, reserved),
             has_stacks=has_stacks,
             total_bytes=self._total(device),
+            allowed_bytes=self._allowed(device),
         )
 
     def _space(self, segments: Iterable[dict[str, Any]], allocated: Mapping[int, Stack]) -> "_Space":
@@ -148,14 +171,10 @@ class _Reader:
             yield entry
 
     def _events(self, device: int) -> Iterator[tuple[Event, Stack]]:
+        read = self._stacks.stack
         for entry in self._entries(device):
-            stack = self._stacks.stack(entry.get("frames"))
-            yield (
-                Event(
-                    _action(entry), _count(entry.get("addr")), _count(entry.get("size")), stack.component, stack.phase
-                ),
-                stack,
-            )
+            stack, get = read(entry.get("frames")), entry.get
+            yield Event(_action(entry), _count(get("addr")), _count(get("size")), stack.component, stack.phase), stack
 
     def _failed(self, device: int) -> FailedAllocation | None:
         last = None
@@ -172,6 +191,29 @@ class _Reader:
             phase=stack.phase,
             place=stack.place,
         )
+
+    def _allowed(self, device: int) -> int | None:
+        """Return the limit of ``set_per_process_memory_fraction``: torch tells its observers that for the capacity."""
+        extra = self._data.get(EXTRA_KEY)
+        failure = extra.get("failure") if isinstance(extra, dict) else None
+        if not isinstance(failure, dict) or failure.get("device") != device:
+            return None
+        told, total = _count(failure.get("total_bytes")), self._total(device)
+        return told if total is not None and 0 < told < total else None
+
+    def _module_finder(self) -> Callable[[Stack], ModulePlace | None]:
+        """Return what finds the module of a stack, once for each, when all stacks have been read."""
+        extra = self._data.get(EXTRA_KEY)
+        written = extra.get("time") if isinstance(extra, dict) else None
+        sources = SourceFiles(self._stacks.frames, until=written if type(written) in (int, float) else None)
+        known: dict[int, ModulePlace | None] = {}
+
+        def find(stack: Stack) -> ModulePlace | None:
+            if id(stack) not in known:
+                known[id(stack)] = module_of(stack.frames, sources)
+            return known[id(stack)]
+
+        return find
 
     def _total(self, device: int) -> int | None:
         extra = self._data.get(EXTRA_KEY)
@@ -217,24 +259,36 @@ def _settled_event(event: Event, names: Mapping[int, tuple[int, StackComponent]]
 
 
 def _grouped(
-    blocks: Iterable[tuple[int, int, StackComponent, Stack]],
+    blocks: Iterable[tuple[int, int, StackComponent, Stack]], module: Callable[[Stack], ModulePlace | None]
 ) -> tuple[dict[StackComponent, int], tuple[BlockGroup, ...]]:
+    """Return the bytes of each component, and all groups, both with the largest first."""
     totals: dict[StackComponent, int] = {}
     groups: dict[object, BlockGroup] = {}
     for _, size, component, stack in blocks:
         totals[component] = totals.get(component, 0) + size
-        key = (component, stack.place)
+        where = module(stack)
+        key = (component, stack.place, where)
         known = groups.get(key)
         groups[key] = BlockGroup(
             component=component,
             place=stack.place,
+            module=where,
             bytes=size + (known.bytes if known else 0),
             blocks=1 + (known.blocks if known else 0),
             largest_bytes=max(size, known.largest_bytes if known else 0),
         )
     largest = sorted(groups.values(), key=lambda group: -group.bytes)
     ordered = sorted(totals.items(), key=lambda item: -item[1])
-    return dict(ordered), tuple(largest[:_MAX_GROUPS])
+    return dict(ordered), tuple(largest)
+
+
+def _parts(groups: Iterable[BlockGroup]) -> dict[StackComponent, dict[ModelPart, int]]:
+    found: dict[StackComponent, dict[ModelPart, int]] = {}
+    for group in groups:
+        if group.module is not None:
+            parts = found.setdefault(group.component, {})
+            parts[group.module.part] = parts.get(group.module.part, 0) + group.bytes
+    return {name: dict(sorted(parts.items(), key=lambda item: -item[1])) for name, parts in found.items()}
 
 
 def _blocks(segments: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int, dict[str, Any]]]:
@@ -270,7 +324,8 @@ def _dicts(values: Any) -> Iterator[dict[str, Any]]:
 
 
 def _action(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("action", ""))
+    action = entry.get("action", "")
+    return action if type(action) is str else ""
 
 
 def _count(value: Any) -> int:

@@ -3,7 +3,7 @@
 The rules name functions of torch 2.4 to 2.13, transformers 4.45 to 5, accelerate, DeepSpeed and bitsandbytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,6 +48,8 @@ class Stack:
     """The innermost frame outside torch; None: there is none."""
     recorded: bool
     """A stack was recorded, even if no Python frame stands in it."""
+    frames: tuple[StackFrame, ...] = ()
+    """Its Python frames, innermost first."""
 
 
 UNRECORDED = Stack(component="unknown", phase=None, place=None, recorded=False)
@@ -59,9 +61,14 @@ class Stacks:
     """Reads stacks, each list of frames once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Stack] = {}
+        self._known: dict[tuple[int, ...], Stack] = {}
         self._frames: dict[int, StackFrame] = {}
         self._alike: dict[tuple[StackFrame, ...], Stack] = {}
+
+    @property
+    def frames(self) -> Collection[StackFrame]:
+        """All frames that were read."""
+        return self._frames.values()
 
     def stack(self, frames: Any) -> Stack:
         """Return what a list of frames says: dictionaries with filename, line and name, innermost first."""
@@ -69,13 +76,14 @@ class Stacks:
             return UNRECORDED
         if not frames:
             return AUTOGRAD
-        found = self._known.get(id(frames))  # the snapshot keeps the list alive
+        key = tuple(map(id, frames[:MAX_FRAMES]))  # torch's snapshot has each frame once, and keeps it alive
+        found = self._known.get(key)
         if found is None:
             read = tuple(self._frame(each) for each in frames[:MAX_FRAMES] if isinstance(each, dict))
             found = self._alike.get(read)
             if found is None:
                 found = self._alike[read] = classify(read)
-            self._known[id(frames)] = found
+            self._known[key] = found
         return found
 
     def _frame(self, frame: dict[Any, Any]) -> StackFrame:
@@ -97,7 +105,13 @@ def classify(frames: Sequence[StackFrame]) -> Stack:
     phase = phase_of(frames)
     if phase is None and _mentions(frames, "autograd::Engine"):
         phase = "backward"
-    return Stack(component=_component(frames, python, phase), phase=phase, place=own_frame(python), recorded=True)
+    return Stack(
+        component=_component(frames, python, phase),
+        phase=phase,
+        place=own_frame(python),
+        recorded=True,
+        frames=tuple(python),
+    )
 
 
 def _component(frames: Sequence[StackFrame], python: Sequence[StackFrame], phase: PhaseName | None) -> StackComponent:

@@ -12,8 +12,8 @@ from ...common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .replayed import (
         REPLAYED_BYTES as REPLAYED_BYTES,
+        lengths_cache as lengths_cache,
         replayed_slack as replayed_slack,
-        with_varying_lengths as with_varying_lengths,
     )
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"replayed": "REPLAYED_BYTES replayed_slack with_varying_lengths"})
+    __getattr__, __all__ = lazy_exports(__name__, {"replayed": "REPLAYED_BYTES lengths_cache replayed_slack"})

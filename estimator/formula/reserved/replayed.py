@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ...budget import Budget
-from ...common import CannotTellError, format_gib
-from ...job import Gpu, ResolvedJob, resolve_job
+from ...common import CannotTellError
+from ...job import Gpu, Job, ResolvedJob, resolve_job
 from ...job.rules import FRAMEWORKS, Optimizer
 from ...model import Architecture, Stage
 from ...model.count_parameters import count_parameters
@@ -23,8 +22,6 @@ from .steps import TrainingRun, run_prompts
 REPLAYED_BYTES = 1 << 50
 """Most bytes that are replayed. No GPU has as many; the allocator's model has addresses for 4,096 times that."""
 _KEPT = 512
-_SMALL = 0.01
-"""Share of the reserved bytes below which it does not matter whether lengths differ."""
 _SHALLOW_BLOCKS = 4
 _LENGTH_SHARES = (*(0.1 + 0.9 * ((0.41 + 0.618034 * step) % 1) for step in range(12)), 1.0)
 """The longest sequence of each batch as a share of the maximum: spread evenly, in an order without a pattern."""
@@ -33,7 +30,7 @@ _known: OrderedDict[Any, float] = OrderedDict()
 
 
 def replayed_slack(rank: RankMemory, conf: str | None = None) -> int:
-    """Return the highest reserved bytes of two training steps, or of prompts, less their highest allocated bytes.
+    """Return the highest reserved bytes of two training steps, or of prompts, less the highest allocated of the last.
 
     The two need not be of one moment: what a phase has reserved stays reserved, since nobody calls ``empty_cache``.
 
@@ -52,7 +49,9 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     if rank.job.trains:
         run = TrainingRun(rank, machine)
         run.load()
-        run.train()
+        run.train(steps=1)
+        machine.allocator.peak_allocated = 0  # the first step may gather more than later ones (Megatron-FSDP)
+        run.train(steps=1)
     else:
         run_prompts(rank, machine)
     allocator, stated = machine.allocator, highest_phase(phase_peaks(rank)).allocated_bytes
@@ -61,38 +60,24 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     return round(slack * min(1.0, stated / max(1, allocator.peak_allocated)))
 
 
-_UNKNOWN_LENGTHS = "Whether batches differ in length from step to step is not known (training.varying_lengths); if so"
-
-
-def with_varying_lengths(
-    budget: Budget, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
-) -> Budget:
-    """Return the budget with what the allocator keeps besides if its job's batches differ in length, and a sentence.
-
-    Where the job does not say it, and its framework pads a batch to its longest sequence by default, there is only the
-    sentence: memory beyond the range is still shown as a divergence.
+def lengths_cache(
+    job: Job, arch: Architecture | CannotTellError, gpu: Gpu | None = None, conf: str | None = None
+) -> int:
+    """Return how many bytes the allocator keeps besides if the job's batches differ in length; 0 if they do not.
 
     Args:
-        budget: made by any method.
+        job: the job.
         arch: the model's shape, or why it is not known.
         gpu: the GPU.
         conf: the allocator's settings; None: those that the job's framework makes.
     """
-    job, vary = budget.job, budget.job.training.varying_lengths
-    known = vary is not None
-    vary = vary if known else FRAMEWORKS[job.training.framework].pads_batches
+    vary = job.training.varying_lengths
+    vary = FRAMEWORKS[job.training.framework].pads_batches if vary is None else vary
     if not vary or job.training.mode != "train" or isinstance(arch, CannotTellError):
-        return budget
-    if budget.peak.allocated_bytes > REPLAYED_BYTES:
-        return budget
-    cache = cache_of_lengths(make_plan(job, arch, count_parameters(arch), gpu=gpu), conf)
-    if cache <= (0 if known else _SMALL * budget.peak.reserved_bytes):
-        return budget
-    lengths = "Batches differ in length" if known else _UNKNOWN_LENGTHS
-    keeps = f"the allocator may keep {format_gib(cache)} GiB beyond the range, which it gives back before it fails"
-    sentence = f"{lengths}: {keeps}."
-    peak = dataclasses.replace(budget.peak, cache_bytes=cache if known else 0)
-    return dataclasses.replace(budget, peak=peak, assumptions=(*budget.assumptions, sentence))
+        return 0
+    plan = make_plan(job, arch, count_parameters(arch), gpu=gpu)
+    whole = (highest_phase(phase_peaks(rank_memory(plan, stage))) for stage in plan.distinct_stages)
+    return 0 if any(phase.allocated_bytes > REPLAYED_BYTES for phase in whole) else cache_of_lengths(plan, conf)
 
 
 def cache_of_lengths(plan: Plan, conf: str | None = None) -> int:

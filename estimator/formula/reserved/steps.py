@@ -21,9 +21,9 @@ from .block import (
     without_input,
 )
 from .communication import Buckets, Communication, ConstantBuffers
-from .fsdp import FlatUnits, Units
+from .fsdp import FlatUnits, MegatronUnits, Units
 from .machine import SLOTS, Machine
-from .parameters import stored_parameters
+from .parameters import StoredParameter, stored_parameters
 from .recorder import SMALLEST_BYTES
 from .tail import record_tail
 
@@ -64,8 +64,12 @@ class TrainingRun:
         if not job.offloads_weights:
             self._communication.load([p.weight for p in self._parameters if p.weight >= SMALLEST_BYTES])
         self._communication.begin()
-        if job.framework.gradient_buffer:
+        if job.gradient_buffer:
             self.machine.take(self._rank.states.gradients)
+        if self._communication.steps_before:
+            zeros = self.machine.take_all(p.elements * job.widths.state / job.shards.optimizer for p in self._stepped())
+            self._step()
+            self.machine.release(zeros)
 
     def train(self, *, steps: int = 2) -> None:
         """Run training steps."""
@@ -117,8 +121,8 @@ class TrainingRun:
     def _backward(self, *, first: bool) -> None:
         machine, communication, job = self.machine, self._communication, self._rank.job
         each: Callable[[int], None] | None = None
-        if job.framework.gradient_buffer or (not first and not job.strategy.fsdp):
-            each = machine.allocator.free  # added to what exists
+        if job.gradient_buffer or (not first and not job.strategy.fsdp):
+            each = communication.take_gradient  # added to what exists
         elif job.steps_in_backward:
             each = self._step_one
         base, kept, head = self._base + self._layers * SLOTS, list[int](), None
@@ -202,9 +206,13 @@ class TrainingRun:
         self.machine.passing(self._rank.states.step)
         self.machine.allocator.free(key)
 
+    def _stepped(self) -> Sequence[StoredParameter]:
+        """Return what the optimizer steps."""
+        return self._communication.stepped or [p for p in self._parameters if p.trained]
+
     def _step(self) -> None:
         machine, rank = self.machine, self._rank
-        trained = [p for p in self._parameters if p.trained]
+        trained = self._stepped()
         flat = self._communication.flat_states
         if flat and rank.job.zero_stage < 3:  # the norm of a gradient, in fp64 (``get_grad_norm_direct``)
             machine.passing(8 * min(max(p.elements for p in trained), flat // 4))
@@ -215,7 +223,8 @@ class TrainingRun:
                 third = rank.states.optimizer / 3
                 self._states = machine.take_all([third] * 3)
             else:
-                scale = rank.states.optimizer / max(1, sum(sum(p.states) for p in trained))
+                made = rank.states.optimizer - self._communication.states_made
+                scale = made / max(1, sum(sum(p.states) for p in trained))
                 self._states = machine.take_all(
                     size * scale for p in trained for size in p.states if size * scale >= SMALLEST_BYTES
                 )
@@ -278,6 +287,8 @@ def _reduces_units(job: ResolvedJob) -> bool:
 def _communication(rank: RankMemory) -> type[Communication]:
     """Return the strategy's part in a step."""
     job = rank.job
+    if job.gradient_buffer and job.strategy.megatron_fsdp:
+        return MegatronUnits
     if _reduces_units(job) and not rank.buffers.step:
         return FlatUnits if job.strategy.flat_parameters else Units
     if job.strategy.buckets and job.parallel.data_ranks > 1 and not job.framework.gradient_buffer:

@@ -1,6 +1,7 @@
-"""What a job leaves open and memory depends on: versions of libraries, and units of FSDP that no rule knows.
+"""What a job leaves open and memory depends on: versions of libraries, units of FSDP, and lengths of batches.
 
-Lives here: the other sides of such a choice, each as a changed job, and the range that allows for them.
+Lives here: the other sides of such a choice, each as a changed job, how far they lie from it by the closed form, and
+the range and the sentences that allow for them.
 Callers: ``estimation``.
 """
 
@@ -9,6 +10,6 @@ from typing import TYPE_CHECKING
 from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .allow_for import with_unstated as with_unstated
+    from .left_open import LeftOpen as LeftOpen, find_left_open as find_left_open, with_left_open as with_left_open
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"allow_for": "with_unstated"})
+    __getattr__, __all__ = lazy_exports(__name__, {"left_open": "LeftOpen find_left_open with_left_open"})

@@ -20,6 +20,9 @@ def diagnose(
 ) -> Divergence:
     """Return where the difference lies and the settings that would explain it; takes 10 ms, at most 150.
 
+    Where measured runs have corrected the budget, each cause is searched with the part of that correction that a job so
+    changed shares.
+
     Args:
         budget: budget of the job that the process runs.
         comparison: comparison of the process with that budget.
@@ -36,4 +39,12 @@ def diagnose(
         counters=process.counters if process else None,
         assumed=assumed,
     )
-    return explain_divergence(budget, observation, estimate)
+    return explain_divergence(budget, observation, _corrected_like(budget, estimate))
+
+
+def _corrected_like(budget: Budget, estimate: Callable[[Job], Budget]) -> Callable[[Job], Budget]:
+    if budget.learned is None:
+        return estimate
+    from vramtop.estimator.learning.carried import carried
+
+    return lambda job: carried(estimate(job), budget)

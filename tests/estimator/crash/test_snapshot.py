@@ -9,12 +9,15 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from memory_snapshots import AUTOGRAD, FORWARD, GATHER, LOAD, MIB, RECOMPUTE, Recorder, training_crash
 
 from vramtop.estimator.common import InputError
+from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
+from vramtop.estimator.crash.snapshot import plain_pickle
 from vramtop.estimator.crash.snapshot.plain_pickle import load_plain_pickle
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
 from vramtop.estimator.crash.snapshot.snapshot_reader import is_snapshot, read_snapshot
@@ -248,3 +251,44 @@ print(sum(b["size"] for s in snapshot["segments"] for b in s["blocks"] if b["sta
         found = read_snapshot(file)
     assert found.allocated_bytes == int(ran.stdout.split()[-1])
     assert found.timeline is not None
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("chunk", [1, 7, 100])
+def test_pickles_are_read_in_pieces_of_any_size(protocol: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_pickle, "_CHUNK_BYTES", chunk)
+    pool = [{"name": f"f{at}", "line": at} for at in range(400)]
+    random = Random(protocol)  # noqa: S311 - data of a test
+    lists = [random.choices(pool, k=random.randrange(60)) for _ in range(80)]
+    value = {
+        "lists": [lists[random.randrange(80)][:] for _ in range(100)],
+        "rest": [0, -1, 255, 256, 70_000, 2**47, 1.5],
+    }
+    data = pickle.dumps(value, protocol)
+    assert load_plain_pickle(io.BytesIO(data)) == value
+    for cut in (1, 2, 5, len(data) // 2):
+        with pytest.raises(InputError, match="incomplete"):
+            load_plain_pickle(io.BytesIO(data[:-cut]))
+
+
+def test_a_number_that_is_given_again_means_the_new_value() -> None:
+    get = b"h\x00h\x00h\x00"
+    data = b"\x80\x02](K\x05q\x000" + get + b"K\x06q\x000" + get + b"e."
+    assert load_plain_pickle(io.BytesIO(data)) == pickle.loads(data) == [5, 5, 5, 6, 6, 6]  # noqa: S301
+
+
+def test_a_limit_that_the_program_has_set_is_no_capacity() -> None:
+    recorder = Recorder()
+    recorder.alloc(64, LOAD)
+    recorder.oom(900, FORWARD, free_mib=2000)
+    extra = {"total_bytes": {"0": 4096 * MIB}, "failure": {"device": 0, "total_bytes": 512 * MIB}}
+    limited = failure_of_snapshot(read(recorder.snapshot(vramtop=extra)))
+    extra["failure"] = {"device": 0, "total_bytes": 4096 * MIB}
+    whole = failure_of_snapshot(read(recorder.snapshot(vramtop=extra)))
+    assert limited
+    assert limited.memory
+    assert (limited.memory.total_bytes, limited.memory.allowed_bytes) == (4096 * MIB, 512 * MIB)
+    assert "The program limits itself to 0.5 GiB" in explain_failure(limited).findings[0]
+    assert whole
+    assert whole.memory
+    assert whole.memory.allowed_bytes is None

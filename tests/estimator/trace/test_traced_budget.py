@@ -9,6 +9,7 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.trace.worker_pool import POOL
 
@@ -114,14 +115,29 @@ def test_the_second_answer_comes_from_the_cache(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_unsupported_job_is_an_error_and_auto_uses_the_formula() -> None:
-    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8})
-    with pytest.raises(CannotTellError, match=r"megatron-fsdp cannot be traced.*exact"):
+    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8, "double_buffer": True})
+    with pytest.raises(CannotTellError, match=r"double buffers cannot be traced.*exact"):
         estimate(megatron, method="traced", python=sys.executable)
     assert estimate(megatron, method="auto", python=sys.executable).method == "exact"
 
 
 def test_auto_takes_the_most_exact_method() -> None:
     assert estimate(JOBS["bf16"], method="auto", python=sys.executable).method == "traced"
+
+
+def test_the_second_answer_computes_nothing_by_the_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = estimate(JOBS["bf16"], method="traced")
+    assert any("differ in length" in sentence for sentence in first.assumptions)
+
+    def called(*_: object, **__: object) -> None:
+        raise AssertionError("the closed form was called")
+
+    monkeypatch.setattr("vramtop.estimator.formula.unstated.changes.closed_form", called)
+    monkeypatch.setattr("vramtop.estimator.formula.reserved.replayed.cache_of_lengths", called)
+
+    assert estimate(JOBS["bf16"], method="traced").to_json() == first.to_json()
+    with pytest.raises(AssertionError, match="was called"):  # another GPU is another question
+        estimate(JOBS["bf16"], method="traced", gpu=find_gpu("a100-80gb"))
 
 
 def test_the_timeline_is_the_budget_over_the_step_and_comes_from_the_cache_too() -> None:
@@ -173,7 +189,7 @@ def test_the_allocators_settings_are_those_of_the_given_environment() -> None:
 
 
 def test_auto_states_why_nothing_was_traced() -> None:
-    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8})
+    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8, "double_buffer": True})
     budget = estimate(megatron, method="auto", python=sys.executable)
     assert budget.timeline is None
-    assert any(text.startswith("The step was not traced: the strategy megatron") for text in budget.assumptions)
+    assert any(text.startswith("The step was not traced: Megatron-FSDP's double") for text in budget.assumptions)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.trace.worker_process import WORKER_PROGRAM, Worker
+from vramtop.estimator.trace.worker_process import WORKER_PROGRAM, Worker, beside_worker
 
 PYTHON = Path(sys.executable)
 
@@ -34,6 +34,18 @@ def test_requests_and_answers_in_turn(tmp_path: Path) -> None:
 
     assert [(answer["id"], len(answer["text"])) for answer in answers] == [(1, 1), (2, 100_000), (3, 2)]
     assert ended(worker.pid)
+
+
+def test_work_beside_a_worker_begins_once_it_has_the_request(tmp_path: Path) -> None:
+    waiting = "import sys, time, pathlib\nfor line in sys.stdin:\n"
+    waiting += "    while not pathlib.Path('began').exists(): time.sleep(0.01)\n    print(line, end='', flush=True)\n"
+    began = tmp_path / "began"
+    with Worker(PYTHON, program(tmp_path, waiting.replace("'began'", repr(str(began))))) as worker:
+        with beside_worker(began.touch):
+            assert worker.request({}, 60)["id"] == 1  # answered only because the work was done meanwhile
+        began.unlink()
+        began.touch()
+        assert worker.request({}, 60)["id"] == 2
 
 
 def test_worker_that_is_too_slow_is_killed(tmp_path: Path) -> None:

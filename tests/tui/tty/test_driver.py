@@ -133,3 +133,14 @@ def test_a_terminal_gets_only_queries_that_it_understands(demo) -> None:
     modern, old = demo(), demo(environ={"TERM": "linux"})
     assert b"\x1b[?2026$p" in modern.written
     assert b"$p" not in old.written
+
+
+def test_continuing_while_the_dashboard_draws_does_not_freeze_it(demo) -> None:
+    """A signal may interrupt the drawing anywhere, also inside the lock of the queue of output."""
+    dashboard = demo()
+    for _ in range(150):
+        dashboard.type("\x0c")  # Ctrl-L draws everything
+        os.kill(dashboard.pid, signal.SIGCONT)
+        dashboard.read(0.002)
+    dashboard.type("q")
+    assert dashboard.end() == 0

@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
-from vramtop.monitor.board import Watchlist
-from vramtop.monitor.history import Corrections, RunRecorder
-from vramtop.monitor.host import HostRam, available_host_memory
+from vramtop.monitor.history import RunRecorder
 from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import HOST_LINE, PendingJobs, Reservations, Settings, is_on
+from vramtop.monitor.storage import HOST_LINE, PendingJobs, Settings, is_on, leave_files_unchanged
 
 from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
+from ...tty.is_served import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
+from ..estimators import Estimators
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
 
-    from vramtop.estimator.budget import Budget
-    from vramtop.estimator.job import Gpu, Job
-    from vramtop.monitor.snapshot import DeviceIndex, Snapshot
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.board import Watchlist
     from vramtop.monitor.sources import SnapshotSource
 
 _ESCAPE_MILLISECONDS = "25"
@@ -41,6 +39,8 @@ _THREADS_OF_TEXTUAL = 3
 
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
+    if options.view_only:
+        leave_files_unchanged()
     jobs = _jobs(options)
     settings, notices = Settings(), list[str]()
     settings.notify = notices.append
@@ -49,14 +49,14 @@ def run(options: argparse.Namespace) -> int:
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
     demand = CurrentDemand(Demand(host=is_on(saved, HOST_LINE)), always=figures)
     source, banner = _source(options, demand)
-    if not sys.stdout.isatty() or not sys.stdin.isatty():
+    if not is_served() and not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")
     if is_dumb_terminal():
         return _print_once(options)
     depth = colour_depth()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     os.environ.setdefault("ESCDELAY", _ESCAPE_MILLISECONDS)  # likewise
-    estimators = _Estimators(options.python, corrects=not options.no_history and banner is None)
+    estimators = Estimators(options.python, corrects=not options.no_history and banner is None)
     watchlist = estimators.watchlist
     watchlist.display_filter = chosen
     pending = PendingJobs()
@@ -70,10 +70,11 @@ def run(options: argparse.Namespace) -> int:
     attach = _attach(options, watchlist, settings) if banner is None else None
     if attach is None:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
-    recorder = None if banner is not None or options.no_history else _recorder(estimators, attach)
+    measures = banner is None and not options.no_history and not options.view_only
+    recorder = _recorder(estimators, attach) if measures else None
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
-    from ...app import AppOptions, VramtopApp
+    from ...app import AppOptions, ViewOnlyApp, VramtopApp
 
     app_options = AppOptions(
         interval=options.interval,
@@ -82,10 +83,10 @@ def run(options: argparse.Namespace) -> int:
         banner=banner,
         pid=options.pid,
         estimate=estimators.quick,
-        refine=estimators.accurate,
+        refine=None if options.view_only else estimators.accurate,
         startup_notices=notices,
         signal_fit=options.signal_fit,
-        on_fit=options.on_fit,
+        on_fit=None if options.view_only else options.on_fit,
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,
@@ -97,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         attach=attach,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
-    app = VramtopApp(sampler, watchlist, app_options)
+    app = (ViewOnlyApp if options.view_only else VramtopApp)(sampler, watchlist, app_options)
     pending.notify = settings.notify = app.show_notice
     if attach is not None:
         attach.left_alone.notify = app.show_notice
@@ -110,77 +111,24 @@ def run(options: argparse.Namespace) -> int:
 
 def _attach(options: argparse.Namespace, watchlist: Watchlist, settings: Settings) -> AutomaticAttach:
     """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
+    tracing = IdleTracing(watchlist, python=options.python, corrects=not options.no_history)
     return AutomaticAttach(
         watchlist,
         enabled=not options.no_attach and settings.attaches(),
-        tracing=IdleTracing(watchlist, python=options.python, corrects=not options.no_history),
+        tracing=None if options.view_only else tracing,
         corrects=not options.no_history,
         left_alone=LeftAlone(notify=settings.notify),
         on_bug=save_fault,
     )
 
 
-def _recorder(estimators: _Estimators, attach: AutomaticAttach | None) -> RunRecorder:
+def _recorder(estimators: Estimators, attach: AutomaticAttach | None) -> RunRecorder:
     """Return what measures the runs of this user that are followed."""
     return RunRecorder(
         facts=lambda key: attach.known.get(key) if attach is not None else None,
         notify=estimators.say,
         on_kept=estimators.forget_measurements,
     )
-
-
-class _Estimators:
-    """The quick and the accurate estimate of a job, for the GPU type of this machine unless the job names one.
-
-    The estimator is imported with the first job: that takes a fifth of the start-up time.
-
-    Args:
-        python: the interpreter that the user named; None: that of each job.
-        corrects: correct estimates by the runs that were measured.
-    """
-
-    def __init__(self, python: str | None, *, corrects: bool) -> None:
-        self._python = python
-        self.notify: Callable[[str], object] = lambda _: None
-        """Receives a sentence if the history cannot be read."""
-        self._corrections = Corrections(notify=self.say) if corrects else None
-        self.watchlist = Watchlist(self.quick, reserved_bytes=_reserved_bytes, host_memory=_host_memory)
-
-    def quick(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        """Estimate by the closed form."""
-        from vramtop.estimator.estimation import estimate
-
-        del python
-        return self._corrected(estimate(job, gpu=self._gpu_type(job), environ=environ), environ)
-
-    def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        """Estimate by the most accurate method that is available; this may take seconds."""
-        from vramtop.estimator.estimation import estimate
-        from vramtop.estimator.trace import keep_idle_workers
-
-        keep_idle_workers()
-        gpu, python = self._gpu_type(job), self._python or python
-        return self._corrected(estimate(job, method="auto", gpu=gpu, python=python, environ=environ), environ)
-
-    def say(self, sentence: str) -> None:
-        """Pass a sentence on to whoever shows notices by now."""
-        self.notify(sentence)
-
-    def forget_measurements(self) -> None:
-        """Read the history again with the next estimate."""
-        if self._corrections is not None:
-            self._corrections.forget_what_was_read()
-
-    def _corrected(self, budget: Budget, environ: Mapping[str, str] | None) -> Budget:
-        if self._corrections is None:
-            return budget
-        here, target = self.watchlist.gpu_type, budget.job.target.gpu
-        elsewhere = target is not None and (here is None or target != here.name)
-        card = target if elsewhere or here is None else here.name
-        return self._corrections.corrected(budget, card=card, here=not elsewhere, environ=environ)
-
-    def _gpu_type(self, job: Job) -> Gpu | None:
-        return None if job.target.gpu else self.watchlist.gpu_type
 
 
 def _print_once(options: argparse.Namespace) -> int:
@@ -203,16 +151,6 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
     from vramtop.estimator.job import load_job  # only if there is a job
 
     return [load_job(Path(path)) for path in options.job]
-
-
-def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
-    """Return the memory that is reserved on this machine; a recorded machine has none."""
-    return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
-
-
-def _host_memory(snapshot: Snapshot) -> HostRam | None:
-    """Return the RAM of this machine; that of a recorded one is unknown."""
-    return available_host_memory() if snapshot.source.kind == "nvml" else None
 
 
 def _source(options: argparse.Namespace, demand: CurrentDemand) -> tuple[SnapshotSource, str | None]:

@@ -11,6 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .first_word import with_command as with_command
+    from .host_arguments import add_host_arguments as add_host_arguments
     from .parser import CommandParser as CommandParser, Parser as Parser
     from .parser_facts import (
         FlagFacts as FlagFacts,
@@ -28,6 +29,7 @@ else:
         __name__,
         {
             "first_word": "with_command",
+            "host_arguments": "add_host_arguments",
             "parser": "CommandParser Parser",
             "parser_facts": "FlagFacts FlagGroup flag_groups positionals",
             "shared_flags": "add_output_arguments positive_seconds process_id",

@@ -4,6 +4,9 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .browser_arguments import add_report_arguments, add_serve_arguments
+from .export_arguments import add_export_arguments
+from .host_arguments import add_stream_arguments
 from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
@@ -303,7 +306,11 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "run": _run,
     "measure": _measure,
     "history": _history,
+    "stream": add_stream_arguments,
     "record": _record,
+    "export": add_export_arguments,
+    "report": add_report_arguments,
+    "serve": add_serve_arguments,
     "doctor": _doctor,
     "completion": _completion,
 }

@@ -142,11 +142,19 @@ class CrashScreen(Screen[None]):
             return
         label = self._row.job.label if self._row and self._row.job else ""
         source = self._opened.name if self._opened else label
-        failed = self._opened is None or self._explanation is not None
-        title = f"{'Out of memory' if failed else 'No failure of memory found'}: {printable(source)}"
+        title = f"{self._subject}: {printable(source)}"
         self.query_one("#title", StaticLines).show(Content(title.rstrip(" :")))
         output = TextOutput(colour_depth="none", ascii_only=is_ascii_only(self), width=max(40, self.size.width - 3))
         self.query_one("#lines", StaticLines).show(Content("\n".join(self._lines(output))), layout=True)
+
+    @property
+    def _subject(self) -> str:
+        """What the screen is about: a failure, a snapshot of a process that has not failed, or what may be opened."""
+        if self._explanation is not None:
+            return "Out of memory"
+        if self._opened is None:
+            return "What a run has left"
+        return "Memory snapshot" if isinstance(self._opened.content, MemorySnapshot) else "No failure of memory found"
 
     @property
     def _explanation(self) -> Explanation | None:

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import simulated_machine as simulated
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.learning.correction import corrected
 from vramtop.monitor.board.divergence.diagnose import diagnose
 from vramtop.monitor.board.divergence.divergence_status import Comparison, compare_with_budget
 from vramtop.monitor.board.divergence.run_phases import PhaseTracker
@@ -70,3 +72,16 @@ def test_assumed_settings_are_preferred_as_explanations(budget: Budget) -> None:
     doubted = diagnose(budget, comparison, running, estimate, assumed={"training.sequence_length"}).explanations
     assert plain[0].name != "longer sequences"
     assert doubted[0].name == "longer sequences"
+
+
+def test_causes_are_searched_with_what_measured_runs_say_of_the_changed_job() -> None:
+    machine = simulated.Machine(tokens=0.4, noise=0.0)
+    job, batch = simulated.job(micro_batch=2), {"training.micro_batch": 8}
+    runs = [machine.run(simulated.job(micro_batch=size)) for size in (1, 2, 4)]
+    budget = corrected(simulated.budget_of(job), simulated.subject_of(job), runs, now=simulated.NOW, version="1")
+    truth = machine.truth(with_changes(job, batch), noisy=False).device_bytes or 0
+    running = GpuProcess(pid=1, start_time=0.0, used_bytes=truth, kinds=("compute",))
+    said = diagnose(budget, compare(budget, running), running, simulated.budget_of)
+    found = [each for each in said.explanations if each.changes == batch]
+    assert found
+    assert found[0].device_bytes == pytest.approx(truth, rel=0.03)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from memory_snapshots import training_crash
+from memory_snapshots import LOAD, Recorder, training_crash
 from screen_host import screen_lines, screen_text
 from textual.widgets import Input
 from waiting import until_shown
@@ -128,6 +128,7 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
         predicted, observed = (app.screen.query_one(name) for name in ("#graph", "#observed"))
         assert predicted.region.y == observed.region.y
         assert predicted.region.height == observed.region.height
+        assert "═ GPU 24.0" in screen_text(app)  # the run's GPU
         rows = [line for line in screen_lines(app) if line.count("┤") == 2]
         scales = [(line[: line.index("┤")].split()[-1], line[: line.rindex("┤")].split()[-1]) for line in rows]
         assert len(scales) > 2
@@ -137,6 +138,7 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
         await until_shown(pilot, lambda: "500 MiB more failed" in screen_text(narrow))
         first, second = (narrow.screen.query_one(name).region for name in ("#graph", "#observed"))
         assert first.y + first.height <= second.y
+        assert "─ reserved  ═ GPU 2.3" in screen_text(narrow)  # as the snapshot says it
 
 
 @pytest.mark.slow
@@ -206,3 +208,19 @@ async def test_enter_on_a_rank_of_the_attach_screen_explains_its_end(crashed: Ca
         app.screen.query_one(RankTable).focus()
         await pilot.press("enter")
         await until_shown(pilot, lambda: isinstance(app.screen, CrashScreen))
+
+
+async def test_a_snapshot_of_a_run_that_has_not_failed_is_not_called_out_of_memory(
+    crashed: Callable[[], VramtopApp], tmp_path: Path
+) -> None:
+    path = tmp_path / "asked.pickle"
+    recorder = Recorder()
+    recorder.alloc(64, LOAD)
+    path.write_bytes(pickle.dumps(recorder.snapshot()))
+    app = crashed()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await open_by_enter(app, pilot)
+        await open_file(pilot, app, path)
+        await until_shown(pilot, lambda: "Memory snapshot: " in screen_text(app))
+        assert "Out of memory: " not in screen_text(app)
+        assert "no allocation had failed" in screen_text(app)

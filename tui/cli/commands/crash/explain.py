@@ -25,8 +25,10 @@ from ....job import LoadedJob, load_from_options
 from ....reports import closing_lines, explanation_lines, snapshot_lines
 from ...fitting import advice_json, advice_lines
 from ...json_text import json_text
+from ...measured_runs import Correct, correction
 from ...option_values import estimate_method
 from ...progress import Progress
+from .gpu_of_failure import gpu_of_failure
 from .would_fit import would_fit
 
 _GIVE_SIZE = (
@@ -59,12 +61,12 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         assert snapshot is not None  # noqa: S101 - a log without a failure is an error
         return _report_snapshot(options, snapshot, loaded, output)
     memory = failure.memory
-    budget = _estimate(options, loaded, memory.total_bytes if memory else None) if loaded else None
+    budget, correct = _estimate(options, loaded, memory.total_bytes if memory else None)
     explanation = explain_failure(failure, budget=budget, snapshot=snapshot)
     advice = None
     if loaded is not None and budget is not None:
         with Progress(quiet=options.json) as progress:
-            advice = would_fit(explanation, loaded, budget, options, progress)
+            advice = would_fit(explanation, loaded, budget, options, progress=progress, correct=correct)
     if options.json:
         found: dict[str, object] = {"schema": 1, **explanation.to_json()}
         found["failures"] = [each.to_json() for each in log.failures] if log else []
@@ -75,6 +77,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     print("\n".join(explanation_lines(explanation, output, budget=budget, log=log)))
     if advice is not None and loaded is not None and budget is not None:
         print("\n".join(advice_lines(advice, loaded, output)))
+    if loaded is not None and budget is not None:
         print()
         print("\n".join(closing_lines(budget, loaded.notes, output)))
     if memory is not None and memory.total_bytes is None:
@@ -154,25 +157,37 @@ def _job(
     return loaded, f"The job was read from the log's launch line: {log.launch_line[:200]}"
 
 
-def _estimate(options: argparse.Namespace, loaded: LoadedJob, memory_bytes: int | None) -> Budget:
+def _estimate(
+    options: argparse.Namespace, loaded: LoadedJob | None, memory_bytes: int | None
+) -> tuple[Budget | None, Correct]:
+    """Return the budget of the job, if it is known, and what corrects budgets by measured runs."""
+    if loaded is None:
+        return None, lambda budget: budget
+    gpu, here = gpu_of_failure(options, loaded.job, memory_bytes)
     with Progress(quiet=options.json) as progress:
-        return estimate(
+        budget = estimate(
             loaded.job,
             method=estimate_method(options),
+            gpu=gpu,
             memory_bytes=memory_bytes,
             python=options.python,
             progress=progress,
         )
+    correct = correction(options, loaded.job, gpu, here=here)
+    return correct(budget), correct
 
 
 def _report_snapshot(
     options: argparse.Namespace, snapshot: MemorySnapshot, loaded: LoadedJob | None, output: TextOutput
 ) -> int:
     """Print what a snapshot holds whose process had not run out of memory."""
-    budget = _estimate(options, loaded, None) if loaded else None
+    budget, _ = _estimate(options, loaded, snapshot.total_bytes)
     if options.json:
         found = {"schema": 1, "failure": None, "snapshot": snapshot.to_json()}
         print(json_text(found | {"budget": budget.to_json() if budget else None}))
         return 0
     print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
+    if loaded is not None and budget is not None:
+        print()
+        print("\n".join(closing_lines(budget, loaded.notes, output)))
     return 0

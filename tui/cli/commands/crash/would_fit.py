@@ -17,11 +17,21 @@ def would_fit(
     loaded: LoadedJob,
     budget: Budget,
     options: argparse.Namespace,
+    *,
     progress: Callable[[str], None],
+    correct: Callable[[Budget], Budget],
 ) -> Advice | None:
     """Return the changes with which the job would have fitted beside what others held; None: the GPU is not known.
 
     A run that needed more than its budget's upper bound needs as much more with every change.
+
+    Args:
+        explanation: of the failure.
+        loaded: the job.
+        budget: of the job, corrected by measured runs if some are near it.
+        options: of the command line.
+        progress: called with what is being done.
+        correct: corrects a budget by measured runs.
     """
     device, ran = failed_gpu(explanation, budget), budget_of_what_ran(explanation, budget)
     if device is None:
@@ -33,4 +43,5 @@ def would_fit(
         Machine(gpu=None, memory_bytes=device.total_bytes, gpus=device.count, python=options.python),
         method=estimate_method(options) if ran is budget else "formula",  # a trace does not know what ran beyond it
         progress=progress,
+        correct=correct,
     )

@@ -1,0 +1,191 @@
+"""The HTTP server of the metrics: prometheus-client's application behind basic authentication, over TLS if asked for.
+
+``prometheus_client.start_http_server`` (0.26.0, exposition.py) knows certificates but no authentication, does the TLS
+handshake on the thread that accepts, and waits for the client without a limit: one silent client would stop all
+scrapes. Here its application (``make_wsgi_app``) and its server class are used, and the handshake is done on the thread
+of the request, within a time limit.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler
+
+from prometheus_client import make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from vramtop.estimator.common import InputError, start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client import CollectorRegistry
+
+    from .credentials import Credentials
+    from .listen_address import ListenAddress
+    from .tls import TlsFiles
+
+    StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+    Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+_CLIENT_SECONDS = 10.0
+"""Longest wait for a client to send or take something."""
+_MAX_CLIENTS = 32
+"""Connections at once; more are closed at once."""
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+_PAGE = b"""<!doctype html><html lang="en"><title>vramtop exporter</title>
+<p>vramtop exporter: <a href="/metrics">metrics</a></p></html>
+"""
+
+
+class MetricsServer:
+    """Serves ``/metrics`` on a thread of its own.
+
+    Args:
+        address: to listen on.
+        registry: of the metrics.
+        tls: certificate and key; None: HTTP without encryption.
+        credentials: user and password that clients need; None: none.
+        on_bug: called with the traceback of an unexpected failure.
+
+    Raises:
+        InputError: nothing can listen on this address.
+    """
+
+    def __init__(
+        self,
+        address: ListenAddress,
+        registry: CollectorRegistry,
+        *,
+        tls: TlsFiles | None = None,
+        credentials: Credentials | None = None,
+        on_bug: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._scheme = "https" if tls else "http"
+        self._address = address
+        application = _application(make_wsgi_app(registry), credentials, on_bug)
+        try:
+            family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+            self._server = _server_class(family, tls)((address.host, address.port), _Handler)
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no host name"
+            raise InputError(
+                f"--listen {address.host}:{address.port}: {reason}; choose another with --listen"
+            ) from None
+        self._server.set_app(application)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="vramtop-metrics", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Address of the metrics."""
+        return self._address.url(self._scheme, self._server.server_port)
+
+    def start(self) -> None:
+        """Serve from now on."""
+        start_thread(self._thread)
+
+    def stop(self) -> None:
+        """Stop serving."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(WSGIRequestHandler):
+    """One request; nothing is logged."""
+
+    timeout = _CLIENT_SECONDS
+    server_version = "vramtop"
+    sys_version = ""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Log nothing."""
+
+    def get_stderr(self) -> Any:
+        """Return where the WSGI server writes its errors: nowhere, those of the application are reported."""
+        return _Nowhere()
+
+
+class _Nowhere:
+    """A stream that keeps nothing."""
+
+    def write(self, text: str) -> None:
+        """Forget the text."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+def _server_class(family: int, tls: TlsFiles | None) -> type[ThreadingWSGIServer]:
+    class Server(ThreadingWSGIServer):
+        """A server of this address family."""
+
+        address_family = family
+        request_queue_size = 64
+        slots = threading.BoundedSemaphore(_MAX_CLIENTS)
+
+        def server_bind(self) -> None:
+            """Bind without asking a name server for the name of this host, as HTTPServer does."""
+            socketserver.TCPServer.server_bind(self)
+            self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+            self.setup_environ()
+
+        def get_request(self) -> tuple[Any, Any]:
+            """Accept a connection; the TLS handshake follows with the first read, on the thread of the request."""
+            connection, client = super().get_request()
+            connection.settimeout(_CLIENT_SECONDS)
+            if tls is not None:
+                connection = tls.context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            return connection, client
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Start a thread for the request, unless there are too many."""
+            if not self.slots.acquire(blocking=False):
+                self.shutdown_request(request)
+                return
+            try:
+                super().process_request(request, client_address)
+            except BaseException:
+                self.slots.release()
+                raise
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """Answer the request."""
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                self.slots.release()
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Say nothing: the client broke off, did not speak TLS, or was too slow."""
+
+    return Server
+
+
+def _application(metrics: Application, credentials: Credentials | None, on_bug: Callable[[str], object]) -> Application:
+    """Return the application: a page at ``/``, the metrics, and nothing else; all of it behind the credentials."""
+
+    def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        if credentials is not None and not credentials.accept(environ.get("HTTP_AUTHORIZATION")):
+            headers = [("WWW-Authenticate", 'Basic realm="vramtop", charset="UTF-8"'), _TEXT]
+            start_response("401 Unauthorized", headers)
+            return [b"a user name and a password are needed\n"]
+        path = environ.get("PATH_INFO")
+        if path == "/":
+            start_response("200 OK", [("Content-Type", "text/html; charset=utf-8")])
+            return [_PAGE]
+        if path != "/metrics":
+            start_response("404 Not Found", [_TEXT])
+            return [b"the metrics are at /metrics\n"]
+        try:
+            return metrics(environ, start_response)
+        except Exception:  # noqa: BLE001 - the next scrape may succeed
+            on_bug(traceback.format_exc())
+            start_response("500 Internal Server Error", [_TEXT])
+            return [b"the metrics could not be made; the exporter has said why\n"]
+
+    return answer

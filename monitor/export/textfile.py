@@ -1,0 +1,51 @@
+"""The metrics in a file for node_exporter's textfile collector, replaced as a whole at each writing."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
+
+
+class TextFile:
+    """Writes the metrics to a file.
+
+    Args:
+        path: of the file; node_exporter reads only names that end in ``.prom``.
+        registry: of the metrics.
+
+    Raises:
+        InputError: the name does not end so, or the folder does not exist.
+    """
+
+    def __init__(self, path: Path, registry: CollectorRegistry) -> None:
+        if path.suffix != ".prom":
+            raise InputError(f"--textfile {path}: node_exporter reads only files whose names end in .prom")
+        if not path.parent.is_dir():
+            raise InputError(f"--textfile {path}: there is no folder {path.parent}")
+        self._path = path
+        self._registry = registry
+
+    def write(self) -> None:
+        """Replace the file: a reader sees the old or the new one.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        from prometheus_client import write_to_textfile
+
+        try:
+            write_to_textfile(str(self._path), self._registry)  # into a file beside it, which is then renamed
+        except OSError as error:
+            raise InputError(f"--textfile {self._path}: {error.strerror}") from None
+
+    def remove(self) -> None:
+        """Remove the file: node_exporter would serve its figures for ever."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()

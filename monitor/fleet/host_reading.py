@@ -1,0 +1,201 @@
+"""Reading of one host: its GPUs and processes as the board of that host shows them. Immutable; sizes are bytes.
+
+These records are also the lines that ``vramtop stream`` writes, so their fields are part of its schema. A figure that
+is unknown is None. The records hold plain values only and are not tracked by the garbage collector: a thousand hosts
+are read every few seconds.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from msgspec import Struct
+
+HostState = Literal["live", "connecting", "silent", "unreachable"]
+"""``live``: its figures are of now. ``connecting``: it has not been asked for the first time. ``silent``: it has said
+nothing for a while. ``unreachable``: it cannot be asked.
+
+Figures of a host that is not live are from an earlier time: they are shown with their age, or not at all."""
+
+DIVERGING_STATUSES = frozenset(("over", "under", "growing", "out_of_memory"))
+"""Statuses that need attention (``Comparison.diverges``)."""
+
+
+class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What the environment of a process says of the run that it is a rank of; None: it says nothing."""
+
+    rank: int | None = None
+    """Rank over all hosts."""
+    local_rank: int | None = None
+    world_size: int | None = None
+    """Ranks of the run over all hosts."""
+    rendezvous: str | None = None
+    """Rendezvous id of torchrun (``TORCHELASTIC_RUN_ID``)."""
+    master: str | None = None
+    """``MASTER_ADDR:MASTER_PORT``."""
+    slurm_job: str | None = None
+    """Slurm job and step, such as ``4711.0``."""
+    pod_group: str | None = None
+    """Group of pods that were started together, such as a LeaderWorkerSet."""
+    ray_job: str | None = None
+
+
+class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One process on one GPU beside the budget of its job."""
+
+    pid: int | None = None
+    """None: the source knows its job only."""
+    start_time: float | None = None
+    """Unix seconds by the clock of its host."""
+    used_bytes: int | None = None
+    peak_bytes: int | None = None
+    """The most that it was seen to hold."""
+    user: str | None = None
+    command: str | None = None
+    """Beginning of its command line, without secrets and control characters."""
+    kind: str | None = None
+    """What it is, in a word or two, such as ``vLLM``; None: unknown."""
+    job: str | None = None
+    """Label of its job; None: unknown."""
+    budget_bytes: int | None = None
+    """Memory of this rank in the steady state, as its budget predicts it."""
+    low_bytes: int | None = None
+    """Lower bound of the budget's peak."""
+    high_bytes: int | None = None
+    """Upper bound of the budget's peak."""
+    status: str | None = None
+    """How it compares with its budget, such as ``on_budget``; None: it has no budget."""
+    sentence: str | None = None
+    """The status in words."""
+    note: str | None = None
+    """Why it has no budget, in a word or two; or what is unusual about the process."""
+    missing: tuple[str, ...] = ()
+    """Job keys that its budget guesses."""
+    steps: int | None = None
+    """Training steps completed, as its probe says; None: it runs without one."""
+    step_seconds: float | None = None
+    """Duration of its last step."""
+    steps_at: float | None = None
+    """Unix seconds at which ``steps`` was true."""
+    device: str | None = None
+    """Label of the MIG device that it runs in; None: the whole GPU."""
+    run: int | None = None
+    """Pid of the first rank of its run on its host; None: its run is unknown."""
+    facts: RankFacts | None = None
+    """Its place in a run; None: its environment is hidden, or names none."""
+
+    @property
+    def diverges(self) -> bool:
+        """True if its status needs attention."""
+        return self.status in DIVERGING_STATUSES
+
+
+class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One GPU, or one of its MIG devices."""
+
+    index: int
+    label: str | None = None
+    """Label where that is not the index: ``0:3`` for a MIG device."""
+    uuid: str | None = None
+    name: str | None = None
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """Reserved by driver and firmware, unavailable to jobs."""
+    free_bytes: int | None = None
+    committed_bytes: int | None = None
+    """Free bytes that running jobs will yet allocate, or that are reserved; None: unknown."""
+    unattributed_bytes: int | None = None
+    """Used memory that belongs to no process; None: unknown."""
+    utilisation_percent: int | None = None
+    is_stale: bool = False
+    """The driver hangs: the figures are from an earlier reading."""
+    fault: str | None = None
+    """Why something is unknown, in one sentence."""
+    processes: tuple[FleetProcess, ...] | None = None
+    """Largest first; None: could not be read."""
+    devices: tuple[FleetGpu, ...] = ()
+    """Its MIG devices, without their processes, which are listed with the GPU."""
+
+    @property
+    def shown_label(self) -> str:
+        """Label on screens."""
+        return self.label or str(self.index)
+
+
+class FleetPending(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A pending job of a host."""
+
+    job: str
+    verdict: str
+    device_bytes: int | None = None
+    """Predicted peak on one device."""
+    sentence: str | None = None
+
+
+class HostTotals(Struct, frozen=True, gc=False, kw_only=True):
+    """Sums over the GPUs of one host, or of many."""
+
+    gpus: int = 0
+    """GPUs with known figures of now."""
+    unknown_gpus: int = 0
+    """GPUs without: their memory is unknown or stale."""
+    total_bytes: int = 0
+    used_bytes: int = 0
+    free_bytes: int = 0
+    committed_bytes: int = 0
+    unattributed_bytes: int = 0
+    unattributed_unknown: int = 0
+    """GPUs whose unattributed memory is unknown: the sum is a lower bound."""
+    processes: int = 0
+    diverging: int = 0
+    """Processes whose status needs attention."""
+
+
+class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
+    """One host at one moment. Whoever merges hosts says whether it is live: a host cannot know that of itself."""
+
+    host: str
+    """Name under which the user knows it."""
+    time: float | None = None
+    """Unix seconds of the reading by the clock of the host; None: it was never read."""
+    gpus: tuple[FleetGpu, ...] = ()
+    pending: tuple[FleetPending, ...] = ()
+    anomalies: tuple[str, ...] = ()
+    """Sentences about what should not be on its GPUs."""
+    faults: tuple[str, ...] = ()
+    """Sentences about what cannot be read."""
+    driver_version: str | None = None
+    vramtop_version: str | None = None
+    interval: float | None = None
+    """Seconds between two of its readings."""
+    state: HostState = "live"
+    since: float | None = None
+    """Unix seconds, by the clock of this machine, of its last sign of life; None: there was none."""
+    reason: str | None = None
+    """Why it is not live, in one sentence."""
+
+    @property
+    def is_live(self) -> bool:
+        """True if the figures are of now."""
+        return self.state == "live"
+
+    @cached_property
+    def totals(self) -> HostTotals:
+        """Sums over its GPUs as of ``time``; GPUs whose driver hangs count as unknown."""
+        known = [gpu for gpu in self.gpus if gpu.total_bytes is not None and gpu.free_bytes is not None]
+        fresh = [gpu for gpu in known if not gpu.is_stale]
+        rows = [row for gpu in self.gpus if not gpu.is_stale for row in gpu.processes or ()]
+        return HostTotals(
+            gpus=len(fresh),
+            unknown_gpus=len(self.gpus) - len(fresh),
+            total_bytes=sum(gpu.total_bytes or 0 for gpu in fresh),
+            used_bytes=sum(gpu.used_bytes or 0 for gpu in fresh),
+            free_bytes=sum(gpu.free_bytes or 0 for gpu in fresh),
+            committed_bytes=sum(gpu.committed_bytes or 0 for gpu in fresh),
+            unattributed_bytes=sum(gpu.unattributed_bytes or 0 for gpu in fresh),
+            unattributed_unknown=sum(gpu.unattributed_bytes is None for gpu in fresh),
+            processes=len(rows),
+            diverging=sum(row.diverges for row in rows),
+        )

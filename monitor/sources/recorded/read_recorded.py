@@ -1,0 +1,213 @@
+"""Play a recording through the watchlist as fast as it can be read, and keep what a report shows."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...board import Board, ProcessGroup, Watchlist, group_processes
+from ..recording import TRUNCATED_CODE, read_recording
+from .events import Event, EventFinder, gap_event
+from .recorded import Recorded, RecordedGpu, RecordedProcess, RecordedRun, Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.causes import Divergence
+    from vramtop.estimator.job import Job
+
+    from ...board import GroupKey, ProcessRow
+    from ...board.fit import FitResult
+    from ...snapshot import GpuKey, HistoryKey, Snapshot
+
+_GAP_INTERVALS = 2.5
+"""Readings that are this many usual intervals apart have a gap between them."""
+_MIN_GAP_SECONDS = 1.0
+"""Lateness that is no gap, whatever the interval."""
+_INTERVALS_KEPT = 31
+_MAX_PROCESSES = 2000
+"""Processes whose memory is kept over time; beyond that the smallest without a job are dropped."""
+_MAX_PROGRAMS = 40
+"""Programs without a known job that are kept, the largest."""
+
+
+def read_recorded(path: Path, estimate: Callable[[Job], Budget]) -> Recorded:
+    """Return what a recording tells.
+
+    Args:
+        path: the recording.
+        estimate: a quick estimate of a job; may raise VramtopError.
+
+    Raises:
+        InputError: the file is no recording that can be read.
+    """
+    collector = _Collector(path, estimate)
+    for snapshot in read_recording(path):
+        collector.add(snapshot)
+    return collector.result()
+
+
+class _Collector:
+    """Receives the snapshots one by one."""
+
+    def __init__(self, path: Path, estimate: Callable[[Job], Budget]) -> None:
+        self._path = path
+        self._estimate = estimate
+        self._watchlist = Watchlist(estimate, is_running=lambda _: False)
+        self._finder = EventFinder()
+        self._gpus: dict[GpuKey, RecordedGpu] = {}
+        self._processes: dict[HistoryKey, RecordedProcess] = {}
+        self._groups: dict[GroupKey, ProcessGroup] = {}
+        """The last group of each run or program."""
+        self._members: dict[GroupKey, dict[HistoryKey, None]] = {}
+        self._intervals: deque[float] = deque(maxlen=_INTERVALS_KEPT)
+        self._faults: dict[str, None] = {}
+        self._board: Board | None = None
+        self._begin = self._time = 0.0
+        self._readings = 0
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add the next snapshot; one that is not later than the one before is left out."""
+        before = self._time if self._readings else None
+        if before is not None and snapshot.time <= before:
+            return
+        if before is None:
+            self._begin = snapshot.time
+        elif self._is_gap(snapshot.time - before):
+            self._finder.add(gap_event(before, snapshot.time))
+            before = None
+        else:
+            self._intervals.append(snapshot.time - before)
+        self._time, self._readings = snapshot.time, self._readings + 1
+        source = replace(snapshot.source, kind="recording", path=None)
+        board = self._board = self._watchlist.update(replace(snapshot, source=source))
+        self._add_faults(snapshot)
+        self._add_gpus(board, before)
+        groups = group_processes(board)
+        self._add_processes(board, groups, before)
+        self._finder.observe(board, groups)
+
+    def result(self) -> Recorded:
+        """Return what was kept."""
+        interval = self._usual_interval()
+        last = self._board
+        pending = last.pending if last else ()
+        return Recorded(
+            recording=Recording(
+                name=self._path.name,
+                source=last.snapshot.source if last else None,  # type: ignore[arg-type]  # there is always one
+                begin=self._begin,
+                end=self._time,
+                readings=self._readings,
+                interval_seconds=interval,
+            ),
+            gpus=tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.order)),
+            runs=tuple(self._runs()),
+            events=tuple(sorted(self._finder.events, key=lambda event: event.time)),
+            events_left_out=self._finder.left_out,
+            faults=tuple(self._faults),
+            pending=tuple(f"{row.job.label}: {row.problem or _verdict(row.fit)}" for row in pending),
+        )
+
+    def _usual_interval(self) -> float | None:
+        intervals = sorted(self._intervals)
+        return intervals[len(intervals) // 2] if intervals else None
+
+    def _is_gap(self, seconds: float) -> bool:
+        usual = self._usual_interval()
+        return usual is not None and seconds > max(_GAP_INTERVALS * usual, usual + _MIN_GAP_SECONDS)
+
+    def _add_faults(self, snapshot: Snapshot) -> None:
+        for fault in snapshot.faults:
+            if fault.code == TRUNCATED_CODE:
+                self._finder.add(Event(time=snapshot.time, kind="cut", sentence=fault.message))
+            elif len(self._faults) < _MAX_PROGRAMS:
+                self._faults[fault.message] = None
+
+    def _add_gpus(self, board: Board, before: float | None) -> None:
+        time = board.snapshot.time
+        for row in board.displayed_gpus:
+            reading = row.reading
+            gpu = self._gpus.get(reading.key)
+            if gpu is None:
+                gpu = self._gpus[reading.key] = RecordedGpu(
+                    label=reading.label, order=reading.order, name=reading.name, uuid=reading.uuid, total_bytes=None
+                )
+            gpu.total_bytes = gpu.total_bytes or reading.total_bytes
+            if reading.used_bytes is None or reading.is_stale:
+                gpu.unknown_reason = reading.reason("used_bytes") or gpu.unknown_reason
+            else:
+                gpu.used.add(time, reading.used_bytes, before=before)
+            expected = row.expected_bytes
+            if expected is not None:
+                gpu.expected.add(time, expected, before=before)
+
+    def _add_processes(self, board: Board, groups: Sequence[ProcessGroup], before: float | None) -> None:
+        for group in groups:
+            if group.key not in self._groups and group.run is None and len(self._groups) > _MAX_PROCESSES:
+                self._forget_small()
+            self._groups[group.key] = group
+            members = self._members.setdefault(group.key, {})
+            for row in group.rows:
+                members[row.key] = None
+                process = self._processes.get(row.key)
+                if process is None:
+                    process = self._processes[row.key] = RecordedProcess(row=row)
+                process.row = row
+                if row.comparison and row.comparison.diverges:
+                    process.worst = row
+                if row.ended_at is None and not row.gpu.is_stale and row.process.used_bytes is not None:
+                    process.used.add(board.snapshot.time, row.process.used_bytes, before=before)
+
+    def _forget_small(self) -> None:
+        """Drop the programs without a job that held the least."""
+        programs = [key for key, group in self._groups.items() if group.run is None]
+        programs.sort(key=self._peak_of, reverse=True)
+        for key in programs[_MAX_PROCESSES // 4 :]:
+            del self._groups[key]
+            for member in self._members.pop(key):
+                self._processes.pop(member, None)
+
+    def _peak_of(self, key: GroupKey) -> int:
+        known = (self._processes[member].used.high_bytes for member in self._members[key] if member in self._processes)
+        return max((size for size in known if size is not None), default=0)
+
+    def _runs(self) -> list[RecordedRun]:
+        runs = [self._run(group) for group in self._groups.values() if group.run is not None]
+        taken = {process.row.key for run in runs for process in run.processes}
+        programs = [
+            self._run(group)
+            for key, group in self._groups.items()
+            if group.run is None and not taken.intersection(self._members[key])
+        ]
+        programs.sort(key=lambda run: run.peak_bytes or 0, reverse=True)
+        return [*runs, *programs[:_MAX_PROGRAMS]]
+
+    def _run(self, group: ProcessGroup) -> RecordedRun:
+        run = group.run
+        keys = self._members[group.key]
+        found = RecordedRun(
+            key=group.key, processes=tuple(self._processes[key] for key in keys if key in self._processes)
+        )
+        if run is not None:
+            found.job, found.budget, found.problem = run.job, run.budget, run.problem
+            found.missing, found.ended_at = run.missing, run.ended_at
+            found.divergence = self._divergence(found)
+        return found
+
+    def _divergence(self, run: RecordedRun) -> Divergence | None:
+        """Return what would explain that a run diverged; None: it did not, or its budget is a guess."""
+        worst = [process.worst for process in run.processes if process.worst is not None]
+        row: ProcessRow | None = max(worst, key=lambda each: each.process.used_bytes or 0, default=None)
+        if row is None or row.budget is None or row.comparison is None or run.missing:
+            return None
+        from ...board.divergence.diagnose import diagnose
+
+        return diagnose(row.budget, row.comparison, row.process, self._estimate)
+
+
+def _verdict(fit: FitResult | None) -> str:
+    return "cannot tell" if fit is None or fit.verdict == "unknown" else fit.verdict.replace("_", " ")

@@ -1,0 +1,194 @@
+"""The metrics of a board: those of ``docs/metrics.md``, no others, and none for what is not known."""
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from exporter import families, needs, program, samples, scrape
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.export.listen_address import ListenAddress
+from vramtop.monitor.export.metrics.collector import metrics_registry
+from vramtop.monitor.export.metrics.latest_board import LatestBoard
+from vramtop.monitor.export.metrics.metric_table import PENDING_VERDICTS, PHASES, STATUSES, TABLE
+from vramtop.monitor.export.server import MetricsServer
+from vramtop.monitor.fleet.host_reading import RankFacts
+
+GIB = 2**30
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+@pytest.fixture
+def serve() -> Callable[..., str]:
+    """Return the metrics of the last board, in OpenMetrics."""
+
+    def served(*boards: Board, fail: str | None = None) -> str:
+        return generate_latest(_registry(*boards, fail=fail)).decode()
+
+    return served
+
+
+def _registry(*boards: Board, fail: str | None = None) -> CollectorRegistry:
+    facts = RankFacts(rank=3, world_size=16, master="node01:29500", slurm_job="4711.0")
+    latest = LatestBoard(1.0, facts_of={(10, 1_000.0): facts}.get, clock=lambda: 0.0)
+    for board in boards:
+        latest.set(board)
+    if fail:
+        latest.fail(fail)
+    return metrics_registry(latest, "1.2")
+
+
+@pytest.fixture
+def url(board) -> Iterator[str]:
+    """Address at which the board is served."""
+    server = MetricsServer(ListenAddress("127.0.0.1", 0), _registry(board))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+def test_the_documented_table_is_what_is_served(url) -> None:
+    rows = re.findall(r"^\| `(vramtop_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", DOCUMENT.read_text(), flags=re.MULTILINE)
+    documented = [(name, kind, tuple(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows]
+    assert documented == [(each.name, each.type, each.all_labels, each.help) for each in TABLE]
+    served = families(scrape(url))
+    found = {
+        (sample.name, family.type, tuple(sorted(sample.labels)))
+        for family in served.values()
+        for sample in family.samples
+        if family.name.startswith("vramtop_")
+    }
+    assert found == {(name, kind, tuple(sorted(labels))) for name, kind, labels, _ in documented}
+    assert {family.name: family.documentation for family in served.values()}.items() >= {
+        each.family: each.help for each in TABLE
+    }.items()
+
+
+def test_states_are_those_of_the_board() -> None:
+    from typing import get_args
+
+    from vramtop.monitor.board.divergence.divergence_status import Status
+    from vramtop.monitor.board.divergence.run_phases import RunPhase
+    from vramtop.monitor.board.fit.fit_result import Verdict
+
+    assert (get_args(Status), get_args(RunPhase), get_args(Verdict)) == (STATUSES, PHASES, PENDING_VERDICTS)
+
+
+@needs("promtool")
+def test_promtool_finds_nothing_to_object_to(url) -> None:
+    command = [program("promtool"), "check", "metrics"]
+    done = subprocess.run(command, input=scrape(url, accept="text/plain"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_figures_of_a_job_are_those_of_its_row(board, serve) -> None:
+    text = serve(board)
+    row = next(row for row in board.processes if row.process.pid == 10)
+    labels = {"uuid": "GPU-00000000", "index": "0", "mig": "", "job_name": "grows", "user": "ana", "pid": "10"}
+    assert samples(text, "vramtop_process_memory_used_bytes") == [(labels, row.process.used_bytes)]
+    components = {found["component"]: value for found, value in samples(text, "vramtop_process_budget_component_bytes")}
+    assert sum(components.values()) == row.budget.peak.device_bytes
+    assert components["weights"] == row.budget.peak.components.weights
+    assert components["slack"] == row.budget.peak.device_bytes - row.budget.peak.components.total_bytes > 0
+    status = {
+        (found["pid"], found["vramtop_process_status"])
+        for found, value in samples(text, "vramtop_process_status")
+        if value
+    }
+    assert status == {("10", "growing"), ("11", "ended")}
+    ((_, growth),) = samples(text, "vramtop_process_memory_growth_bytes_per_second")
+    assert growth == pytest.approx(0.02 * GIB, rel=0.01)
+    ((_, full),) = samples(text, "vramtop_process_memory_full_seconds")
+    assert full == pytest.approx(row.gpu.free_bytes / growth)
+    assert samples(text, "vramtop_process_steps_total") == [(labels, 240)]
+
+
+def test_ranks_say_which_run_they_are_of(board, serve) -> None:
+    ((labels, _),) = samples(serve(board), "vramtop_process_run_info")
+    facts = {"run": "10", "rank": "3", "world_size": "16", "master": "node01:29500", "slurm_job": "4711.0"}
+    assert {name: labels[name] for name in facts} == facts
+    assert [labels[name] for name in ("rendezvous", "pod_group", "ray_job")] == ["", "", ""]
+
+
+def test_pending_jobs_of_one_name_are_told_apart(board, serve) -> None:
+    text = serve(board)
+    verdicts = {
+        labels["job_name"]: labels["vramtop_pending_verdict"]
+        for labels, value in samples(text, "vramtop_pending_verdict")
+        if value
+    }
+    assert verdicts == {
+        row.job.label + (" (2)" if at == 1 else ""): row.fit.verdict for at, row in enumerate(board.pending)
+    }
+    assert set(verdicts) == {"small", "small (2)", "large"}
+
+
+def test_what_is_not_known_is_absent_and_never_zero(board, serve) -> None:
+    text = serve(board)
+    assert {labels["index"] for labels, _ in samples(text, "vramtop_gpu_power_watts")} == {"0", "2"}
+    refused = {"uuid": "GPU-00000001", "index": "1", "field": "power_w", "reason": "NOT_SUPPORTED"}
+    assert (refused, 1) in samples(text, "vramtop_gpu_fault")
+    assert {labels["user"] for labels, _ in samples(text, "vramtop_gpu_user_memory_used_bytes")} == {"ana"}
+    counts = {(labels["index"], labels["user"]): value for labels, value in samples(text, "vramtop_gpu_user_processes")}
+    assert counts == {("0", "ana"): 1, ("0", "bo"): 2, ("2", "ana"): 1}
+    unattributed = {labels["index"] for labels, _ in samples(text, "vramtop_gpu_memory_unattributed_bytes")}
+    assert unattributed == {"1", "2"}  # of process 13 on GPU 0 the memory is unknown
+    assert samples(text, "vramtop_mig_memory_used_bytes") == [
+        ({"uuid": "GPU-00000002", "index": "2", "mig": "2:3"}, 2 * GIB)
+    ]
+
+
+def test_a_gpu_that_hangs_has_a_fault_and_no_old_figures(board, serve) -> None:
+    text = serve(board)
+    hanging = {name for name in families(text) if any(labels.get("index") == "3" for labels, _ in _of(text, name))}
+    assert hanging == {"vramtop_gpu", "vramtop_gpu_last_reading_timestamp_seconds", "vramtop_gpu_fault"}
+
+
+def _of(text: str, family: str) -> list[tuple[dict[str, str], float]]:
+    return [(sample.labels, sample.value) for sample in families(text)[family].samples]
+
+
+def test_a_driver_that_fails_takes_all_figures_of_gpus_with_it(board, serve) -> None:
+    text = serve(board, fail="NO_DRIVER")
+    assert samples(text, "vramtop_sampler_up") == [({}, 0)]
+    assert samples(text, "vramtop_host_fault") == [({"reason": "NO_DRIVER"}, 1)]
+    assert samples(text, "vramtop_sampler_last_reading_timestamp_seconds") == [({}, board.snapshot.time)]
+    assert not [name for name in families(text) if name.startswith(("vramtop_gpu", "vramtop_process", "vramtop_pend"))]
+    assert samples(serve(board, board), "vramtop_sampler_up") == [({}, 1)]
+
+
+def test_an_old_board_is_not_served_as_a_new_one(board) -> None:
+    now = [0.0]
+    latest = LatestBoard(1.0, clock=lambda: now[0])
+    latest.set(board)
+    now[0] = latest.stale_seconds
+    assert latest.state().board is board
+    now[0] += 0.1
+    state = latest.state()
+    assert (state.board, state.failure, state.age_seconds) == (None, "NO_READING", now[0])
+    latest.set(board)
+    assert (latest.state().board, latest.state().failure, latest.state().age_seconds) == (board, None, 0)
+
+
+def test_hostile_names_stay_one_label(board, serve) -> None:
+    row = board.gpus[0]
+    nasty = 'x"} 1\nvramtop_sampler_up 7\n\x1b[31m\udcff' + 300 * "y"
+    reading = replace(
+        row.reading, processes=tuple(replace(each, user=nasty, used_bytes=1) for each in row.reading.processes)
+    )
+    text = serve(replace(board, gpus=(replace(row, reading=reading),)))
+    ((labels, _),) = samples(text, "vramtop_gpu_user_memory_used_bytes")
+    assert len(labels["user"]) == 120
+    assert labels["user"].startswith('x"} 1 vramtop_sampler_up 7')
+    assert samples(text, "vramtop_sampler_up") == [({}, 1)]
+
+
+def test_only_processes_of_known_jobs_have_a_pid(board, serve) -> None:
+    served = families(serve(board)).values()
+    pids = {sample.labels["pid"] for family in served for sample in family.samples if "pid" in sample.labels}
+    assert pids == {"10", "11"}

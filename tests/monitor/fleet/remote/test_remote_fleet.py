@@ -1,0 +1,100 @@
+"""Hosts over a stand-in for ssh: merged, gone, back again, silent, and ended."""
+
+import json
+from pathlib import Path
+
+from waiting import until
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.fleet.stream_line import stream_line
+
+
+def states(fleet):
+    return [host.state for host in fleet.hosts]
+
+
+def test_hosts_are_merged_under_the_names_that_the_user_gave(ssh, make_hosts, make_host, make_rank):
+    facts = {"master": "node01:29500", "world_size": 2}
+    ssh.sends(
+        "ann@a", b"Welcome to node01\n", stream_line(make_host("node01", make_rank(7, facts={**facts, "rank": 0})))
+    )
+    ssh.sends("b", stream_line(make_host("node02", make_rank(8, 30, facts={**facts, "rank": 1}))))
+    fleet = make_hosts("ann@a", "b").read_until(lambda fleet: states(fleet) == ["live", "live"])
+    assert [host.host for host in fleet.hosts] == ["ann@a", "b"]
+    (run,) = fleet.runs
+    assert run.highest.label == "rank 1 on b, GPU 0"
+    assert fleet.totals.gpus.free_bytes == (69 + 49) * GIB
+
+
+def test_a_host_that_is_gone_says_so_with_its_age_and_comes_back(ssh, make_hosts, make_host, make_rank):
+    line = stream_line(make_host("a", make_rank(7)))
+    ssh.sends("a", line)
+    ssh.does("b", f"cat {ssh.folder}/a.out; exit 255")
+    ssh.does("c", "echo 'ssh: connect to host c port 22: Connection refused' >&2; exit 255")
+    hosts = make_hosts("a", "b", "c")
+    fleet = hosts.read_until(lambda fleet: states(fleet) == ["live", "unreachable", "unreachable"])
+    assert len(fleet.hosts[1].gpus) == 1
+    assert not fleet.hosts[2].gpus
+    assert fleet.hosts[2].reason == "ssh: connect to host c port 22: Connection refused"
+    assert fleet.totals.gpus.gpus == 1
+    assert fleet.age_seconds(fleet.hosts[2]) is None
+    ssh.sends("b", line)
+    hosts.time += 60
+    fleet = hosts.read_until(lambda fleet: fleet.hosts[1].is_live)
+    assert fleet.hosts[1].reason is None
+
+
+def test_a_host_without_readings_is_silent_and_keeps_its_age(ssh, make_hosts, make_host):
+    ssh.sends("a", stream_line(make_host("a")))
+    hosts = make_hosts("a")
+    hosts.read_until(lambda fleet: states(fleet) == ["live"])
+    hosts.time += 4
+    assert states(hosts.source.read()) == ["live"]
+    hosts.time += 4
+    fleet = hosts.source.read()
+    assert states(fleet) == ["silent"]
+    assert fleet.age_seconds(fleet.hosts[0]) == 8
+
+
+def test_what_cannot_be_understood_is_refused(ssh, make_hosts, make_host):
+    new = {**json.loads(stream_line(make_host("a"))), "schema": 9}
+    ssh.sends("a", json.dumps(new).encode() + b"\n")
+    ssh.does("b", "yes 'not a reading'")
+    fleet = make_hosts("a", "b").read_until(lambda fleet: states(fleet) == ["unreachable"] * 2)
+    assert "speaks schema 9" in fleet.hosts[0].reason
+    assert "something else" in fleet.hosts[1].reason
+
+
+def test_texts_of_a_host_cannot_write_to_the_terminal(ssh, make_hosts, make_host, make_rank):
+    ssh.sends("a", stream_line(make_host("a", make_rank(1, command="x\x1b]0;title\x07\ny", user="\u202eann"))))
+    fleet = make_hosts("a").read_until(lambda fleet: states(fleet) == ["live"])
+    process = fleet.hosts[0].gpus[0].processes[0]
+    assert process.command == "x y"
+    assert process.user.isprintable()
+
+
+def test_closing_ends_the_command_on_every_host(ssh, make_hosts, make_host):
+    ssh.sends("a", stream_line(make_host("a")))
+    ssh.does("b", f"echo $$ >{ssh.folder}/b.pid; trap '' HUP; exec sleep 600")
+    hosts = make_hosts("a", "b")
+    hosts.read_until(lambda fleet: fleet.hosts[0].is_live)
+    until((ssh.folder / "b.pid").exists)
+    until((ssh.folder / "b.pid").read_text)
+    pid = int((ssh.folder / "b.pid").read_text())
+    hosts.source.close()
+    until((ssh.folder / "a.end").exists)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_missing_ssh_is_one_sentence(monkeypatch, make_hosts):
+    monkeypatch.setenv("VRAMTOP_SSH", "/nowhere/ssh")
+    hosts = make_hosts("a")
+
+    def failure():
+        try:
+            hosts.source.read()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at
+            return str(error)
+
+    until(failure)
+    assert "/nowhere/ssh cannot be started" in failure()

@@ -1,0 +1,55 @@
+"""The reading of a host is what its board shows."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.fleet.host_reading import HostReading, RankFacts
+from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+
+FACTS = RankFacts(rank=3, world_size=8, master="node01:29500")
+
+
+@pytest.fixture
+def reading(make_snapshot, make_gpu, make_process, make_budget):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    job = Job(name="tune --api-key hf_abcdefghijklmnopqrstuvwxyzabcdefgh")
+    watchlist.add_run(WatchedJob(job=job, pids=((71, 1_000.0),), missing=("training.micro_batch",)))
+    watchlist.add_pending(Job(name="next"))
+    unreadable = replace(make_gpu(1), processes=None)
+    snapshot = make_snapshot([make_gpu(0, [make_process(71, 12), make_process(80, 3)]), unreadable])
+    board = watchlist.update(snapshot)
+    return board, reading_of_board(board, host="node02", facts_of=lambda key: FACTS if key[0] == 71 else None)
+
+
+def test_figures_are_those_of_the_board(reading):
+    board, host = reading
+    gpu, unknown = host.gpus
+    assert (gpu.free_bytes, gpu.total_bytes) == (board.gpus[0].reading.free_bytes, board.gpus[0].reading.total_bytes)
+    assert gpu.unattributed_bytes == board.gpus[0].unattributed_bytes
+    assert gpu.committed_bytes == board.committed[0] == 8 * GIB
+    assert unknown.processes is None
+    assert unknown.unattributed_bytes is None
+    rank, other = gpu.processes
+    assert (rank.pid, rank.used_bytes, rank.budget_bytes) == (71, 12 * GIB, 20 * GIB)
+    assert (rank.status, rank.missing, rank.facts, rank.run) == ("incomplete", ("training.micro_batch",), FACTS, 71)
+    assert (other.job, other.status, other.facts, other.run) == (None, None, None, None)
+    assert (host.pending[0].job, host.pending[0].verdict) == ("next", board.pending[0].fit.verdict)
+
+
+def test_it_survives_json_and_has_no_secrets(reading):
+    text = msgspec.json.encode(reading[1])
+    assert msgspec.json.decode(text, type=HostReading) == reading[1]
+    assert b"hf_abc" not in text
+
+
+def test_a_hanging_driver_is_said(make_snapshot, make_gpu, make_process, make_budget):
+    fault = Fault(field=None, code="NO_ANSWER", message="the driver does not answer")
+    watchlist = Watchlist(estimate=make_budget)
+    host = reading_of_board(watchlist.update(make_snapshot([make_gpu(0, [], faults=(fault,))])), host="a")
+    assert (host.gpus[0].is_stale, host.gpus[0].fault) == (True, "the driver does not answer")

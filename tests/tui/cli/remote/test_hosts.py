@@ -1,0 +1,96 @@
+"""``vramtop --once --host``: several hosts as text and as JSON."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from stand_in_ssh import StandInSsh
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
+from vramtop.monitor.fleet.remote.ssh_command import SSH_VARIABLE
+from vramtop.monitor.fleet.stream_line import stream_line
+from vramtop.tui.cli.main import main
+
+
+def host(name: str, first: int, status: str = "on_budget") -> HostReading:
+    """Make a host with two of the four ranks of a run."""
+
+    def gpu(at: int) -> FleetGpu:
+        facts = RankFacts(rank=first + at, world_size=4, master="node01:29500")
+        held = {"used_bytes": (60 + first + at) * GIB, "budget_bytes": 60 * GIB, "status": status}
+        process = FleetProcess(pid=700 + at, user="ann", job="tune", facts=facts, **held)
+        sizes = {"total_bytes": 80 * GIB, "used_bytes": 62 * GIB, "free_bytes": 18 * GIB}
+        return FleetGpu(index=at, name="NVIDIA H100", processes=(process,), committed_bytes=0, **sizes)
+
+    return HostReading(host=name, time=1000.0, gpus=(gpu(0), gpu(1)))
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInSsh:
+    stand_in = StandInSsh(tmp_path)
+    monkeypatch.setenv(SSH_VARIABLE, str(stand_in.program))
+    stand_in.sends("a", stream_line(host("x", 0)))
+    stand_in.sends("b", stream_line(host("y", 2, "over")))
+    stand_in.does("c", "echo 'ssh: connect to host c port 22: No route to host' >&2; exit 255")
+    return stand_in
+
+
+def test_text_names_the_rank_that_diverges_and_the_host_that_is_gone(ssh, capsys):
+    assert main(["--once", "--host", "a,b", "--host", "c"]) == 0
+    text = capsys.readouterr().out
+    assert "3 hosts, 1 silent, 4 GPUs: 72.0 GiB free" in text
+    assert "c: unreachable: ssh: connect to host c port 22: No route to host" in text
+    assert "run tune: 4 of 4 ranks on a, b; 246.0 GiB; budget 240.0; highest 63.0 (rank 3 on b, GPU 1)" in text
+    assert "OVER: rank 2 on b, GPU 0; OVER: rank 3 on b, GPU 1" in text
+
+
+def test_json_has_nulls_for_what_is_unknown(ssh, capsys):
+    assert main(["--once", "--json", "--host", "a,b,c"]) == 0
+    fleet = json.loads(capsys.readouterr().out)
+    assert fleet["totals"]["free_bytes"] == 72 * GIB
+    (run,) = fleet["runs"]
+    assert (run["hosts"], run["world_size"], run["budget_bytes"]) == (["a", "b"], 4, 240 * GIB)
+    assert [(each["host"], each["rank"]) for each in run["diverging"]] == [("b", 2), ("b", 3)]
+    assert fleet["hosts"][0]["gpus"][0]["unattributed_bytes"] is None
+    assert (fleet["hosts"][2]["state"], fleet["hosts"][2]["gpus"], fleet["hosts"][2]["age_seconds"]) == (
+        *("unreachable", []),
+        None,
+    )
+
+
+def test_hosts_that_all_fail_are_unknown_not_empty(ssh, capsys):
+    assert main(["--once", "--json", "--host", "c"]) == 3
+    assert json.loads(capsys.readouterr().out)["totals"]["free_bytes"] is None
+
+
+def test_hosts_of_a_file(ssh, capsys):
+    path = ssh.folder / "hosts"
+    path.write_text("a  # the first\nb\n")
+    assert main(["--once", "--json", "--hosts", str(path)]) == 0
+    assert [each["host"] for each in json.loads(capsys.readouterr().out)["hosts"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--once", "--host=-oProxyCommand=id"],
+        ["--once", "--host", "a;id"],
+        ["--once", "--host", "a", "--pid", "1"],
+        ["--once", "--hosts", "/nowhere"],
+        ["--host", "a", "doctor"],
+        ["--bootstrap", "uvx", "--once"],
+    ],
+)
+def test_wrong_input_is_one_sentence(ssh, capsys, words):
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_later_version_is_read_and_its_new_words_are_shown(ssh, capsys):
+    reading = host("x", 0, status="resting")
+    line = json.loads(stream_line(reading))
+    ssh.sends("a", msgspec.json.encode({**line, "schema": line["schema"] + 1, "moons": 3}) + b"\n")
+    assert main(["--once", "--host", "a"]) == 0
+    assert "resting tune" in capsys.readouterr().out

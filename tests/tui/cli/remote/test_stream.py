@@ -1,0 +1,81 @@
+"""``vramtop stream`` as a command: its lines, and its end."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from simulated_host import program
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.fleet.stream_line import parse_stream_line
+
+Stream = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[Stream]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*machine: int | str, stdin: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+        command = [str(program(tmp_path / "bin", *machine)), "stream", "--interval", "0.1"]
+        environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
+        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=environ, cwd=tmp_path)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def test_an_input_that_is_closed_leaves_time_for_one_line(stream: Stream) -> None:
+    process = stream(2, 24, stdin=subprocess.DEVNULL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    host = parse_stream_line(output.splitlines()[0])
+    assert [gpu.total_bytes for gpu in host.gpus] == [24 * GIB, 24 * GIB]
+    assert host.interval == 0.1
+
+
+@pytest.mark.slow
+def test_it_ends_with_its_input(stream: Stream) -> None:
+    process = stream(1, 24)
+    assert process.stdin and process.stdout  # noqa: PT018
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert len({json.loads(line)["time"] for line in lines}) == 3
+    process.stdin.close()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_it_ends_when_nobody_reads(stream: Stream) -> None:
+    process = stream(1, 24)
+    assert process.stdout
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_a_rank_says_which_run_it_is_of(stream: Stream) -> None:
+    environ = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "node01", "MASTER_PORT": "29500"}
+    words = [sys.executable, "-c", "import sys; print(); sys.stdout.flush(); sys.stdin.read()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, env={**os.environ, **environ}) as rank:
+        assert rank.stdout
+        rank.stdout.readline()
+        output, _ = stream(1, 24, str(rank.pid), stdin=subprocess.DEVNULL).communicate(timeout=60)
+        rank.communicate(b"")
+    (process,) = parse_stream_line(output.splitlines()[0]).gpus[0].processes or ()
+    assert process.pid == rank.pid
+    assert process.used_bytes == 10 * GIB
+    assert process.facts
+    assert (process.facts.rank, process.facts.world_size, process.facts.master) == (3, 8, "node01:29500")

@@ -1,0 +1,147 @@
+"""``vramtop export``: mistakes are one sentence, and the command in a process of its own with a fake driver."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from exporter import Exporter, samples, scrape
+from waiting import until
+
+from vramtop.tui.cli.main import main
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--listen", "nonsense"], "--listen nonsense: give HOST:PORT"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
+        (["--tls-cert", "a.pem", "--tls-key", "a.key"], "--tls-cert a.pem, --tls-key a.key: No such file"),
+        (["--client-ca", "a.pem"], "--client-ca needs --tls-cert"),
+        (["--auth-user", "prom"], "--auth-user needs a password"),
+        (["--password-file", "pw"], "--password-file needs --auth-user"),
+        (["--auth-user", "prom", "--password-file", "none"], "--password-file none: No such file"),
+        (["--textfile", "vramtop.txt"], "end in .prom"),
+        (["--textfile", "none/vramtop.prom"], "there is no folder none"),
+        (["--textfile", "vramtop.prom", "--auth-user", "prom"], "--auth-user is for the server: add --listen"),
+        (["--otlp", "collector:4318"], "--otlp: give a URL"),
+        (["--otlp", "http://ana:secret@collector"], "no user or password in the URL"),
+        (["--job", "none.toml"], "none.toml"),
+        (["--listen", "0", "--", "python", "train.py"], "takes no launch line"),
+        (["--interval", "0"], "--interval"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VRAMTOP_EXPORT_PASSWORD", raising=False)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    hook = sys.modules["threading"].excepthook  # type: ignore[attr-defined]
+    try:
+        assert main(["export", *words]) == 2
+    finally:
+        sys.modules["threading"].excepthook = hook  # type: ignore[attr-defined]
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert sentence in output.err
+    assert output.err.count("\n") == 1
+    assert "secret" not in output.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_rules_and_dashboard_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--print-rules"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["groups"]
+    assert main(["export", "--print-dashboard"]) == 0
+    assert json.loads(capsys.readouterr().out)["panels"]
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
+    """Start exporters; they are ended after the test."""
+    running: list[Exporter] = []
+
+    def start(*words: str, gpus: object = None, environ: Mapping[str, str] | None = None) -> Exporter:
+        folder = tmp_path / f"exporter{len(running)}"
+        folder.mkdir()
+        machine = [{"used_gib": 20, "processes": {}}] if gpus is None else gpus
+        running.append(Exporter(folder, *words, gpus=machine, environ=environ or {}))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.end(signal.SIGKILL)
+
+
+def test_it_serves_until_it_is_interrupted(export) -> None:
+    exporter = export("--listen", "0", "--json", "--no-attach").started()
+    assert exporter.url.startswith("http://127.0.0.1:")
+    until(lambda: samples(exporter.scrape(), "vramtop_gpu_memory_used_bytes"))
+    labels = {"uuid": "GPU-0", "index": "0"}
+    assert samples(exporter.scrape(), "vramtop_gpu_memory_used_bytes") == [(labels, 20 * GIB)]
+    assert exporter.end(signal.SIGINT) == 0
+
+
+@pytest.mark.slow
+def test_a_driver_that_goes_and_comes_back(export) -> None:
+    exporter = export("--listen", "0", "--json", "--no-attach", "--interval", "0.2", gpus=None).started()
+    until(lambda: samples(exporter.scrape(), "vramtop_gpu_memory_used_bytes"))
+    exporter.show(None)
+    until(lambda: samples(exporter.scrape(), "vramtop_sampler_up") == [({}, 0)])
+    text = exporter.scrape()
+    assert not samples(text, "vramtop_gpu_memory_used_bytes")
+    assert samples(text, "vramtop_host_fault") == [({"reason": "NO_DRIVER"}, 1)]
+    exporter.show([{"used_gib": 30, "processes": {}}])
+    until(lambda: [value for _, value in samples(exporter.scrape(), "vramtop_gpu_memory_used_bytes")] == [30 * GIB])
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_driver_says_so(export) -> None:
+    exporter = export("--listen", "0", "--json")
+    exporter.show(None)
+    exporter.started()
+    until(lambda: samples(exporter.scrape(), "vramtop_host_fault") == [({"reason": "NO_DRIVER"}, 1)])
+    assert samples(exporter.scrape(), "vramtop_sampler_up") == [({}, 0)]
+
+
+@pytest.mark.slow
+def test_the_file_for_node_exporter_is_whole_and_goes_with_the_exporter(export, tmp_path: Path) -> None:
+    path = tmp_path / "vramtop.prom"
+    exporter = export("--textfile", str(path), "--no-attach", "--interval", "0.1")
+    until(lambda: path.exists() and "vramtop_gpu_memory_used_bytes{" in path.read_text())
+    text = path.read_text()
+    assert text.endswith("\n")
+    assert "process_cpu_seconds_total" not in text  # node_exporter has that itself
+    assert [each.name for each in tmp_path.glob("vramtop*")] == ["vramtop.prom"]
+    assert exporter.end() == 0
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_other_addresses_than_loopback_are_warned_of(export) -> None:
+    exporter = export("--listen", "0.0.0.0:0", "--json", "--no-attach").started()
+    exporter.process.send_signal(signal.SIGTERM)
+    _, errors = exporter.process.communicate(timeout=60)
+    assert "0.0.0.0 is not loopback: whoever reaches this address sees names" in errors
+    assert "metrics at http://0.0.0.0:" in errors
+
+
+@pytest.mark.slow
+def test_passwords_are_not_in_the_command_line_nor_in_messages(export, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    words = ("--auth-user", "prom", "--password-file", str(file))
+    exporter = export("--listen", "0", "--json", "--no-attach", *words).started()
+    header = {"Authorization": "Basic cHJvbTpodW50ZXIy"}
+    assert "vramtop_build_info" in scrape(exporter.url, **header)
+    assert b"hunter2" not in Path(f"/proc/{exporter.process.pid}/cmdline").read_bytes()
+    exporter.process.send_signal(signal.SIGTERM)
+    assert "hunter2" not in "".join(exporter.process.communicate(timeout=60))

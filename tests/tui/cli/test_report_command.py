@@ -1,0 +1,82 @@
+"""``vramtop report`` writes one file, and says in a sentence what is wrong with its input."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from eventful_recording import write_recording
+from simulated_machine import Machine, job
+
+from vramtop.monitor.history.history import History
+from vramtop.tui.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run ``vramtop report`` in a folder; return exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(["report", *words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_a_recording_becomes_a_file_beside_nothing_else(run: Run, tmp_path: Path) -> None:
+    write_recording(tmp_path / "night.jsonl.gz")
+    assert run("night.jsonl.gz") == (0, "night.html: open it in a browser\n", "")
+    assert (tmp_path / "night.html").read_text().startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["night.html", "night.jsonl.gz"]
+    code, _, err = run("night.jsonl.gz")
+    assert (code, err) == (
+        2,
+        "vramtop: night.html already exists; name another file with --out, or replace it with --overwrite\n",
+    )
+    code, out, _ = run("night.jsonl.gz", "--overwrite", "--json")
+    assert (code, json.loads(out)) == (0, {"schema": 1, "file": "night.html", "plots": []})
+
+
+def test_the_users_own_history_an_export_and_a_foreign_history_are_read(run: Run, tmp_path: Path) -> None:
+    history, machine = History(), Machine(tokens=0.1)
+    for size in (1, 2):
+        history.add(replace(machine.run(job(micro_batch=size)), run=f"abcdef{size}"))
+    assert main(["history", "--export", "runs.jsonl"]) == 0
+    (tmp_path / "theirs.sqlite3").write_bytes(history._database.path.read_bytes())
+    for source in ("history", "runs.jsonl", "theirs.sqlite3"):
+        code, _, err = run(source, "--out", f"{source}.html")
+        assert (code, err) == (0, "")
+        text = (tmp_path / f"{source}.html").read_text()
+        assert "abcdef1" in text
+        assert "abcdef2" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("missing.jsonl", None, "missing.jsonl: cannot be read: No such file or directory"),
+        ("empty.jsonl", b"", "empty.jsonl: the file is empty; a recording is made with 'vramtop record FILE'"),
+        ("notes.txt", b"hello\n", "notes.txt: not a vramtop recording; one is made with 'vramtop record FILE'"),
+        ("runs.jsonl", b'{"run": "3f2a", "observed": 3}\n', "runs.jsonl, line 1: no measured run"),
+    ],
+)
+def test_what_is_no_recording_and_no_history_is_one_sentence(
+    run: Run, tmp_path: Path, name: str, content: bytes | None, sentence: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, out, err = run(name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"vramtop: {sentence}")
+    assert err.count("\n") == 1
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    write_recording(tmp_path / "run.jsonl")
+    code, _, err = run("run.jsonl", "--out", "nowhere/run.html")
+    assert (code, err) == (2, "vramtop: nowhere/run.html: cannot be written: No such file or directory\n")

@@ -1,0 +1,5 @@
+"""Commands whose result a browser shows.
+
+Lives here: ``vramtop report`` and ``vramtop serve``.
+Callers: ``main``, which imports the command that is named.
+"""

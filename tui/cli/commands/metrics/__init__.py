@@ -1,0 +1,5 @@
+"""Commands that serve metrics.
+
+Lives here: ``vramtop export``.
+Callers: ``main``, which imports the command that is named.
+"""

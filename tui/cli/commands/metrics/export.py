@@ -1,0 +1,232 @@
+"""``vramtop export``: serve the board as Prometheus metrics until interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import InputError, VramtopError
+
+from ....draw import printable
+from ...crash_report import save_fault
+from ...estimators import Estimators
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.attach import RankFactsReader
+    from vramtop.monitor.export import LatestBoard, ListenAddress, TextFile
+    from vramtop.monitor.snapshot import Snapshot
+    from vramtop.monitor.sources import Sampler
+
+_DIGITS = re.compile(r"\d+")
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Export until interrupted; exit code 0."""
+    if launch is not None:
+        raise InputError("vramtop export takes no launch line after --")
+    if options.print_file is not None:
+        return _print(options.print_file)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    crashes: list[BaseException] = []
+
+    def end(failed: threading.ExceptHookArgs) -> None:
+        """End the exporter, so that whatever supervises it starts it again: a thread is gone."""
+        crashes.append(failed.exc_value or failed.exc_type())
+        stop.set()
+
+    threading.excepthook = end
+    with ExitStack() as running:
+        _export(options, running, stop)
+    if crashes:
+        raise crashes[0]
+    return 0
+
+
+def _print(name: str) -> int:
+    from vramtop.monitor.export import dashboard_text, rules_text
+
+    print({"rules": rules_text, "dashboard": dashboard_text}[name](), end="")
+    return 0
+
+
+def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Event) -> None:
+    """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
+    from vramtop.monitor.attach import RankFactsReader
+    from vramtop.monitor.export import LatestBoard, TextFile, metrics_registry, start_otlp
+
+    version, facts = _version(), RankFactsReader()
+    latest = LatestBoard(options.interval, facts_of=facts.facts_of)
+    estimators = Estimators(options.python, corrects=not options.no_history)
+    for job in _jobs(options):
+        estimators.watchlist.add_pending(job)
+    textfile = None
+    if options.textfile is not None:
+        textfile = TextFile(Path(options.textfile), metrics_registry(latest, version, with_process=False))
+        textfile.write()  # an error is reported before anything is started
+        running.callback(textfile.remove)
+    if options.listen is not None or (options.textfile is None and options.otlp is None):
+        _serve(options, latest, version, running)
+    else:
+        _reject_server_options(options)
+    if options.otlp is not None:
+        running.callback(start_otlp(options.otlp, latest, version))
+    sampler = _sampler(options, latest, estimators, facts, running)
+    sampler.start()
+    running.callback(sampler.stop)
+    _wait(options.interval, textfile, stop)
+
+
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    if not options.job:
+        return []
+    from vramtop.estimator.job import load_job  # only if there is a job
+
+    return [load_job(Path(path)) for path in options.job]
+
+
+def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
+    from vramtop.monitor.export import ListenAddress, MetricsServer, TlsFiles, metrics_registry, read_credentials
+
+    address = ListenAddress.default() if options.listen is None else ListenAddress.parse(options.listen)
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InputError("--tls-cert and --tls-key go together: the certificate and its private key")
+    if options.client_ca and not options.tls_cert:
+        raise InputError("--client-ca needs --tls-cert and --tls-key")
+    tls = None
+    if options.tls_cert:
+        authority = Path(options.client_ca) if options.client_ca else None
+        tls = TlsFiles(Path(options.tls_cert), Path(options.tls_key), authority)
+    password_file = Path(options.password_file) if options.password_file else None
+    credentials = read_credentials(options.auth_user, password_file, os.environ)
+    registry = metrics_registry(latest, version)
+    server = MetricsServer(address, registry, tls=tls, credentials=credentials, on_bug=_report_bug)
+    _warn_of_exposure(address, encrypted=tls is not None, asks=bool(credentials or options.client_ca))
+    server.start()
+    running.callback(server.stop)
+    if options.json:
+        import json
+
+        print(json.dumps({"url": server.url}), flush=True)
+    print(f"vramtop: metrics at {server.url}, Ctrl-C stops", file=sys.stderr, flush=True)
+
+
+def _warn_of_exposure(address: ListenAddress, *, encrypted: bool, asks: bool) -> None:
+    """Say what others can see of an address that is not loopback."""
+    if address.is_loopback:
+        return
+    if not asks:
+        sentence = "whoever reaches this address sees names of users and jobs; --auth-user asks for a password"
+    elif not encrypted:
+        sentence = "the password crosses the network unencrypted; --tls-cert and --tls-key encrypt it"
+    else:
+        return
+    print(f"vramtop: {printable(address.host)} is not loopback: {sentence}", file=sys.stderr)
+
+
+def _reject_server_options(options: argparse.Namespace) -> None:
+    names = ("tls_cert", "tls_key", "client_ca", "auth_user", "password_file")
+    given = next((name for name in names if getattr(options, name)), None)
+    if given is not None:
+        raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")
+
+
+def _sampler(
+    options: argparse.Namespace, latest: LatestBoard, estimators: Estimators, facts: RankFactsReader, running: ExitStack
+) -> Sampler:
+    """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
+    from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing
+    from vramtop.monitor.history import RunRecorder
+    from vramtop.monitor.snapshot import NO_DRIVER
+    from vramtop.monitor.sources import OptionalGpuSource, Sampler
+    from vramtop.monitor.sources.nvml import NvmlSource
+    from vramtop.monitor.storage import Settings
+
+    watchlist, log = estimators.watchlist, _Log()
+    estimators.notify = log.say
+    attach = AutomaticAttach(
+        watchlist,
+        enabled=not options.no_attach and Settings().attaches(),
+        tracing=IdleTracing(watchlist, python=options.python, corrects=not options.no_history),
+        corrects=not options.no_history,
+        on_bug=save_fault,
+    )
+    recorder = None
+    if not options.no_history:
+        on_kept = estimators.forget_measurements
+        recorder = RunRecorder(facts=attach.known.get, notify=log.say, on_kept=on_kept)
+
+    def take(snapshot: Snapshot) -> None:
+        board = watchlist.update(snapshot)
+        latest.set(board)
+        facts.keep_only(key for run in board.runs for key in run.pids)
+        log.faults(fault.message for fault in snapshot.faults)
+        attach.observe(board)
+        if recorder is not None:
+            recorder.observe(board)
+
+    def fail(error: VramtopError) -> None:
+        latest.fail(NO_DRIVER)
+        log.say(error.message)
+
+    attach.start()
+    running.callback(attach.close)
+    return Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
+
+
+def _wait(interval: float, textfile: TextFile | None, stop: threading.Event) -> None:
+    """Write the file at each interval, whatever the sampler does: without it the age of the figures grows there."""
+    log = _Log()
+    while not stop.wait(None if textfile is None else interval):
+        if textfile is not None:
+            try:
+                textfile.write()
+            except VramtopError as error:
+                log.faults([error.message])
+            else:
+                log.faults([])
+
+
+class _Log:
+    """Sentences on standard error, each once while what it says lasts."""
+
+    def __init__(self) -> None:
+        self._present: set[str] = set()
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        print(f"vramtop: {printable(sentence)}", file=sys.stderr, flush=True)
+
+    def faults(self, sentences: Iterable[str]) -> None:
+        """Print those that were not there the last time; figures in them, such as seconds, do not count."""
+        by_words = {_DIGITS.sub("", sentence): sentence for sentence in sentences}
+        for words, sentence in by_words.items():
+            if words not in self._present:
+                self.say(sentence)
+        self._present = set(by_words)
+
+
+def _report_bug(traceback: str) -> None:
+    path = save_fault(traceback)
+    where = f"; the traceback is in {path}" if path else ""
+    print(f"vramtop: the metrics could not be made{where}", file=sys.stderr)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("vramtop-budget")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,81 @@
+"""The estimates of a program that follows this machine, and the watchlist that they fill: dashboard and exporter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramtop.monitor.board import Watchlist
+from vramtop.monitor.history import Corrections
+from vramtop.monitor.host import HostRam, available_host_memory
+from vramtop.monitor.storage import Reservations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Gpu, Job
+    from vramtop.monitor.snapshot import DeviceIndex, Snapshot
+
+
+class Estimators:
+    """The quick and the accurate estimate of a job, for the GPU type of this machine unless the job names one.
+
+    The estimator is imported with the first job: that takes a fifth of the start-up time.
+
+    Args:
+        python: the interpreter that the user named; None: that of each job.
+        corrects: correct estimates by the runs that were measured.
+    """
+
+    def __init__(self, python: str | None, *, corrects: bool) -> None:
+        self._python = python
+        self.notify: Callable[[str], object] = lambda _: None
+        """Receives a sentence if the history cannot be read."""
+        self._corrections = Corrections(notify=self.say) if corrects else None
+        self.watchlist = Watchlist(self.quick, reserved_bytes=_reserved_bytes, host_memory=_host_memory)
+
+    def quick(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        """Estimate by the closed form."""
+        from vramtop.estimator.estimation import estimate
+
+        del python
+        return self._corrected(estimate(job, gpu=self._gpu_type(job), environ=environ), environ)
+
+    def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        """Estimate by the most accurate method that is available; this may take seconds."""
+        from vramtop.estimator.estimation import estimate
+        from vramtop.estimator.trace import keep_idle_workers
+
+        keep_idle_workers()
+        gpu, python = self._gpu_type(job), self._python or python
+        return self._corrected(estimate(job, method="auto", gpu=gpu, python=python, environ=environ), environ)
+
+    def say(self, sentence: str) -> None:
+        """Pass a sentence on to whoever shows notices by now."""
+        self.notify(sentence)
+
+    def forget_measurements(self) -> None:
+        """Read the history again with the next estimate."""
+        if self._corrections is not None:
+            self._corrections.forget_what_was_read()
+
+    def _corrected(self, budget: Budget, environ: Mapping[str, str] | None) -> Budget:
+        if self._corrections is None:
+            return budget
+        here, target = self.watchlist.gpu_type, budget.job.target.gpu
+        elsewhere = target is not None and (here is None or target != here.name)
+        card = target if elsewhere or here is None else here.name
+        return self._corrections.corrected(budget, card=card, here=not elsewhere, environ=environ)
+
+    def _gpu_type(self, job: Job) -> Gpu | None:
+        return None if job.target.gpu else self.watchlist.gpu_type
+
+
+def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
+    """Return the memory that is reserved on this machine; a recorded machine has none."""
+    return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
+
+
+def _host_memory(snapshot: Snapshot) -> HostRam | None:
+    """Return the RAM of this machine; that of a recorded one is unknown."""
+    return available_host_memory() if snapshot.source.kind == "nvml" else None

@@ -1,0 +1,35 @@
+"""Arguments about several hosts."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from .shared_flags import positive_seconds
+
+if TYPE_CHECKING:
+    from .parser import Parser
+
+
+def add_stream_arguments(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop stream``."""
+    parser.epilog = (
+        "The first field of each line is the version of its schema; vramtop --host reads versions that differ by one. "
+        "It ends when standard input or output is closed, so nothing is left running when a connection breaks."
+    )
+    text = "Do not attach to training processes automatically: the lines have no budgets."
+    parser.add_argument("--no-attach", action="store_true", default=argparse.SUPPRESS, help=text)
+    text = "Time between readings (default: 1)."
+    parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
+
+
+def add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--host``, ``--hosts`` and ``--bootstrap``."""
+    group = parser.add_argument_group(
+        "several hosts", "vramtop stream runs on each over ssh, with your own configuration of ssh; nothing is copied."
+    )
+    group.add_argument(
+        "--host", action="append", default=[], metavar="HOST[,HOST]",
+        help="show this host (repeatable): a, ann@b, or a list as of Slurm, node[01-16,20]",
+    )  # fmt: skip
+    group.add_argument("--hosts", metavar="FILE", help="show the hosts of a file, one or a list per line")
+    text = "what runs vramtop on a host where it is not installed: uvx downloads it there"
+    group.add_argument("--bootstrap", choices=("uvx",), help=text)

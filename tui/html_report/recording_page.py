@@ -1,0 +1,250 @@
+"""The report on a recording: GPUs, runs beside their budgets, explanations, jobs and events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import format_gib
+
+from ..draw import NO_JOB, STATUSES, WARNING, component_mark, format_duration
+from .markup import add, node, table
+from .page import page, section
+from .recording_plots import EVENT_MARKS, component_plot, gpu_plot, process_label, process_lines, run_name, run_plot
+from .scale import clock_text, zone_text
+from .svg import bar_plot, legend, time_plot
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.sources.recorded import Event, Recorded, RecordedRun
+
+_MAX_LEGEND_RANKS = 8
+_SIGN_CLASSES = {"out_of_memory": "bad", "diverged": "bad", "gpu_lost": "bad", "gap": "warning", "cut": "warning"}
+_SIGN_CLASSES |= {"back_in_budget": "good", "gpu_back": "good"}
+_ALARMS = {"over": "bad", "growing": "bad", "out_of_memory": "bad", "under": "warning", "on_budget": "good"}
+
+
+def recording_page(recorded: Recorded, *, made_by: str, now: float | None = None) -> str:
+    """Return the report as HTML.
+
+    Args:
+        recorded: what the recording tells.
+        made_by: the program and its version.
+        now: Unix seconds at which it is written; None: now.
+    """
+    sections = [_overview(recorded), _events(recorded), _gpus(recorded)]
+    jobs = [(number, run) for number, run in enumerate(recorded.runs, start=1) if run.job is not None]
+    others = [(number, run) for number, run in enumerate(recorded.runs, start=1) if run.job is None]
+    sections += [_run(run, recorded, number) for number, run in jobs]
+    if others:
+        sections.append(_programs(others, recorded))
+    recording = recorded.recording
+    host = f" of {recording.source.host}" if recording.source.host else ""
+    span = f"{clock_text(recording.begin, date=True)} to {clock_text(recording.end, date=True)}"
+    subtitle = f"Recording{host}, {span} ({zone_text(recording.begin)})"
+    return page(f"GPU memory: {recording.name}", subtitle, sections, made_by=made_by, now=now)
+
+
+def _overview(recorded: Recorded) -> Element:
+    recording = recorded.recording
+    every = "" if recording.interval_seconds is None else f", one every {recording.interval_seconds:.1f} s"
+    readings = "1 reading" if recording.readings == 1 else f"{recording.readings:,} readings"
+    lines = [f"{readings} over {format_duration(recording.end - recording.begin)}{every}"]
+    driver, cuda = recording.source.driver_version, recording.source.cuda_version
+    if driver:
+        lines.append(f"driver {driver}{f', CUDA {cuda}' if cuda else ''}")
+    gaps = [event for event in recorded.events if event.kind == "gap"]
+    if gaps:
+        unread = sum((event.end or event.time) - event.time for event in gaps)
+        count = f"{len(gaps)} gap{'' if len(gaps) == 1 else 's'}"
+        lines.append(f"{count} without readings, {format_duration(unread)} in all; plots are empty there")
+    lines += [f"fault: {fault}" for fault in recorded.faults]
+    lines += [f"pending at the end: {sentence}" for sentence in recorded.pending]
+    found = section("Overview", _list(lines), name="overview")
+    rows: list[tuple[Element | str, ...]] = []
+    for number, run in enumerate(recorded.runs, start=1):
+        if run.job is not None:
+            rows.append(_overview_row(run, number))
+    if rows:
+        add(found, table(("RUN", "STATUS", "GPU", "SEEN GiB", "EXPECTED", "RANGE"), rows, numbers=(3, 4, 5)))
+    else:
+        add(
+            found,
+            node("p", "No job is known of the processes in this recording, so there are no budgets.", class_="note"),
+        )
+    return found
+
+
+def _overview_row(run: RecordedRun, number: int) -> tuple[Element | str, ...]:
+    peak = run.budget.peak if run.budget else None
+    gpus = dict.fromkeys(process.row.gpu.label for process in run.processes)
+    return (
+        node("a", run_name(run), href=f"#run-{number}"),
+        _status(run),
+        ", ".join(gpus),
+        format_gib(run.peak_bytes),
+        format_gib(peak.device_bytes) if peak else "n/a",
+        f"{format_gib(peak.low_bytes)} to {format_gib(peak.shown_high_bytes)}" if peak else "n/a",
+    )
+
+
+def _status(run: RecordedRun) -> Element:
+    last = run.highest.row.comparison if run.highest else None
+    shown = run.needs_attention or last
+    if shown is None:
+        return node("span", run.problem or "not compared")
+    mark = STATUSES[shown.status]
+    return node("span", f"{mark.letter} {mark.word}", class_=f"sign {_ALARMS.get(shown.status, '')}".strip())
+
+
+def _events(recorded: Recorded) -> Element:
+    found = section("Events", name="events")
+    if not recorded.events:
+        add(
+            found,
+            node("p", "No run started, ended, failed or left its budget, and every GPU could be read throughout."),
+        )
+        return found
+    rows = [_event_row(number, event, recorded) for number, event in enumerate(recorded.events, start=1)]
+    add(found, table(("", "TIME", "AFTER", "EVENT"), rows, numbers=(0,)))
+    if recorded.events_left_out:
+        add(found, node("p", f"{recorded.events_left_out} more events are left out.", class_="note"))
+    return found
+
+
+def _event_row(number: int, event: Event, recorded: Recorded) -> tuple[Element | str, ...]:
+    sign, word, _ = EVENT_MARKS[event.kind]
+    after = format_duration(max(0.0, event.time - recorded.recording.begin))
+    mark = node("span", f"{sign} {word}", class_=f"sign {_SIGN_CLASSES.get(event.kind, '')}".strip())
+    time = node("span", clock_text(event.time), class_="nowrap")
+    return (str(number), time, node("span", after, class_="nowrap"), node("span", mark, f" {event.sentence}"))
+
+
+def _gpus(recorded: Recorded) -> Element:
+    found = section("GPUs", name="gpus")
+    entries = [("expected of its jobs", WARNING, "dashed")] if any(gpu.expected for gpu in recorded.gpus) else []
+    add(found, legend({"in use": NO_JOB}, tuple(entries)))
+    plots = node("div", class_="plots many" if len(recorded.gpus) > 2 else "plots")
+    for gpu in recorded.gpus:
+        plot = gpu_plot(gpu, recorded)
+        why = node("p", f"Not known at some time: {gpu.unknown_reason}", class_="note") if gpu.unknown_reason else None
+        add(plots, node("figure", node("figcaption", plot.title), time_plot(plot), why))
+    add(found, plots if recorded.gpus else node("p", "There was no GPU."))
+    return found
+
+
+def _run(run: RecordedRun, recorded: Recorded, number: int) -> Element:
+    found = section(f"Run {number}: {run_name(run)}", name=f"run-{number}")
+    row = run.processes[0].row if run.processes else None
+    if row is not None:
+        who = f", user {row.process.user}" if row.process.user else ""
+        ranks = f"{len(run.processes)} processes" if len(run.processes) > 1 else f"pid {row.process.pid}"
+        command = node("code", row.process.command) if row.process.command else None
+        add(found, node("p", f"{ranks}{who} ", command, class_="note"))
+    add(found, _explanation(run))
+    plot = run_plot(run, recorded, number)
+    add(found, node("figure", node("figcaption", plot.title), time_plot(plot), _run_legend(run)))
+    if run.budget is not None:
+        bars = component_plot(run, run.budget, number)
+        add(found, node("figure", node("figcaption", bars.title), bar_plot(bars), legend(bars.legend)))
+        add(found, _component_table(run, run.budget), _budget_notes(run, run.budget))
+    if run.job is not None:
+        add(found, _job(run.job))
+    return found
+
+
+def _explanation(run: RecordedRun) -> Element:
+    lines: list[str] = []
+    if run.problem:
+        lines.append(f"It has no budget: {run.problem}")
+    if run.missing:
+        lines.append(f"Its budget guesses settings that could not be read: {', '.join(run.missing)}")
+    last = run.highest.row.comparison if run.highest else None
+    if last is not None:
+        lines.append(f"At the end {STATUSES[last.status].word}: {last.sentence}")
+    worst = run.needs_attention
+    if worst is not None and worst is not last:
+        lines.append(f"Earlier {STATUSES[worst.status].word}: {worst.sentence}")
+    if run.divergence is not None:
+        lines.append(f"Why? {run.divergence.sentence}")
+        lines += [line for line in run.divergence.lines if line not in run.divergence.sentence]
+    return _list(lines or ["Nothing is known of it beyond its memory."])
+
+
+def _run_legend(run: RecordedRun) -> Element:
+    entries: list[tuple[str, str, str]] = []
+    entries += [(line.label, line.colour, "line") for line in process_lines(run)[:_MAX_LEGEND_RANKS]]
+    squares = {}
+    if run.budget is not None:
+        word = "range of the budget (a guess)" if run.missing else "range of the budget"
+        colour = STATUSES["incomplete" if run.missing else "on_budget"].colour
+        squares[word] = colour
+        entries.append(("expected between steps", colour, "dashed"))
+    return legend(squares, tuple(entries))
+
+
+def _component_table(run: RecordedRun, budget: Budget) -> Element:
+    heads = ("GiB", *(phase.name.upper() for phase in budget.phases), "PEAK")
+    rows: list[tuple[Element | str, ...]] = []
+    for name, size in budget.peak.components.items():
+        sizes = [getattr(phase.components, name) for phase in budget.phases]
+        if size or any(sizes):
+            cells = (format_gib(each, digits=2) for each in (*sizes, size))
+            rows.append((component_mark(name, budget).word, *cells))
+    totals = (phase.components.total_bytes for phase in budget.phases)
+    rows.append(
+        ("all components", *(format_gib(each, digits=2) for each in totals), _gib(budget.peak.components.total_bytes))
+    )
+    blank = [""] * len(budget.phases)
+    rows.append(("with the allocator's slack", *blank, _gib(budget.peak.device_bytes)))
+    rows.append(("seen, highest", *blank, _gib(run.peak_bytes)))
+    return table(heads, rows, numbers=tuple(range(1, len(heads))))
+
+
+def _budget_notes(run: RecordedRun, budget: Budget) -> Element | None:
+    method = "the closed form" if budget.method == "formula" else f"the method {budget.method}"
+    notes = [f"The budget was estimated by {method} when this report was written, by the job that the recording has."]
+    highest = run.highest
+    usage = highest.row.comparison.peak_usage if highest and highest.row.comparison else None
+    if usage is not None and usage.source == "seen" and usage.interval_seconds is not None:
+        notes.append(
+            f"The highest is that of readings every {usage.interval_seconds:.1f} s: a peak between two is missed."
+        )
+    notes += [f"Warning: {warning}" for warning in budget.warnings]
+    found = node("div", _list(notes))
+    if budget.assumptions:
+        summary = node("summary", f"{len(budget.assumptions)} assumptions of the estimate")
+        add(found, node("details", summary, _list(list(budget.assumptions))))
+    return found
+
+
+def _job(job: Job) -> Element:
+    from vramtop.estimator.job import job_to_toml
+
+    text = job_to_toml(job, of_this_machine=False)
+    return node("details", node("summary", "The job, as a job file"), node("pre", text))
+
+
+def _programs(others: list[tuple[int, RecordedRun]], recorded: Recorded) -> Element:
+    found = section("Processes without a known job", name="programs")
+    plots = node("div", class_="plots many" if len(others) > 2 else "plots")
+    for number, run in others:
+        plot = run_plot(run, recorded, number)
+        row = run.processes[0].row
+        who = f", user {row.process.user}" if row.process.user else ""
+        heading = node("figcaption", f"{run_name(run)}: at most {format_gib(run.peak_bytes)} GiB")
+        many = f"{len(run.processes)} processes" if len(run.processes) > 1 else process_label(run.processes[0])
+        detail = node("p", f"{many}{who} ", node("code", row.process.command or ""), class_="note")
+        add(plots, node("figure", heading, detail, time_plot(plot) if run.highest else "Its memory was never known."))
+    add(found, plots)
+    return found
+
+
+def _list(lines: list[str]) -> Element:
+    return node("ul", *(node("li", line) for line in lines), class_="lines")
+
+
+def _gib(size: int | None) -> str:
+    return format_gib(size, digits=2)
