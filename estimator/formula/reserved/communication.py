@@ -31,17 +31,14 @@ class Communication:
         """``begin_backward`` comes before the loss runs backward."""
         self.flat_states = 0
         """Bytes of each flat optimizer state; the fp32 weights exist before the first step. 0: states are not flat."""
-<<<<<<< HEAD
         self.waiting: list[int] = []
         """Gradients that are not reduced yet."""
-=======
         self.stepped: Sequence[StoredParameter] = ()
         """What the optimizer steps, where that is not the parameters one by one."""
         self.states_made = 0
         """Bytes of the optimizer states that exist before the first step."""
         self.steps_before = False
         """The optimizer takes a step before training, for its states."""
->>>>>>> main
         self.last_micro_batch = True
         """The step's last micro-batch runs, after which gradients are reduced."""
 
