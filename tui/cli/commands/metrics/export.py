@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -19,15 +18,13 @@ from ...estimators import Estimators
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import RankFactsReader
     from vramtop.monitor.export import LatestBoard, ListenAddress, TextFile
     from vramtop.monitor.snapshot import Snapshot
     from vramtop.monitor.sources import Sampler
-
-_DIGITS = re.compile(r"\d+")
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -171,7 +168,7 @@ def _sampler(
         board = watchlist.update(snapshot)
         latest.set(board)
         facts.keep_only(key for run in board.runs for key in run.pids)
-        log.faults(fault.message for fault in snapshot.faults)
+        log.faults(_whole_faults(snapshot))
         attach.observe(board)
         if recorder is not None:
             recorder.observe(board)
@@ -193,28 +190,37 @@ def _wait(interval: float, textfile: TextFile | None, stop: threading.Event) -> 
             try:
                 textfile.write()
             except VramtopError as error:
-                log.faults([error.message])
+                log.faults({"file": error.message})
             else:
-                log.faults([])
+                log.faults({})
 
 
 class _Log:
     """Sentences on standard error, each once while what it says lasts."""
 
     def __init__(self) -> None:
-        self._present: set[str] = set()
+        self._present: set[Hashable] = set()
 
     def say(self, sentence: str) -> None:
         """Print a sentence."""
         print(f"vramtop: {printable(sentence)}", file=sys.stderr, flush=True)
 
-    def faults(self, sentences: Iterable[str]) -> None:
-        """Print those that were not there the last time; figures in them, such as seconds, do not count."""
-        by_words = {_DIGITS.sub("", sentence): sentence for sentence in sentences}
-        for words, sentence in by_words.items():
-            if words not in self._present:
+    def faults(self, sentences: Mapping[Hashable, str]) -> None:
+        """Print those whose keys were not there the last time."""
+        for key, sentence in sentences.items():
+            if key not in self._present:
                 self.say(sentence)
-        self._present = set(by_words)
+        self._present = set(sentences)
+
+
+def _whole_faults(snapshot: Snapshot) -> dict[Hashable, str]:
+    """Return the faults of the machine and of whole GPUs; the metrics have only their codes."""
+    found: dict[Hashable, str] = {fault.code: fault.message for fault in snapshot.faults}
+    for gpu in snapshot.gpus:
+        for fault in gpu.faults:
+            if fault.field is None:
+                found[gpu.key, fault.code] = f"GPU {gpu.label}: {fault.message}"
+    return found
 
 
 def _report_bug(traceback: str) -> None:
