@@ -61,7 +61,7 @@ def _print(name: str) -> int:
 def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Event) -> None:
     """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
     from vramtop.monitor.attach import RankFactsReader
-    from vramtop.monitor.export import LatestBoard, TextFile, metrics_registry, start_otlp
+    from vramtop.monitor.export import LatestBoard, MetricsText, TextFile, start_otlp
 
     version, facts = _version(), RankFactsReader()
     latest = LatestBoard(options.interval, facts_of=facts.facts_of)
@@ -70,7 +70,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
         estimators.watchlist.add_pending(job)
     textfile = None
     if options.textfile is not None:
-        textfile = TextFile(Path(options.textfile), metrics_registry(latest, version, with_process=False))
+        textfile = TextFile(Path(options.textfile), MetricsText(latest, version, with_process=False))
         textfile.write()  # an error is reported before anything is started
         running.callback(textfile.remove)
     if options.listen is not None or (options.textfile is None and options.otlp is None):
@@ -94,7 +94,7 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
-    from vramtop.monitor.export import ListenAddress, MetricsServer, TlsFiles, metrics_registry, read_credentials
+    from vramtop.monitor.export import ListenAddress, MetricsServer, MetricsText, TlsFiles, read_credentials
 
     address = ListenAddress.default() if options.listen is None else ListenAddress.parse(options.listen)
     if bool(options.tls_cert) != bool(options.tls_key):
@@ -107,8 +107,8 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
         tls = TlsFiles(Path(options.tls_cert), Path(options.tls_key), authority)
     password_file = Path(options.password_file) if options.password_file else None
     credentials = read_credentials(options.auth_user, password_file, os.environ)
-    registry = metrics_registry(latest, version)
-    server = MetricsServer(address, registry, tls=tls, credentials=credentials, on_bug=_report_bug)
+    text = MetricsText(latest, version)
+    server = MetricsServer(address, text, tls=tls, credentials=credentials, on_bug=_report_bug)
     _warn_of_exposure(address, encrypted=tls is not None, asks=bool(credentials or options.client_ca))
     server.start()
     running.callback(server.stop)
