@@ -179,6 +179,10 @@ class Loop:
     """LitGPT's attention expands keys and values before it rotates them."""
     stable_embedding: bool = False
     """LitGPT puts a norm after the embedding of a quantized model."""
+    recomputes_whole_blocks: bool = False
+    """A checkpointed block is recomputed to its end, not only to the last tensor that the backward pass needs."""
+    experts: str = ""
+    """The loop's own mixture of experts: a form of torchtitan's or ``torchtune``; empty: transformers'."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ _LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MAX_SHARDS = 512
 """torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERT_STRATEGIES = ("none", "ddp", "fsdp2")
+_ATTENTION_TARGETS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _AUTOMODEL_EXPERTS = frozenset(
     (
         *("deepseek_v3", "deepseek_v32", "deepseek_v4", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa"),
@@ -116,14 +118,34 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
 
 
 def _unsupported_experts(request: Request) -> Iterator[str]:
-    """Yield what is unknown of another framework's experts: only AutoModel has transformers', of some families."""
+    """Yield what is unknown of another framework's experts: AutoModel has transformers', of some families."""
     framework, family = request.training.framework, request.config.get("model_type")
+    if request.loop.experts:
+        yield from _unsupported_own_experts(request)
+        return
     if framework != "automodel" or family in _AUTOMODEL_EXPERTS:
         yield f"the experts of {framework} are not those of transformers and cannot be traced"
     if request.loop.fused:
         yield "Liger-Kernel's experts cannot be traced; fused_kernels = [] is a job without them"
     if request.training.activation_checkpointing == "full":
         yield "AutoModel's checkpointing of experts cannot be traced"
+
+
+def _unsupported_own_experts(request: Request) -> Iterator[str]:
+    """Yield what is unknown of torchtitan's and torchtune's own experts."""
+    training, parallel, framework = request.training, request.parallel, request.training.framework
+    if training.compile:
+        yield f"torch.compile of the experts of {framework} cannot be traced"
+    if framework == "torchtune" and training.precision != "bf16":
+        yield "torchtune's experts multiply bf16 weights only, so that other precisions cannot be traced"
+    if request.lora is not None and request.lora.quantization != "none":
+        yield f"quantized experts of {framework} cannot be traced"
+    if request.lora is not None and not set(request.lora.targets) <= _ATTENTION_TARGETS:
+        yield f"adapters of the experts of {framework} cannot be traced"
+    if parallel.strategy not in _EXPERT_STRATEGIES:
+        yield f"the experts of {framework} under {parallel.strategy} cannot be traced"
+    if training.mode == "inference":
+        yield f"inference with the experts of {framework} cannot be traced"
 
 
 def _unsupported_chunks(request: Request) -> Iterator[str]:
@@ -190,13 +212,26 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
     for name in ("tensor",) if parallel.zero_stage or parallel.megatron_fsdp else ("data_shard", "tensor"):
         if getattr(parallel, name) > _MAX_SHARDS:
             yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
-    for name in ("pipeline", "context", "expert"):
+    for name in ("pipeline", "context"):
         if getattr(parallel, name) > 1 and not (name == "pipeline" and parallel.device_map is not None):
             yield f"{name} parallelism cannot be traced"
+    if parallel.expert > 1:
+        yield from _unsupported_expert_parallelism(request)
     if parallel.cpu_offload == "optimizer" and not parallel.zero_stage:
         yield "CPU offload of the optimizer alone can be traced under ZeRO only"
     if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.flat_sharded or parallel.zero_stage == 3):
         yield "CPU offload can be traced under fsdp1, fsdp2 and zero3 only"
+
+
+def _unsupported_expert_parallelism(request: Request) -> Iterator[str]:
+    """Yield what is unknown of experts that are split over ranks: torchtitan's under FSDP2 are known."""
+    parallel = request.parallel
+    if not request.loop.experts or request.training.framework != "torchtitan" or parallel.strategy != "fsdp2":
+        yield "expert parallelism cannot be traced, but for torchtitan's under fsdp2"
+    if parallel.data_replicate > 1:
+        yield "expert parallelism with replicas cannot be traced"
+    if parallel.data_shard % parallel.expert:
+        yield f"experts over {parallel.expert} of {parallel.data_shard} ranks cannot be traced: they do not divide"
 
 
 def _unsupported_zero(request: Request) -> Iterator[str]:
