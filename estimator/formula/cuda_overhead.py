@@ -51,7 +51,7 @@ def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buff
     if job.deepspeed and ranks > 1:
         return Buffers(**zero_buffers(job, stage))
     if job.strategy.megatron_fsdp and ranks > 1:
-        return megatron_buffers(stage, widths, parallel, zero_stage=job.zero_stage)
+        return megatron_buffers(job, stage, tied=tied and stage.last)
     if not job.flattens and (parallel.world_size == 1 or shards.weights == 1):
         return Buffers()
     tied, keeps = tied and stage.last, job.keeps_gathered

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..job import Parallel
-from ..job.rules import Widths, ZeroStage
+from ..job import ResolvedJob
+from ..job.rules import Widths
 from ..model import LocalParameters, ParameterGroup, Stage
 from .model_states import weight_width
 
@@ -50,6 +50,10 @@ class Buffers(Struct, frozen=True, kw_only=True):
     """Blocks that have run backward and wait for the reduction of their gradients."""
     pending_bytes: int = 0
     """Gradients of each of ``pending_blocks``."""
+    ahead_blocks: int = 0
+    """Blocks that are gathered ahead of the one that runs, as long as there are so many; part of the figures above."""
+    ahead_bytes: int = 0
+    """Weights of each of ``ahead_blocks``."""
     unreduced: int = 0
     """A block's gradients before they are reduced; 0: they are those of the step."""
     kept: int = 0
@@ -211,49 +215,76 @@ def whole_model_buffers(stage: Stage, widths: Widths) -> Buffers:
     )
 
 
-def megatron_buffers(stage: Stage, widths: Widths, parallel: Parallel, *, zero_stage: ZeroStage) -> Buffers:
-    """Return the buffers of Megatron-FSDP, whose units are the blocks (megatron_fsdp.py, param_and_grad_buffer.py).
+def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
+    """Return the buffers of Megatron-FSDP, whose units are the blocks (megatron-fsdp 0.6.1, param_and_grad_buffer.py).
 
-    Weights are gathered ahead until 5e8 elements, or a unit, are; gradients, in the dtype they are reduced in, wait for
-    their reduction until there are more than 1e9 elements, or two units, of them. Doubled, there are two units of each,
-    which are kept. What is around the blocks stays gathered, and so does the whole model where no unit is named
-    (``fsdp_unit_modules``); then nothing is doubled either.
+    While a block runs, those behind it are gathered until they have half of ``megatron_capacity`` elements. Gradients
+    are copied into a whole buffer of their unit, in the dtype they are reduced in, which is freed once those that were
+    reduced after it have more elements than that. What is around the blocks is one unit, whose weights stay gathered
+    from the first step on and whose gradients are reduced last; so is the whole model where no unit is named
+    (``fsdp_unit_modules``). Doubled, there are two units of each, which are kept. Megatron-LM's kernels write gradients
+    into these buffers; autograd makes a tensor of each first, and keeps that of a tied head until the end.
+
+    Args:
+        job: the job.
+        stage: what the rank holds.
+        tied: the stage's head is its embedding.
     """
-    whole = parallel.fsdp_units == "model"
-    block = unit_of(largest_block(stage), widths)
-    elements = max(1, round(_elements(largest_block(stage))))
-    limit = parallel.communication_unit or max(_MEGATRON_MIN_UNIT_ELEMENTS, 2 * elements)
-    pending = min(stage.layers, max(1, limit // elements))
-    if zero_stage < 2:
-        return Buffers()  # the gradients of all parameters exist anyhow
-    if zero_stage == 2:
-        return Buffers(
-            block=block.reduced, block_end=block.reduced, pending_blocks=pending, pending_bytes=block.reduced
-        )
-    ahead = min(stage.layers - 1, -(-limit // 2 // elements))
+    widths, layers, tokens = job.widths, stage.layers, stage.token_embedding
+    if job.zero_stage < 2 and widths.reduce == widths.gradient:
+        return Buffers()  # gradients are added to those of all parameters, which exist anyhow
+    parts = largest_block(stage)
+    block = unit_of(parts, widths)
     root = whole_unit((held for held in stage.parameters if not held.group.layered), widths)
-    base, step = root.whole, 0
-    if whole:
-        base, ahead = whole_unit(stage.parameters, widths).whole, 0
+    around = [held for held in stage.parameters if not held.group.layered and (tied or held is not tokens)]
+    head = [held for held in around if held.group.linear or held is tokens]
+    capacity, elements = megatron_capacity(job, _elements(parts)), _elements(parts)
+    ahead = min(layers - 1, -int(-(capacity // 2) // max(1.0, elements)))
+    trained = _elements([part for part in parts if part[0].trainable])
+    pending, doubled = min(layers, 1 + int(capacity // max(1.0, trained))), 0
+    if job.parallel.fsdp_units == "model":
+        root, block, ahead, pending = whole_unit(stage.parameters, widths), _NO_UNIT, 0, 0
+    elif job.parallel.double_buffer:
+        doubled, block, ahead, pending = 2 * (block.whole + block.reduced), _NO_UNIT, 0, 0
+    if job.zero_stage < 3:
         block = Unit(whole=0, gradients=block.gradients, reduced=block.reduced)
-    elif parallel.double_buffer:
-        step = 2 * (block.whole + block.reduced)
-        base, ahead, pending, block = base + step, 0, 0, _NO_UNIT
-    after_head = base + root.reduced + ahead * block.whole
+        ahead = 0
+    own = job.framework.gradient_buffer
+    computed, of_head, of_embedding = (
+        0 if own else round(max((h.largest_tensor for h in held if h.trainable), default=0) * widths.compute)
+        for held in ([held for held, _ in parts], head, [tokens] if tokens else [])
+    )
+    kept = (root.whole if job.zero_stage == 3 else 0) + doubled
+    before = kept + root.reduced + (of_head if tied else 0)
+    gathered = block.whole * (1 + ahead)
     return Buffers(
-        forward=base + 2 * block.whole,
-        head_forward=base,
-        loss_backward=base,
-        head_backward=base + root.reduced,
-        after_head=after_head,
-        first_block=after_head + block.whole + block.reduced,
-        block=after_head + block.whole + block.reduced,
-        block_end=after_head + block.reduced,
-        embedding=base + root.reduced + pending * block.reduced,
+        forward=kept + block.whole,
+        head_forward=kept,
+        loss_backward=kept,
+        head_backward=kept + root.reduced + of_head,
+        after_head=before,
+        first_block=before + gathered + block.reduced + computed,
+        block=before + gathered + block.reduced + computed,
+        block_end=before + block.whole * ahead + block.reduced,
+        embedding=kept + root.reduced + pending * block.reduced + of_embedding,
         pending_blocks=pending,
         pending_bytes=block.reduced,
-        step=step,
+        ahead_blocks=ahead,
+        ahead_bytes=block.whole,
+        step=kept,
+        pool=gathered,
     )
+
+
+def megatron_capacity(job: ResolvedJob, elements: float) -> int:
+    """Return the elements that Megatron-FSDP has in flight (``suggested_communication_unit_size``).
+
+    Args:
+        job: the job.
+        elements: of a unit.
+    """
+    units = round(2 * elements) if job.zero_stage == 3 else 0
+    return job.parallel.communication_unit or max(_MEGATRON_MIN_UNIT_ELEMENTS, units)
 
 
 def whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> Unit:

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..job import ResolvedJob
-from ..job.rules import Optimizer, Widths
+from ..job.rules import Optimizer, Shards, Widths
 from ..model import LocalParameters, Stage
 from .zero import zero_step_bytes
 
@@ -87,7 +87,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds."""
     shards = job.shards
     # peft's wrap policy makes each adapter a unit of its own, without what is frozen
-    whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units)
+    whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units, shards)
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
         gradients = 2 * largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
@@ -112,9 +112,17 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
 
 
 @lru_cache(maxsize=256)  # searches ask for the same stage with other activations
-def _unsharded(stage: Stage, rules: StateRules, flattens_frozen: bool) -> ModelStates:
-    """Return the stage's states before sharding; ``step`` is one copy of all that is stepped."""
+def _unsharded(stage: Stage, rules: StateRules, flattens_frozen: bool, shards: Shards) -> ModelStates:
+    """Return the stage's states before sharding; ``step`` is one copy of all that is stepped.
+
+    What expert parallelism has split over some of the ranks that shard a state counts as often as that, since they
+    shard it no further.
+    """
     widths = rules.widths
+    of_weights, of_gradients, of_optimizer = (
+        {id(held): held.counted(ranks) for held in stage.parameters}
+        for ranks in (shards.weights, shards.gradients, shards.optimizer)
+    )
     trained = [held for held in stage.parameters if held.trainable]
     if flattens_frozen:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
@@ -123,19 +131,23 @@ def _unsharded(stage: Stage, rules: StateRules, flattens_frozen: bool) -> ModelS
         unsharded = round((blocks + around) * widths.compute)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
-    master = sum(rules.master(h) for h in trained)
+    master = sum(rules.master(h) * of_optimizer[id(h)] for h in trained)
     on_gpu = 0 if rules.optimizer.elsewhere else 1
-    low, expected, high = (master + on_gpu * round(sum(rules.states(h, bound) for h in trained)) for bound in _BOUNDS)
+    low, expected, high = (
+        master + on_gpu * round(sum(rules.states(h, bound) * of_optimizer[id(h)] for h in trained)) for bound in _BOUNDS
+    )
     return ModelStates(
-        weights=round(sum(_stored_bytes(h, widths) for h in stage.parameters)),
+        weights=round(sum(_stored_bytes(h, widths) * of_weights[id(h)] for h in stage.parameters)),
         scales=round(sum(_scale_bytes(h) for h in stage.parameters)),
-        gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
+        gradients=round(sum(h.elements * of_gradients[id(h)] * _gradient_width(h, widths) for h in trained)),
         unsharded_gradients=unsharded,
         optimizer=expected,
         optimizer_low=low,
         optimizer_high=high,
         saved=round(sum(rules.saved(h, stage) for h in trained)),
-        step=sum(h.elements * (widths.adapter if h.adapter else widths.state) for h in trained),
+        step=round(
+            sum(h.elements * of_optimizer[id(h)] * (widths.adapter if h.adapter else widths.state) for h in trained)
+        ),
     )
 
 

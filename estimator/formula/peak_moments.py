@@ -83,7 +83,7 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
     Optimizer states exist, gradients do not: the step before has freed them.
     """
     job, layers = rank.job, max(1, rank.stage.layers)
-    kept = rank.step_gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
+    kept = rank.step_gradients if job.gradient_buffer or job.versions.zeroes_gradients else 0
     gathered = rank.gathered_weights or max(rank.buffers.forward, rank.buffers.head_forward)
     prompts = job.generated_sequences * job.prompt_length
     casts = rank.casts + rank.head_casts
@@ -106,11 +106,12 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
 def _inference(rank: RankMemory) -> _Moment:
     """Return the last block running on the prompts, or the head, whichever takes more: the cache is full at both."""
     job, stage = rank.job, rank.stage
-    logits = max(rank.loss.forward_bytes, rank.returned_logits)
-    block = forward_pass_bytes(job, rank.arch, stage)
+    logits = max(rank.loss.most_forward_bytes, rank.returned_logits)
+    block = forward_pass_bytes(job, rank.arch, stage) if stage.layers else 0
+    head = rank.residual_bytes if stage.last else 0  # its input; the model has returned where others' logits arrive
     return (
         0,
-        rank.kv_cache + (rank.residual_bytes if logits >= block else block),
+        rank.kv_cache + (head if logits >= block else block),
         logits if logits >= block else 0,
         stage.passing_bytes,
         max(rank.buffers.forward, rank.buffers.head_forward),
@@ -138,10 +139,18 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
         rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
         buffers.forward,
     )
+    if buffers.ahead_blocks:  # the last block with as many gathered ahead of it
+        yield (
+            rank.accumulated_gradients,
+            activations - saved.all_layers_bytes * buffers.ahead_blocks // max(1, rank.stage.layers),
+            rank.loss.retained_before_bytes,
+            rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
+            buffers.forward + buffers.ahead_blocks * buffers.ahead_bytes,
+        )
     yield (
         rank.accumulated_gradients,
         activations,
-        max(rank.loss.forward_bytes, rank.returned_logits),
+        max(rank.loss.most_forward_bytes, rank.returned_logits),
         rank.batch_mask + kept + rank.head_casts,
         buffers.head_forward,
     )
@@ -166,6 +175,8 @@ def _backward(rank: RankMemory) -> Iterator[_Moment]:
     ends = {0, layers - 1} if saved.order is None else saved.order.ends
     if layers and (buffers.pending_blocks or buffers.first_block != buffers.block):
         ends.add(min(max(1, buffers.pending_blocks), layers - 1))
+    if layers and buffers.ahead_blocks:
+        ends.add(max(0, layers - 1 - buffers.ahead_blocks))
     for done in sorted(ends):
         yield from _block_backward(rank, done, casts, others)
     yield (  # the embedding; where it is the head too, it has two gradients, which are added
@@ -237,6 +248,8 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> tup
     temporary = casts * (layers - done) // layers
     pending = min(done, buffers.pending_blocks) * buffers.pending_bytes
     communication = pending + (buffers.block if done else buffers.first_block) - buffers.kept * done // layers
+    not_ahead = max(0, done + 1 + buffers.ahead_blocks - layers) * buffers.ahead_bytes
+    communication -= not_ahead
     return (
         (
             gradients,
@@ -257,7 +270,7 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> tup
             others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
             rank.loss.retained_bytes,
             0,
-            pending + buffers.block_end - buffers.kept * (done + 1) // layers,
+            pending + buffers.block_end - buffers.kept * (done + 1) // layers - not_ahead,
         ),
     )
 
@@ -276,7 +289,7 @@ def _step(rank: RankMemory) -> _Moment:
 def _saving(rank: RankMemory) -> _Moment:
     """Return a checkpoint being saved, between steps: gradients are freed unless they are zeroed."""
     job = rank.job
-    kept = rank.step_gradients if job.framework.gradient_buffer or job.versions.zeroes_gradients else 0
+    kept = rank.step_gradients if job.gradient_buffer or job.versions.zeroes_gradients else 0
     return (
         kept,
         0,

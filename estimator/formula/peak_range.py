@@ -114,19 +114,13 @@ def _spans_of_others(
 
 
 def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
-    """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools.
-
-    A strategy whose buffers no stream has (Megatron-FSDP) keeps at least its usual share.
-    """
-    split = rank.job.parallel.world_size > 1 or rank.job.parallel.device_map is not None
-    if not rank.job.trains and (split or reserved == "guessed"):
+    """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools."""
+    if not rank.job.trains and reserved == "guessed":
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
     if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
         return _guessed_slack(rank, phase)
-    strategy = rank.job.strategy
-    floor = _guessed_slack(rank, phase) if strategy.megatron_fsdp else 0
     # no allocator reserves less than it has allocated
-    return floor if reserved == "least" else max(floor, replayed_slack(rank, conf))
+    return 0 if reserved == "least" else max(0, replayed_slack(rank, conf))
 
 
 def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:
@@ -143,7 +137,7 @@ def _guessed_slack(rank: RankMemory, phase: Phase) -> int:
     loop = job.framework.lora_slack if job.lora else job.framework.slack
     if job.strategy.fsdp2 and job.shards.weights > 1:
         return _pool_bytes(rank, phase) + round(loop * allocated)
-    pool = rank.buffers.pool if job.strategy.flat_parameters else 0
+    pool = rank.buffers.pool if job.strategy.flat_parameters or job.strategy.megatron_fsdp else 0
     return pool + round(allocated * (job.strategy.slack or loop or _DEFAULT_SLACK))
 
 

@@ -180,7 +180,8 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         tokens, widths = self.stage.token_embedding, self.job.widths
         if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.buffers.unreduced:
             return 0
-        return tokens.elements * widths.gradient * (1 if widths.mixed else 2)
+        own = self.job.strategy.megatron_fsdp and not self.job.framework.gradient_buffer
+        return tokens.elements * (widths.compute if own else widths.gradient) * (1 if widths.mixed else 2)
 
     @property
     def unsplit_gradient(self) -> int:
@@ -256,13 +257,19 @@ def _step_gradients(job: ResolvedJob, stage: Stage, states: ModelStates) -> int:
         return own_gradient_bytes(job, stage)
     if job.offloads_weights:  # FSDP1 frees them when the backward pass is over (``prepare_gradient_for_optim``)
         return 0
-    return states.gradients
+    return states.gradients + _gradient_copies(job, stage)
+
+
+def _gradient_copies(job: ResolvedJob, stage: Stage) -> int:
+    return 4 * stage.elements(trainable=True) // job.shards.optimizer if job.casts_gradients else 0
 
 
 def _accumulated_gradients(job: ResolvedJob, states: ModelStates, stepped: int) -> int:
     views = job.parallel.gradient_as_bucket_view and job.strategy.buckets and job.parallel.data_ranks > 1
-    if job.framework.gradient_buffer or views:
-        return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
+    if job.gradient_buffer or views:  # allocated once and zeroed (DistributedDataParallel's grad buffer)
+        # fully_shard synchronizes after every micro-batch, so that the copies are made too
+        copied = job.training.gradient_accumulation > 1 and not job.framework.gradient_buffer
+        return stepped if copied else states.gradients
     if job.steps_in_backward:
         return 0
     if job.deepspeed and job.partitions_weights and job.parallel.data_ranks > 1:

@@ -85,6 +85,10 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     """Optimizer states live in host memory."""
     offloads_weights: bool
     """Weights and gradients live in host memory too."""
+    gradient_buffer: bool
+    """Gradients have a buffer, allocated once and zeroed after each step (Megatron-LM, Megatron-FSDP)."""
+    casts_gradients: bool
+    """Megatron-FSDP gives the optimizer fp32 copies of 16-bit gradients (``update_main_grads``)."""
     flattens: bool  # FSDP1 makes flat parameters of units, sharded or not
     steps_in_backward: bool
     """Each gradient is applied and freed as it appears."""
@@ -173,6 +177,17 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
     )
     kind = quantization(job.lora)
     adapters = adapter_rules(job.lora, job.software, framework, strategy, precision)
+    widths = dtype_widths(
+        precision,
+        framework,
+        strategy,
+        fp32_reduction=_reduces_in_fp32(parallel, framework, strategy, precision),
+        quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+        main_weights=parallel.main_weights,
+        gradients=_DTYPE_BYTES[parallel.gradient_dtype] if parallel.gradient_dtype else None,
+        adapters=adapters,
+        gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
+    )
     return ResolvedJob(
         job=job,
         model=job.model,
@@ -188,17 +203,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         optimizer=optimizer,
         precision=precision,
         versions=versions,
-        widths=dtype_widths(
-            precision,
-            framework,
-            strategy,
-            fp32_reduction=_reduces_in_fp32(parallel, framework, strategy),
-            quantized=BYTES_PER_ELEMENT[kind] if kind else None,
-            main_weights=parallel.main_weights,
-            gradients=_DTYPE_BYTES[parallel.gradient_dtype] if parallel.gradient_dtype else None,
-            adapters=adapters,
-            gathered=_DTYPE_BYTES[parallel.param_dtype] if parallel.param_dtype else None,
-        ),
+        widths=widths,
         adapters=adapters,
         zero_stage=stage,
         shards=shards,
@@ -211,6 +216,8 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,
         offloads_optimizer=parallel.cpu_offload != "none",
         offloads_weights=parallel.cpu_offload == "all",
+        gradient_buffer=training.mode == "train" and (framework.gradient_buffer or strategy.megatron_fsdp),
+        casts_gradients=strategy.megatron_fsdp and widths.master > widths.gradient,
         flattens=strategy.flat_parameters and (parallel.data_ranks > 1 or parallel.cpu_offload == "all"),
         steps_in_backward=training.optimizer_in_backward or optimizer.in_backward,
         steps_flat_buffers=strategy.flat_parameters or uses_deepspeed(framework, strategy),
@@ -256,12 +263,15 @@ def _checkpoints_units(training: Training, framework: Framework, strategy: Strat
     return checkpointed and strategy.flat_parameters and versions.checkpoints_units
 
 
-def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy) -> bool:
+def _reduces_in_fp32(parallel: Parallel, framework: Framework, strategy: Strategy, precision: Precision) -> bool:
     """Return True if gradients are reduced in fp32.
 
-    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``).
+    accelerate's policy for FSDP reduces in the compute type (``set_mixed_precision`` in ``utils/dataclasses.py``), that
+    of Megatron-FSDP in the weights' (``MixedPrecisionPolicy``), and Megatron-LM in fp32.
     """
     if parallel.reduce_dtype is None:
+        if strategy.megatron_fsdp and not framework.gradient_buffer:
+            return precision.width == 4
         return not (strategy.flat_parameters and "transformers" in framework.libraries)
     return parallel.reduce_dtype == "fp32"
 

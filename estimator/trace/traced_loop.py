@@ -7,6 +7,9 @@ from ..job.rules import norm_kind
 from ..model.families import LIGER_PATCHES
 
 _COMPILED = ("norm", "mlp")
+_TITAN_EXPERTS = ("deepseek_v2", "deepseek_v3", "llama4", "llama4_text", "qwen3_moe")
+"""Families whose mixture of experts torchtitan builds (``models/deepseek_v3``, ``models/qwen3``, ``models/llama4``)."""
+_TUNE_EXPERTS = ("llama4", "llama4_text")
 
 
 def loop_request(job: Job, family: str) -> dict[str, Any]:
@@ -48,7 +51,16 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
         "casts_norm_first": not resolved.versions.scales_norms_in_fp32,
         "expands_keys": resolved.versions.expands_keys,
         "stable_embedding": resolved.versions.normalizes_embedding,
+        "recomputes_whole_blocks": "torchtitan" in framework.libraries and resolved.versions.recomputes_whole_blocks,
+        "experts": _own_experts(resolved, family),
     }
+
+
+def _own_experts(job: Any, family: str) -> str:
+    """Return the form of the framework's own mixture of experts; empty: it has transformers', or it is not known."""
+    if "torchtitan" in job.framework.libraries and family in _TITAN_EXPERTS:
+        return str(job.versions.titan_experts)
+    return "torchtune" if "torchtune" in job.framework.libraries and family in _TUNE_EXPERTS else ""
 
 
 def _casts_logits(job: Any) -> bool:

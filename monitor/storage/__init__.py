@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         change_in_background as change_in_background,
         data_file as data_file,
         data_folder as data_folder,
+        leave_files_unchanged as leave_files_unchanged,
     )
 else:
     __getattr__, __all__ = lazy_exports(
@@ -29,6 +30,6 @@ else:
             "recent_models": "RecentModels",
             "reservations": "Reservation Reservations",
             "settings": "HOST_LINE is_on OFF ON Settings",
-            "user_file": "change_in_background data_file data_folder UserFile",
+            "user_file": "change_in_background data_file data_folder leave_files_unchanged UserFile",
         },
     )

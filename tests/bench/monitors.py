@@ -18,9 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from exporter_cost import run_scraped
 from in_terminal import ProgramEndedError, ResourceUsage, run_in_terminal, time_to_first_frame
 
 VRAMTOP = (sys.executable, "-m", "vramtop.tui.cli")
+EXPORTER = "vramtop export"
 MAX_FIRST_FRAME_SECONDS = 0.32
 MIN_GPUS_FOR_CPU_TARGET, MIN_GPUS_FOR_STRICT_CPU_TARGETS = 8, 16
 """With fewer GPUs there is no target for processor time, or only the weaker one."""
@@ -128,7 +130,8 @@ def measure_here(seconds: float, warm: float, runs: int) -> list[Measurement]:
     if machine is None:
         log("no NVIDIA GPU on this machine: the monitors are not measured")
         return []
-    return [measure_program(machine, program, seconds, warm, runs) for program in installed_programs()]
+    measured = [measure_program(machine, program, seconds, warm, runs) for program in installed_programs()]
+    return [*measured, measure_exporter(machine, seconds, warm)]
 
 
 def installed_programs() -> Iterator[Program]:
@@ -185,6 +188,17 @@ def measure_program(machine: Machine, program: Program, seconds: float, warm: fl
     )
 
 
+def measure_exporter(machine: Machine, seconds: float, warm: float) -> Measurement:
+    """Measure ``vramtop export`` on one machine, scraped each second; its bytes are those that it serves."""
+    log(f"{machine.label}: {EXPORTER}")
+    usage = None
+    try:
+        usage = run_scraped((*VRAMTOP, "export", "--listen", "0", "--interval", "1"), seconds=seconds, warm=warm)
+    except ProgramEndedError as error:
+        log(f"{EXPORTER} exited early: {error}")
+    return Measurement(machine=machine, program=EXPORTER, idle=usage)
+
+
 def one_shot_seconds(command: Sequence[str], runs: int) -> float | None:
     """Return the median elapsed time of a command that prints once and exits; None if it fails."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -207,6 +221,13 @@ def all_targets(rows: Sequence[Measurement]) -> list[Target]:
 def targets(row: Measurement, rows: Sequence[Measurement]) -> Iterator[Target]:
     """Yield the targets of vramtop on one machine; those relative to nvitop only if nvitop was measured."""
     on = row.machine.label
+    exporter = next((each for each in rows if each.machine == row.machine and each.program == EXPORTER), None)
+    if exporter is not None and exporter.idle is not None and row.idle is not None:
+        yield Target(
+            description=f"CPU s/min of the exporter, scraped each second: at most the dashboard's ({on})",
+            figure=exporter.idle.cpu_seconds_per_minute,
+            limit=row.idle.cpu_seconds_per_minute,
+        )
     if row.first_frame_seconds is not None:
         yield Target(
             description=f"first frame, seconds ({on})", figure=row.first_frame_seconds, limit=MAX_FIRST_FRAME_SECONDS

@@ -29,6 +29,7 @@ COMMANDS = {
     "record": "record the GPUs to a file, for --replay",
     "export": "serve GPU memory, budgets and verdicts as Prometheus metrics",
     "report": "write a recording, or the measured runs, as one HTML file with plots",
+    "serve": "show the dashboard in a browser, for those who know its address; nothing can be changed from it",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
     "completion": "print completions for a shell, or the manual page",
 }
@@ -44,6 +45,7 @@ _ROOMS = {
     "stream": "remote.",
     "hosts": "remote.",
     "report": "browser.",
+    "serve": "browser.",
     "export": "metrics.",
 }
 """Commands in a room of their own below ``commands``."""
@@ -121,6 +123,8 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
+    if options.view_only and (options.once or options.host or options.hosts):
+        raise InputError("--view-only is for the dashboard of this machine")
     if options.host or options.hosts:
         return int(_started("hosts").run(options))
     if options.bootstrap:
@@ -177,6 +181,8 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     parser.add_argument("--on-fit", metavar="COMMAND", help=text)
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
+    text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
+    parser.add_argument("--view-only", action="store_true", help=text)
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     add_display_arguments(parser)

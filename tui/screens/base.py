@@ -81,6 +81,8 @@ class ShowsGpus(Protocol):
 class BoardApp(TerminalApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 
+    view_only: bool = False
+    """Nothing is changed from here."""
     watchlist: Watchlist
     board: Board | None
     """The latest board; None until the first reading."""

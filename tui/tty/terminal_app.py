@@ -15,6 +15,7 @@ from textual.worker import WorkerFailed
 from ..draw import MIN_TEXT_CONTRAST, ColourDepth
 from .changed_cells_app import ChangedCellsApp
 from .driver import TerminalDriver
+from .is_served import is_served
 from .line_filters import OutputFilters
 from .textual_private import HAS_LINUX_DRIVER, terminal_size_of
 from .too_small import MIN_SIZE, TooSmallScreen
@@ -126,7 +127,7 @@ class TerminalApp(ChangedCellsApp):
 
 
 def _driver_class() -> type[Driver] | None:
-    """Return the driver of this terminal; None: Textual's own."""
-    if not HAS_LINUX_DRIVER:
+    """Return the driver of this terminal; None: Textual's own, or the one of a dashboard in the browser."""
+    if is_served() or not HAS_LINUX_DRIVER:
         return None
     return TerminalDriver

@@ -31,6 +31,14 @@ class Communication:
         """``begin_backward`` comes before the loss runs backward."""
         self.flat_states = 0
         """Bytes of each flat optimizer state; the fp32 weights exist before the first step. 0: states are not flat."""
+        self.waiting: list[int] = []
+        """Gradients that are not reduced yet."""
+        self.stepped: Sequence[StoredParameter] = ()
+        """What the optimizer steps, where that is not the parameters one by one."""
+        self.states_made = 0
+        """Bytes of the optimizer states that exist before the first step."""
+        self.steps_before = False
+        """The optimizer takes a step before training, for its states."""
         self.last_micro_batch = True
         """The step's last micro-batch runs, after which gradients are reduced."""
 
@@ -79,6 +87,10 @@ class Communication:
     def after_backward(self, gradients: list[int]) -> list[int]:
         """After the embedding has run backward; return its gradients that stay until the step."""
         return self.kept(gradients)
+
+    def take_gradient(self, key: int) -> None:
+        """Add a gradient that has just been made to a buffer of gradients."""
+        self.machine.allocator.free(key)
 
     def kept(self, gradients: list[int]) -> list[int]:
         """Return the gradients that stay until the step: none of those that are moved to the host."""

@@ -27,6 +27,8 @@ class StoredParameter(Struct, frozen=True, kw_only=True):
     trained: bool
     block: int
     """Number of its block; -1: it comes before the blocks, -2: after them."""
+    counted: int = 1
+    """How many of the parts into which it is sharded the rank keeps."""
 
 
 def stored_parameters(job: ResolvedJob, stage: Stage) -> tuple[StoredParameter, ...]:
@@ -44,16 +46,18 @@ def _stored(
         widths = rules.widths
         width = weight_width(held, widths)
         stored = (held.quantized_bytes or 0) / max(1, held.tensors) if held.quantized_bytes else elements * width
+        kept, stepped = held.counted(weight_shards), held.counted(state_shards) / state_shards
         gradient = (widths.adapter if held.adapter else widths.gradient) * elements
         found.append(
             StoredParameter(
-                weight=round(stored / weight_shards),
-                gradient=round(gradient / weight_shards) if held.trainable else 0,
-                states=_states(held, rules, elements / state_shards) if held.trainable else (),
-                step=round((copies or 0) * elements * (widths.adapter if held.adapter else widths.state) / state_shards)
+                weight=round(stored * kept / weight_shards),
+                gradient=round(gradient * kept / weight_shards) if held.trainable else 0,
+                states=_states(held, rules, elements * stepped) if held.trainable else (),
+                step=round((copies or 0) * elements * (widths.adapter if held.adapter else widths.state) * stepped)
                 if held.trainable
                 else 0,
                 elements=round(elements),
+                counted=kept,
                 trained=held.trainable,
                 block=block,
             )

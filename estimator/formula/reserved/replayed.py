@@ -30,7 +30,7 @@ _known: OrderedDict[Any, float] = OrderedDict()
 
 
 def replayed_slack(rank: RankMemory, conf: str | None = None) -> int:
-    """Return the highest reserved bytes of two training steps, or of prompts, less their highest allocated bytes.
+    """Return the highest reserved bytes of two training steps, or of prompts, less the highest allocated of the last.
 
     The two need not be of one moment: what a phase has reserved stays reserved, since nobody calls ``empty_cache``.
 
@@ -49,7 +49,9 @@ def _replayed_slack(rank: RankMemory, conf: str | None) -> int:
     if rank.job.trains:
         run = TrainingRun(rank, machine)
         run.load()
-        run.train()
+        run.train(steps=1)
+        machine.allocator.peak_allocated = 0  # the first step may gather more than later ones (Megatron-FSDP)
+        run.train(steps=1)
     else:
         run_prompts(rank, machine)
     allocator, stated = machine.allocator, highest_phase(phase_peaks(rank)).allocated_bytes

@@ -100,7 +100,6 @@ _STRATEGIES = (
         libraries=("megatron-fsdp", "megatron-core"),
         megatron_fsdp=True,
         low_precision_weights=True,
-        slack=0.07,
     ),
 )
 STRATEGIES = {row.name: row for row in _STRATEGIES}

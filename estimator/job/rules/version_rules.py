@@ -5,6 +5,7 @@ A version that the job does not state counts as the latest. Each rule names its 
 
 import re
 from functools import lru_cache
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +14,10 @@ from ..job import Job
 from ..quantization import is_four_bit
 from ..settings import Software
 
-_TORCHTITAN = (((2, 4), 20240612, "0.0.1"), ((2, 8), 20250617, "0.0.2"), ((2, 9), 20251017, "0.1"))
+_TORCHTITAN = (
+    *(((2, 4), 20240612, "0.0.1"), ((2, 8), 20250617, "0.0.2"), ((2, 8), 20250805, "0.1"), ((2, 9), 20251017, "0.1.1")),
+    *(((2, 10), 20251226, "0.2"), ((2, 11), 20260406, "0.2.2")),
+)
 """torchtitan's versions by the torch before which, and the nightly before which, there was no newer one."""
 
 
@@ -48,6 +52,9 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
 
     Each is called with its own tokens, and bitsandbytes quantizes linear layers only.
     """
+    caches_latents: bool
+    """Latent attention's cache holds the compressed latents, not every head's keys and values (transformers since 5.15:
+    ``expand_kv`` in models/deepseek_v3/modeling_deepseek_v3.py comes after the cache; before 5.15 before it)."""
     checkpoints_units: bool
     """Gradient checkpointing calls the blocks, which may be FSDP's units, and reentrantly (transformers before 4.52).
 
@@ -104,6 +111,15 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
 
     Its pool is no other tensor's (``foreach_reduce`` in torch 2.3 and 2.4, _composable/fsdp/_fsdp_collectives.py).
     """
+    titan_experts: Literal["", "scatter", "matmul", "dispatch"]
+    """The form of torchtitan's mixture of experts (``models/moe``); empty: one that is not known.
+
+    Outputs are added up by ``scatter_add``, by a product with the scores (0.2.1 to 0.2.2, pull request 1974), or by
+    dispatchers, without padding (since April 2026, pull requests 2774, 2775 and 2842). Before August 2025 (pull request
+    1534), which 0.1.1 stands for, every model had its own.
+    """
+    recomputes_whole_blocks: bool
+    """torchtitan recomputes checkpointed blocks to their end (since August 2025, pull request 1580, ``early_stop``)."""
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
 
@@ -141,6 +157,14 @@ def version_rules(job: Job) -> VersionRules:
     return _rules(job.software, is_four_bit(job.lora))
 
 
+def _titan_experts(torchtitan: str | None) -> Literal["", "scatter", "matmul", "dispatch"]:
+    if older(torchtitan, 0, 1, 1):
+        return ""
+    if older(torchtitan, 0, 2, 1):
+        return "scatter"
+    return "matmul" if older(torchtitan, 0, 3) else "dispatch"
+
+
 @lru_cache(maxsize=64)  # searches ask for the same versions thousands of times
 def _rules(software: Software, four_bit: bool) -> VersionRules:
     whole = older(software.torch, 1, 13) or older(software.cuda, 11, 7)
@@ -155,6 +179,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         casts_logits_in_model=older(software.transformers, 4, 46),
         checkpoints_with_gradient=not older(software.transformers, 5, 0),
         separates_experts=older(software.transformers, 5),
+        caches_latents=not older(software.transformers, 5, 15),
         checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
@@ -175,6 +200,8 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         chains_norms=older(torchtitan, 0, 1),
         chains_fp32_norms=older(software.torch, 2, 6),
         reduces_in_own_pool=older(software.torch, 2, 5) or (software.torch is None and older(torchtitan, 0, 0, 2)),
+        recomputes_whole_blocks=not older(torchtitan, 0, 1, 1),
+        titan_experts=_titan_experts(torchtitan),
         gathers_with_root=older(torchtitan, 0, 2),
     )
 

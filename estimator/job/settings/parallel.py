@@ -56,7 +56,10 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     original_parameters: bool | None = None
     """FSDP1 keeps the model's own parameters (``use_orig_params``); absent: true, and false over quantized weights."""
     reduce_dtype: Dtype | None = None
-    """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP1."""
+    """Type in which gradients are reduced between GPUs; absent: fp32, and the compute type under accelerate's FSDP1.
+
+    Megatron-FSDP outside of Megatron-LM reduces in the weights' type.
+    """
     gradient_dtype: Dtype | None = None
     """Type in which gradients are accumulated (DeepSpeed, Megatron-FSDP); absent: as the strategy does."""
     sync_every_micro_batch: bool | None = None

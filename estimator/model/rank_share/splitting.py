@@ -32,7 +32,7 @@ class Partitioning:
 
 def split_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
     """Ranks over which tensor and expert parallelism split a group; norms are whole on every rank."""
-    expert = partitioning.parallel.expert if group.role == "expert" else 1
+    expert = expert_ranks(partitioning, group)
     whole = group.role in ("norm", "router") or is_position_table(group)
     if group.role == "embedding" and partitioning.by_plan:
         whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
@@ -40,6 +40,11 @@ def split_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
         whole = not splits(partitioning.plan, _base_name(group.name))
     tensor = 1 if whole else partitioning.parallel.tensor
     return expert * tensor
+
+
+def expert_ranks(partitioning: Partitioning, group: ParameterGroup) -> int:
+    """Return the ranks over which expert parallelism splits a group."""
+    return partitioning.parallel.expert if group.role == "expert" else 1
 
 
 def is_position_table(group: ParameterGroup) -> bool:

@@ -12,7 +12,7 @@ from ..lora import QuantizedLayers, adapter_elements, adapter_groups
 from ..parameters import Inventory, ParameterGroup
 from ..placement import Placement, plan_of_job, share_of
 from ..trained_parameters import TrainedParameters, trained_by_count, trained_parameters
-from .splitting import Partitioning, is_position_table, split_ranks
+from .splitting import Partitioning, expert_ranks, is_position_table, split_ranks
 from .stage import LocalParameters, Stage
 
 _MAX_KINDS = 64
@@ -167,6 +167,7 @@ def _local_parameters(
             copied=copied,
             quantized_bytes=None if adapter or copied else partitioning.quantized.stored_bytes(group, elements),
             layers_per_tensor=partitioning.quantized.layers_per_tensor(group),
+            data_ranks=expert_ranks(partitioning, group),
         )
 
 

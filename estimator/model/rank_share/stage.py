@@ -26,6 +26,12 @@ class LocalParameters:
     """Bytes of this part as bitsandbytes stores it; None: not quantized."""
     layers_per_tensor: int = 1
     """Linear layers that a tensor stands for: experts that transformers 4 holds one by one."""
+    data_ranks: int = 1
+    """Data-parallel ranks over which it is split already: expert parallelism takes its ranks from these."""
+
+    def counted(self, shards: int) -> int:
+        """Return how many of ``shards`` parts of it a rank keeps: as many as ranks that have split it already."""
+        return min(shards, self.data_ranks)
 
     @property
     def largest_tensor(self) -> int:
@@ -58,6 +64,11 @@ class Stage:
         """The token embedding; None if the stage does not hold it."""
         embeddings = (local for local in self.parameters if local.group.role == "embedding" and not local.group.layered)
         return max(embeddings, key=lambda local: local.elements, default=None)
+
+    @cached_property
+    def splits_embedding(self) -> bool:
+        """True if the rank holds a part of each token embedding's tensor."""
+        return self.token_embedding is not None and self.token_embedding.elements < self.token_embedding.group.elements
 
     @cached_property
     def base_elements(self) -> int:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.checkpoint import checkpoint
 
-from ..model.build import transformer_blocks
+from ..model.build import recomputing, transformer_blocks
 from ..request.errors import UnsupportedError
 from .compiled_model import compile_model
 from .fused_kernels import fuse_modules
 from .litgpt.step import litgpt_loss
 from .losses import CHUNKS, chunked_loss, chunks_at_once_loss, full_loss, fused_linear_loss
-from .selective_checkpointing import keeping_contexts
+from .selective_checkpointing import gate_shapes, keeping_contexts
 
 if TYPE_CHECKING:
     from ..request.request import Request
@@ -49,7 +49,8 @@ def prepare_loop(model: Any, request: Request) -> None:
         _checkpoint_parts(model)
     if request.training.activation_checkpointing == "selective":
         width = model.config.intermediate_size if request.loop.compiles else None
-        settings = {"use_reentrant": False, "context_fn": keeping_contexts(width)}
+        settings = {"use_reentrant": False, "context_fn": keeping_contexts(width, gate_shapes(model))}
+        settings |= recomputing(request)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     if takes_own_loss(request) and request.training.loss != "full":
         base, head = _base_and_head(model)

@@ -78,6 +78,7 @@ def prepare_for_training(model: Any, request: Request) -> Any:
     if request.task == "seq2seq-lm" and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0  # transformers 5 keeps it in the generation config
     _take_older_forms(model, request)
+    _take_own_experts(model, request)
     if request.lora is not None:
         _quantize(model, request)
         model = add_lora_adapters(model, request.lora, request.trainable)
@@ -87,13 +88,24 @@ def prepare_for_training(model: Any, request: Request) -> Any:
         if not hasattr(model, "gradient_checkpointing_enable"):
             raise RefusedError(f"{type(model).__name__} has no gradient_checkpointing_enable, as transformers' have")
         reentrant = request.older.reentrant_checkpoints
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        settings = {"use_reentrant": reentrant, **recomputing(request)}
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
         if request.lora is not None:
             model.enable_input_require_grads()
         elif request.older.checkpoints_without_gradient and hasattr(model, "disable_input_require_grads"):
             model.disable_input_require_grads()
     model.train()
     return model
+
+
+def recomputing(request: Request) -> dict[str, Any]:
+    """Return the argument with which a loop's checkpoints recompute whole blocks; empty: they stop early."""
+    import inspect
+
+    from torch.utils.checkpoint import checkpoint
+
+    known = "early_stop" in inspect.signature(checkpoint).parameters  # since torch 2.9
+    return {"early_stop": False} if request.loop.recomputes_whole_blocks and known else {}
 
 
 def add_lora_adapters(model: Any, lora: Lora, trainable: Trainable | None = None) -> Any:
@@ -143,6 +155,14 @@ def _take_older_forms(model: Any, request: Request) -> None:
     if request.older.expert_names:
         separate_experts(model, request.older.expert_names)
     use_older_loss(model, request.task, request.older)
+
+
+def _take_own_experts(model: Any, request: Request) -> None:
+    """Give the model the experts of the job's framework, if it has its own."""
+    if request.loop.experts:
+        from .experts.replace_experts import replace_experts
+
+        replace_experts(model, request)
 
 
 def _quantize(model: Any, request: Request) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from ..model.build import transformer_blocks
 from ..request.errors import UnsupportedError
+from .expert_parallel import prefetch_experts, shard_block
 
 if TYPE_CHECKING:
     from ..memory.tracker import StorageTracker
@@ -59,9 +60,11 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any, l
     for block in blocks:
         if not any(module in with_embedding for module in block.modules()):
             stays = loop.last_block_stays and block is blocks[-1]
-            fully_shard(block, **({**block_options, "reshard_after_forward": False} if stays else block_options))
+            own = {**block_options, "reshard_after_forward": False} if stays else block_options
+            shard_block(block, own, parallel, loop.experts, fully_shard)
     if parallel.fsdp_units == "blocks" or loop.root_unit:
         fully_shard(model, **options)
+        prefetch_experts(blocks, [], parallel)
         return
     tied = head in with_embedding
     if not tied:
@@ -71,6 +74,7 @@ def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any, l
     if last:
         fully_shard(last, **{**block_options, "reshard_after_forward": False})
     fully_shard(model, **options)
+    prefetch_experts(blocks, last, parallel, embedding=None if tied else embedding)
 
 
 class ReplicaBuckets:

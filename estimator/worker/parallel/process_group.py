@@ -39,11 +39,15 @@ def fake_process_group(world_size: int) -> Iterator[None]:
 
 def device_mesh(parallel: Parallel, device: str = "cpu") -> Any:
     """Return a mesh of devices with those of the dimensions ``replicate``, ``shard`` and ``tensor`` that exceed 1."""
+    sizes = {"replicate": parallel.copies, "shard": parallel.data_shard, "tensor": parallel.tensor}
+    return device_mesh_of({name: size for name, size in sizes.items() if size > 1}, device)
+
+
+def device_mesh_of(sizes: dict[str, int], device: str = "cpu") -> Any:
+    """Return a mesh of devices with these dimensions."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    sizes = {"replicate": parallel.copies, "shard": parallel.data_shard, "tensor": parallel.tensor}
-    named = {name: size for name, size in sizes.items() if size > 1}
-    return _without_fake_mode(lambda: init_device_mesh(device, tuple(named.values()), mesh_dim_names=tuple(named)))
+    return _without_fake_mode(lambda: init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes)))
 
 
 @contextlib.contextmanager

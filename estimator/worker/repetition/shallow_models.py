@@ -86,7 +86,7 @@ def plan_shallow_models(request: Request) -> ShallowModels | None:
     """Return the models to trace instead of the request's; None: its layers do not repeat, or are few."""
     global _latest  # noqa: PLW0603 - a cache of one entry
     parts = request.config, request.task, request.lora, request.trainable, request.parallel, request.code
-    key = repr((*parts, request.older, weights_dtype(request)))
+    key = repr((*parts, request.older, request.loop.experts, weights_dtype(request)))
     if _latest is None or _latest[0] != key:
         _latest = key, _plan(request)
     return _latest[1]
@@ -124,7 +124,7 @@ def _plan(request: Request) -> ShallowModels | None:
         configs.append(config)
     if len(configs) < SAMPLES:
         return None
-    if request.lora is not None and request.parallel.strategy == "ddp":
+    if (request.lora is not None or request.loop.experts) and request.parallel.strategy == "ddp":
         whole = prepare_for_training(whole, request)
     return ShallowModels(configs=configs, rounds=pattern.rounds - first, whole=whole)
 

@@ -99,9 +99,14 @@ class Parallel:
         return int(self.strategy[-1]) if self.strategy.startswith("zero") else 0
 
     @property
+    def megatron_fsdp(self) -> bool:
+        """True if Megatron-FSDP runs the job: with one rank too, as it keeps gradients and weights in its own way."""
+        return self.strategy == "megatron-fsdp"
+
+    @property
     def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
-        return self.tensor * (1 if self.zero_stage else self.data_shard * self.copies)
+        return self.tensor * (1 if self.zero_stage or self.megatron_fsdp else self.data_shard * self.copies)
 
     @property
     def copies(self) -> int:
@@ -174,6 +179,10 @@ class Loop:
     """LitGPT's attention expands keys and values before it rotates them."""
     stable_embedding: bool = False
     """LitGPT puts a norm after the embedding of a quantized model."""
+    recomputes_whole_blocks: bool = False
+    """A checkpointed block is recomputed to its end, not only to the last tensor that the backward pass needs."""
+    experts: str = ""
+    """The loop's own mixture of experts: a form of torchtitan's or ``torchtune``; empty: transformers'."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +277,9 @@ def read_request(message: dict[str, Any]) -> Request:
     """
     lora, optimizer = message.get("lora"), message.get("optimizer")
     training, parallel = Training(**message.get("training") or {}), Parallel(**message.get("parallel") or {})
-    if parallel.zero_stage:  # DeepSpeed's mixed precision is 16-bit weights, without autocast
+    if parallel.megatron_fsdp and parallel.main_weights is None:
+        parallel = replace(parallel, main_weights=training.mixed)
+    if parallel.zero_stage or parallel.megatron_fsdp:  # their mixed precision is 16-bit weights, without autocast
         training = replace(training, precision=training.precision.partition("-")[0])
     return Request(
         config=message.get("config") or {},

@@ -19,6 +19,8 @@ _LAYER_NAMES = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _MAX_SHARDS = 512
 """torch cuts every parameter into all shards: tracing 32 layers takes 8 seconds over 8 ranks, 22 over 512."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERT_STRATEGIES = ("none", "ddp", "fsdp2")
+_ATTENTION_TARGETS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _AUTOMODEL_EXPERTS = frozenset(
     (
         *("deepseek_v3", "deepseek_v32", "deepseek_v4", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa"),
@@ -39,7 +41,7 @@ FRAMEWORKS = tuple(LOSSES)
 LITGPT_STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
 COMPILED_STRATEGIES = ("none", "ddp", "fsdp2")
 """Strategies under which a transformers model can be traced as compiled: they leave its blocks whole."""
-STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "megatron-fsdp")
 
 
 def check_supported(request: Request) -> None:
@@ -116,14 +118,34 @@ def _unsupported_loop(request: Request) -> Iterator[str]:
 
 
 def _unsupported_experts(request: Request) -> Iterator[str]:
-    """Yield what is unknown of another framework's experts: only AutoModel has transformers', of some families."""
+    """Yield what is unknown of another framework's experts: AutoModel has transformers', of some families."""
     framework, family = request.training.framework, request.config.get("model_type")
+    if request.loop.experts:
+        yield from _unsupported_own_experts(request)
+        return
     if framework != "automodel" or family in _AUTOMODEL_EXPERTS:
         yield f"the experts of {framework} are not those of transformers and cannot be traced"
     if request.loop.fused:
         yield "Liger-Kernel's experts cannot be traced; fused_kernels = [] is a job without them"
     if request.training.activation_checkpointing == "full":
         yield "AutoModel's checkpointing of experts cannot be traced"
+
+
+def _unsupported_own_experts(request: Request) -> Iterator[str]:
+    """Yield what is unknown of torchtitan's and torchtune's own experts."""
+    training, parallel, framework = request.training, request.parallel, request.training.framework
+    if training.compile:
+        yield f"torch.compile of the experts of {framework} cannot be traced"
+    if framework == "torchtune" and training.precision != "bf16":
+        yield "torchtune's experts multiply bf16 weights only, so that other precisions cannot be traced"
+    if request.lora is not None and request.lora.quantization != "none":
+        yield f"quantized experts of {framework} cannot be traced"
+    if request.lora is not None and not set(request.lora.targets) <= _ATTENTION_TARGETS:
+        yield f"adapters of the experts of {framework} cannot be traced"
+    if parallel.strategy not in _EXPERT_STRATEGIES:
+        yield f"the experts of {framework} under {parallel.strategy} cannot be traced"
+    if training.mode == "inference":
+        yield f"inference with the experts of {framework} cannot be traced"
 
 
 def _unsupported_chunks(request: Request) -> Iterator[str]:
@@ -185,16 +207,31 @@ def _unsupported_parallelism(request: Request) -> Iterator[str]:
         yield f"the strategy {parallel.strategy} cannot be traced, only {', '.join(STRATEGIES)}"
     if parallel.zero_stage:
         yield from _unsupported_zero(request)
-    for name in ("tensor",) if parallel.zero_stage else ("data_shard", "tensor"):
+    if parallel.megatron_fsdp:
+        yield from _unsupported_megatron_fsdp(request)
+    for name in ("tensor",) if parallel.zero_stage or parallel.megatron_fsdp else ("data_shard", "tensor"):
         if getattr(parallel, name) > _MAX_SHARDS:
             yield f"{name} = {getattr(parallel, name):,} cannot be traced; at most {_MAX_SHARDS}"
-    for name in ("pipeline", "context", "expert"):
+    for name in ("pipeline", "context"):
         if getattr(parallel, name) > 1 and not (name == "pipeline" and parallel.device_map is not None):
             yield f"{name} parallelism cannot be traced"
+    if parallel.expert > 1:
+        yield from _unsupported_expert_parallelism(request)
     if parallel.cpu_offload == "optimizer" and not parallel.zero_stage:
         yield "CPU offload of the optimizer alone can be traced under ZeRO only"
     if parallel.cpu_offload == "all" and not (parallel.sharded or parallel.flat_sharded or parallel.zero_stage == 3):
         yield "CPU offload can be traced under fsdp1, fsdp2 and zero3 only"
+
+
+def _unsupported_expert_parallelism(request: Request) -> Iterator[str]:
+    """Yield what is unknown of experts that are split over ranks: torchtitan's under FSDP2 are known."""
+    parallel = request.parallel
+    if not request.loop.experts or request.training.framework != "torchtitan" or parallel.strategy != "fsdp2":
+        yield "expert parallelism cannot be traced, but for torchtitan's under fsdp2"
+    if parallel.data_replicate > 1:
+        yield "expert parallelism with replicas cannot be traced"
+    if parallel.data_shard % parallel.expert:
+        yield f"experts over {parallel.expert} of {parallel.data_shard} ranks cannot be traced: they do not divide"
 
 
 def _unsupported_zero(request: Request) -> Iterator[str]:
@@ -206,3 +243,31 @@ def _unsupported_zero(request: Request) -> Iterator[str]:
         yield "tensor parallelism under ZeRO cannot be traced"
     if parallel.zero_stage == 1 and wide:
         yield "fp32 gradients of bf16 weights under ZeRO 1 cannot be traced: DeepSpeed has another optimizer for them"
+
+
+def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
+    parallel, training = request.parallel, request.training
+    if training.mode == "inference":
+        yield "inference under Megatron-FSDP cannot be traced"
+    if parallel.tensor > 1:
+        yield "tensor parallelism under Megatron-FSDP cannot be traced"
+    if training.precision.startswith("fp16"):
+        yield "fp16 under Megatron-FSDP cannot be traced"
+    if request.lora is not None and request.lora.quantization != "none":
+        yield f"weights quantized to {request.lora.quantization} under Megatron-FSDP cannot be traced"
+    if parallel.double_buffer:
+        yield "Megatron-FSDP's double buffers cannot be traced"
+    if parallel.outer_sharding != "none":
+        yield "Megatron-FSDP's sharding over replicas cannot be traced"
+    weights = "fp32" if training.precision == "fp32" else "bf16"
+    reduced = parallel.reduce_dtype or weights
+    accumulated = parallel.gradient_dtype or (weights if weights == "fp32" else reduced)
+    if parallel.data_replicate > 1 and accumulated != reduced:
+        yield "Megatron-FSDP's replicas with gradients of two dtypes cannot be traced"
+    if accumulated != weights and not (parallel.main_weights and weights == "bf16"):
+        yield (
+            f"{accumulated} gradients of {weights} weights cannot be traced: Megatron-FSDP's optimizer fails on them, "
+            "unless it has main weights"
+        )
+    if training.optimizer_in_backward:
+        yield "an optimizer that steps in the backward pass cannot be traced under Megatron-FSDP"

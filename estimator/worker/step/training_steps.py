@@ -25,6 +25,7 @@ from ..parallel.fsdp1 import labels as fsdp1_labels
 from ..parallel.fsdp1.host_copies import host_copies
 from ..parallel.fsdp1.streams import ordered_streams
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
+from ..parallel.megatron_fsdp.engine import MegatronModel, megatron_model
 from ..parallel.placed_modules import PlacedModules, keep_highest_gpu
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
@@ -109,7 +110,8 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
     mark_embeddings(model)
     held = model.parameters() if request.parallel.flat_sharded else ()  # FSDP1's shards begin and end anywhere
     gradients = sum(each.requires_grad and each.numel() > 0 for each in held) or sum(trained for _, trained in sizes)
-    zero = zero_model(model, request, weights_dtype(request))
+    dtype = weights_dtype(request)
+    zero = zero_model(model, request, dtype) or megatron_model(model, request, dtype)
     # a tensor-parallel head gives each rank its part of the vocabulary
     tracker = StorageTracker(
         {size for size in (vocabulary, -(-vocabulary // request.parallel.tensor)) if size},
@@ -207,7 +209,9 @@ def _tracking(model: Any, request: Request, tracker: StorageTracker, running: An
         yield
 
 
-def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None) -> None:
+def _track_loaded_model(
+    model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | MegatronModel | None
+) -> None:
     tracker.begin_phase(0, "loading")
     weights = list(model.parameters()) if zero is None else zero.parameters()
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
@@ -216,7 +220,9 @@ def _track_loaded_model(model: Any, request: Request, tracker: StorageTracker, z
         tracker.mark_on_host(weights)
 
 
-def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | None, whole: Any) -> None:
+def _train(
+    model: Any, request: Request, tracker: StorageTracker, zero: ZeroModel | MegatronModel | None, whole: Any
+) -> None:
     parallel = request.parallel
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name, parameter in trained:
@@ -242,12 +248,12 @@ def _train(model: Any, request: Request, tracker: StorageTracker, zero: ZeroMode
 
 
 def _make_optimizer(
-    request: Request, trained: list[tuple[str, Any]], tracker: StorageTracker, zero: ZeroModel | None
+    request: Request, trained: list[tuple[str, Any]], tracker: StorageTracker, zero: ZeroModel | MegatronModel | None
 ) -> Any:
-    """Return what scales the loss and steps: the optimizer, or DeepSpeed's engine over it."""
+    """Return what scales the loss and steps: the optimizer, or DeepSpeed's or Megatron-FSDP's engine over it."""
     if zero is None:
         return OptimizerStep(request, trained, tracker)
-    return zero.make_engine(trained, lambda parts: OptimizerStep(request, parts, tracker, clips=False), tracker)
+    return zero.make_engine(trained, lambda parts: OptimizerStep(request, parts, tracker, clips=zero.clips), tracker)
 
 
 def accumulate_gradients(

@@ -18,6 +18,7 @@ from ...board import Watchlist
 from ...history import History, RunRecorder
 from ...host import ancestor_pids, is_running, start_time_of
 from .automatic_attach import AutomaticAttach
+from .unkept import Voice, waiter, why_unkept
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
@@ -41,6 +42,7 @@ def follow(
     wait: Callable[[float], object] = time.sleep,
     is_running: Callable[["ProcessKey"], bool] = is_running,
     descends: Callable[[int, int], bool] = lambda pid, root: root == pid or root in ancestor_pids(pid),
+    voice: Voice | None = None,
 ) -> None:
     """Follow the processes of a command until it has ended.
 
@@ -51,6 +53,7 @@ def follow(
         wait: waits for some seconds.
         is_running: returns True if a process still runs.
         descends: returns True if a process is the other one, or descends from it.
+        voice: says why no measurement is kept, if none is; None: nobody listens.
     """
     watchlist = Watchlist(_estimate, is_running=is_running)
     attach = AutomaticAttach(watchlist)
@@ -66,6 +69,14 @@ def follow(
                 board = watchlist.update(_only(snapshot, lambda pid: descends(pid, command[0]), family))
                 attach.observe(board)
                 recorder.observe(board)
+                if (
+                    voice is not None
+                    and voice.is_open
+                    and (why := why_unkept(board, attach.candidate, ended=after > 0))
+                ):
+                    voice.say(why)
+            if voice is not None and after:
+                voice.close()
             wait(SECONDS if not after else 1.0)
     finally:
         attach.close()
@@ -92,10 +103,10 @@ def _estimate(job: "Job") -> "Budget":
 
 
 def main() -> None:
-    """Follow the process whose pid is the argument."""
+    """Follow the process whose pid is the first argument; the second one is its standard error."""
     from ...sources.nvml import NvmlSource
 
-    pid = int(sys.argv[1])
+    pid, voice = int(sys.argv[1]), Voice(int(sys.argv[2]))
     start_time = start_time_of(pid)
     if start_time is None:
         return
@@ -104,10 +115,11 @@ def main() -> None:
     source = NvmlSource()
     try:
         source.open()
-        follow((pid, start_time), source, RunRecorder(history=History))
+        follow((pid, start_time), source, RunRecorder(history=History), wait=waiter(pid), voice=voice)
     except VramtopError:  # no driver, or none any more
         pass
     finally:
+        voice.close()
         source.close()
 
 

@@ -1,6 +1,7 @@
 """Starts the program that follows a command, beside the command."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,18 +27,25 @@ def start_following(pid: int, environ: Mapping[str, str]) -> None:
         "import os, sys\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
-        f"    os.execv(sys.executable, [sys.executable, '-m', {_MODULE!r}, sys.argv[1]])\n"
+        f"    os.execv(sys.executable, [sys.executable, '-m', {_MODULE!r}, *sys.argv[1:]])\n"
     )
     safe = safe_environment(environ, Path(sys.executable))
     safe.pop("PYTHONPATH", None)  # folders of the command's: vramtop is among the interpreter's own packages
+    try:
+        voice = os.dup(2)
+    except OSError:  # it is closed
+        voice = -1
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
-            [sys.executable, "-I", "-c", code, str(pid)],
+            [sys.executable, "-I", "-c", code, str(pid), str(voice)],
             env=safe,
             cwd="/",  # where nobody has put a module
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            pass_fds=[voice] if voice >= 0 else [],
             timeout=_START_SECONDS,
             check=False,
         )
+    if voice >= 0:
+        os.close(voice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...snapshot import MigDevice
 from . import metric_table as table
 from .label_text import label_text
 
@@ -30,7 +31,7 @@ def gpu_samples(board: Board) -> Iterator[Sample]:
         if not reading.is_stale:
             yield from _figures(board, row, gpu)
             yield from _users(row, gpu)
-            yield from _mig_devices(row, gpu)
+            yield from _mig_devices(board, row, gpu)
 
 
 def gpu_labels(reading: GpuReading) -> tuple[str, str]:
@@ -79,12 +80,14 @@ def _users(row: GpuRow, gpu: tuple[str, str]) -> Iterator[Sample]:
         yield table.GPU_USER_USED, (*gpu, user), sums[user]
 
 
-def _mig_devices(row: GpuRow, gpu: tuple[str, str]) -> Iterator[Sample]:
+def _mig_devices(board: Board, row: GpuRow, gpu: tuple[str, str]) -> Iterator[Sample]:
     for device in row.devices:
         reading = device.reading
         mig = (*gpu, reading.label)
         yield table.MIG_TOTAL, mig, reading.total_bytes
         yield table.MIG_USED, mig, reading.used_bytes
         yield table.MIG_FREE, mig, reading.free_bytes
+        if isinstance(reading, MigDevice) and not reading.shares_memory_of:
+            yield table.MIG_COMMITTED, mig, board.committed.get((reading.index, reading.device.gpu_instance), 0)
         attributed = reading.attributed_bytes is not None
         yield table.MIG_UNATTRIBUTED, mig, device.unattributed_bytes if attributed else None

@@ -5,29 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...fleet import RankFacts
 from ...snapshot import MigDevice
 from . import metric_table as table
 from .gpu_samples import gpu_labels
 from .label_text import label_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ...board import Board, GpuRow, ProcessRow
-    from ...snapshot import GpuReading
+    from ...snapshot import GpuReading, ProcessKey
     from .samples import Sample
 
     Labels = tuple[str, ...]
 
+_NO_FACTS = RankFacts()
 
-def process_samples(board: Board) -> Iterator[Sample]:
-    """Yield the samples of each process of a known job; of one that has ended only its status."""
+
+def process_samples(board: Board, facts_of: Callable[[ProcessKey], RankFacts | None]) -> Iterator[Sample]:
+    """Yield the samples of each process of a known job; of one that has ended only its status.
+
+    Args:
+        board: the board.
+        facts_of: returns what the environment of a process says of its run.
+    """
+    first_ranks = {key: run.pids[0][0] for run in board.runs for key in run.pids}
     for gpu in board.gpus:
         if gpu.reading.is_stale:
             continue
         for row in gpu.rows:
             if row.job is not None:
-                yield from _process(row, _labels(row, gpu))
+                labels, key = _labels(row, gpu), row.process.key
+                yield table.PROCESS_RUN, (*labels, str(first_ranks.get(key, "")), *_facts(facts_of(key))), 1
+                yield from _process(row, labels)
     whole = {gpu.reading.key: gpu for gpu in board.gpus}
     for row in board.ended_processes:
         if row.comparison is not None and row.job is not None:
@@ -54,8 +65,20 @@ def _labels(row: ProcessRow, gpu: GpuRow | None) -> Labels:
     return (*gpu_labels(reading), mig, job, label_text(row.process.user), str(row.process.pid))
 
 
+def _facts(facts: RankFacts | None) -> Iterator[str]:
+    """Yield the labels of a place in a run."""
+    if facts is None:
+        facts = _NO_FACTS
+    for value in (facts.rank, facts.world_size):
+        yield "" if value is None else str(value)
+    for text in (facts.rendezvous, facts.master, facts.slurm_job, facts.pod_group, facts.ray_job):
+        yield label_text(text)
+
+
 def _process(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
+    yield table.PROCESS_START, labels, row.process.start_time
     yield table.PROCESS_USED, labels, row.process.used_bytes
+    yield table.PROCESS_HAS_BUDGET, labels, int(row.budget is not None)
     yield from _budget(row, labels)
     comparison, counters = row.comparison, row.process.counters
     if comparison is not None:
@@ -71,6 +94,7 @@ def _process(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
     if counters is not None:
         yield table.TORCH_ALLOCATED, labels, counters.allocated_bytes
         yield table.TORCH_RESERVED, labels, counters.reserved_bytes
+        yield table.STEP_SECONDS, labels, counters.step_seconds
         yield table.STEPS, labels, counters.steps
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...board import Board
+    from ...fleet import RankFacts
+    from ...snapshot import ProcessKey
 
 _STALE_INTERVALS = 3
 _STALE_SECONDS = 10.0
@@ -31,6 +33,8 @@ class ReadingState:
     """Unix seconds of the last reading; None: there was none."""
     age_seconds: float | None
     """Age of that reading."""
+    facts_of: Callable[[ProcessKey], RankFacts | None] = lambda _: None
+    """What the environment of a process says of its run."""
     failure: str | None = None
     """Fault code of what keeps the sampler from reading; None: nothing does."""
 
@@ -43,11 +47,19 @@ class LatestBoard:
 
     Args:
         interval: seconds between two readings.
+        facts_of: returns what the environment of a process says of its run; called at each scrape.
         clock: monotonic seconds.
     """
 
-    def __init__(self, interval: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        interval: float,
+        *,
+        facts_of: Callable[[ProcessKey], RankFacts | None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._interval = interval
+        self._facts_of = facts_of
         self._clock = clock
         self._lock = threading.Lock()
         self._board: Board | None = None
@@ -91,5 +103,6 @@ class LatestBoard:
                 failures=self._failures,
                 read_at=self._read_at,
                 age_seconds=age,
+                facts_of=self._facts_of,
                 failure=self._failure or ("NO_READING" if is_stale else None),
             )

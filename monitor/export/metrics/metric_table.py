@@ -104,10 +104,20 @@ GPU_POWER = _gauge("gpu_power_watts", _GPU, "Power that the GPU draws.")
 MIG_TOTAL = _gauge("mig_memory_total_bytes", _MIG, "Memory of a MIG device; uuid is that of the whole GPU.")
 MIG_USED = _gauge("mig_memory_used_bytes", _MIG, "Memory of a MIG device in use.")
 MIG_FREE = _gauge("mig_memory_free_bytes", _MIG, "Memory of a MIG device that a new job can have.")
+MIG_COMMITTED = _gauge("mig_memory_committed_bytes", _MIG, "Free memory of a MIG device that jobs will yet allocate.")
 MIG_UNATTRIBUTED = _gauge("mig_memory_unattributed_bytes", _MIG, "Memory of a MIG device of no visible process.")
 
+_RUN = ("run", "rank", "world_size", "rendezvous", "master", "slurm_job", "pod_group", "ray_job")
+PROCESS_RUN = _metric(
+    "info",
+    "process_run",
+    (*_PROCESS, *_RUN),
+    "Its place in a run, which may span hosts; run is the pid of the run's first rank on this host.",
+)
+PROCESS_START = _gauge("process_start_time_seconds", _PROCESS, "Unix time at which the process of a known job started.")
 PROCESS_USED = _gauge("process_memory_used_bytes", _PROCESS, "Memory of a process of a known job on one GPU.")
 PROCESS_PEAK = _gauge("process_memory_peak_bytes", _PROCESS, "The most that it was seen to hold.")
+PROCESS_HAS_BUDGET = _gauge("process_has_budget", _PROCESS, "1 if its job has a budget; 0 if it cannot be estimated.")
 PROCESS_BUDGET = _gauge("process_budget_bytes", _PROCESS, "Its predicted memory in the steady state.")
 PROCESS_LOW = _gauge("process_budget_low_bytes", _PROCESS, "Lower bound of its predicted memory.")
 PROCESS_HIGH = _gauge("process_budget_high_bytes", _PROCESS, "Upper bound of its predicted memory.")
@@ -140,6 +150,7 @@ PROCESS_FULL = _gauge(
 )
 TORCH_ALLOCATED = _gauge("process_torch_allocated_bytes", _PROCESS, "torch.cuda.memory_allocated, from the probe.")
 TORCH_RESERVED = _gauge("process_torch_reserved_bytes", _PROCESS, "torch.cuda.memory_reserved, from the probe.")
+STEP_SECONDS = _gauge("process_step_seconds", _PROCESS, "Duration of the last training step, from the probe.")
 STEPS = _metric("counter", "process_steps", _PROCESS, "Training steps completed, from the probe.")
 
 PENDING_VERDICTS = ("fits", "tight", "does_not_fit", "unknown")

@@ -51,5 +51,5 @@ def _board_samples(state: ReadingState) -> Iterator[Sample]:
     if (progress := board.attach_progress) is not None:
         yield table.UNREAD, (), progress.total - progress.read
     yield from gpu_samples(board)
-    yield from process_samples(board)
+    yield from process_samples(board, state.facts_of)
     yield from pending_samples(board)

@@ -56,14 +56,15 @@ def megatron_fsdp(name: str, training: dict[str, Any] | None = None, **parallel:
 
 def test_megatron_fsdp_without_unit_modules_keeps_the_whole_model_gathered() -> None:
     """Absent ``fsdp_unit_modules`` are "peak-memory-equivalent to DDP" (megatron_fsdp/fully_shard.py)."""
-    whole, blocks = megatron_fsdp("forward", fsdp_units="model"), megatron_fsdp("forward")
-    assert whole.communication - blocks.communication == 2 * (LAYERS - 2) * BLOCK
-    doubled = megatron_fsdp("forward", fsdp_units="model", double_buffer=True)
+    whole, blocks = megatron_fsdp("optimizer step", fsdp_units="model"), megatron_fsdp("optimizer step")
+    assert whole.communication - blocks.communication == 2 * LAYERS * BLOCK
+    doubled = megatron_fsdp("optimizer step", fsdp_units="model", double_buffer=True)
     assert doubled.communication == whole.communication
 
 
 def test_a_small_communication_unit_gathers_fewer_blocks_ahead() -> None:
-    ahead = [megatron_fsdp("backward", communication_unit=size).communication for size in (None, 2 * BLOCK)]
+    short = {"activation_checkpointing": "full", "sequence_length": 32}
+    ahead = [megatron_fsdp("backward", short, communication_unit=size).communication for size in (None, 2 * BLOCK)]
     assert ahead[0] - ahead[1] > 2 * 2 * BLOCK
 
 
@@ -78,8 +79,44 @@ def test_outer_sharding_shares_optimizer_states_with_the_replicas() -> None:
 def test_megatron_fsdps_dtypes_of_main_weights_and_gradients() -> None:
     usual, plain = (megatron_fsdp("optimizer step", main_weights=kept).optimizer for kept in (None, False))
     assert (usual, plain) == pytest.approx((12 * PARAMETERS / RANKS, 4 * PARAMETERS / RANKS), rel=1e-3)
-    wide, narrow = (megatron_fsdp("optimizer step", gradient_dtype=dtype).gradients for dtype in (None, "bf16"))
+    wide, narrow = (megatron_fsdp("forward", gradient_dtype=dtype).gradients for dtype in (None, "bf16"))
     assert wide == pytest.approx(2 * narrow, rel=1e-3)
+    stepped = megatron_fsdp("optimizer step", gradient_dtype="bf16").gradients
+    assert stepped == pytest.approx(narrow + wide, rel=1e-3)  # and their fp32 copies (update_main_grads)
+
+
+AUTOMODEL: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({}, {}, {}),
+    ({"main_weights": True, "communication_unit": 7 * BLOCK // 2}, {}, {}),
+    (
+        {"main_weights": True, "reduce_dtype": "fp32"},
+        {"activation_checkpointing": "full", "gradient_accumulation": 2},
+        {},
+    ),
+    ({"communication_unit": 7 * BLOCK // 2}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
+    ({"sharding": "optim_grads", "communication_unit": 7 * BLOCK // 2}, {"gradient_accumulation": 2}, {}),
+    ({"sharding": "optim"}, {}, {}),
+    ({"sharding": "none"}, {}, {}),
+    ({}, {}, {"tie_word_embeddings": True}),
+]
+"""Settings of Megatron-FSDP, of training, and of the model."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parallel", "training", "model"), AUTOMODEL)
+def test_megatron_fsdps_phases_are_those_of_the_traced_step(
+    parallel: dict[str, Any], training: dict[str, Any], model: dict[str, Any]
+) -> None:
+    """Those of the trace are megatron-fsdp's own (``tests/estimator/worker/parallel/test_megatron_fsdp.py``)."""
+    sharded = {"strategy": "megatron-fsdp", "data_shard": RANKS, **parallel}
+    settings = {"framework": "automodel", "fused_kernels": [], "optimizer": "adamw", **training}
+    formula, traced = (
+        budget(sharded, settings, method=method, attention="sdpa", config=CONFIG | model)
+        for method in ("formula", "traced")
+    )
+    found = [[each.allocated_bytes for each in made.phases] for made in (formula, traced)]
+    assert found[0] == pytest.approx(found[1], rel=0.03)
+    assert formula.peak.reserved_bytes == pytest.approx(traced.peak.reserved_bytes, rel=0.1)
 
 
 @pytest.mark.slow

@@ -39,7 +39,9 @@ def board(make_budget, make_gpu, make_process, make_snapshot) -> Board:
     hangs = Fault(field=None, code=NO_ANSWER, message="has not answered for 12 s")
     found = None
     for second in range(0, 250, 10):
-        counters = ProcessCounters(time=1.0, steps=second, allocated_bytes=30 * GIB, reserved_bytes=31 * GIB)
+        counters = ProcessCounters(
+            time=1.0, steps=second, step_seconds=0.5, allocated_bytes=30 * GIB, reserved_bytes=31 * GIB
+        )
         processes = [
             make_process(10, 32 + second * 0.02, counters=counters),
             make_process(12, 2, user="bo"),

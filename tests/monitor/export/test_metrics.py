@@ -17,6 +17,7 @@ from vramtop.monitor.export.metrics.collector import metrics_registry
 from vramtop.monitor.export.metrics.latest_board import LatestBoard
 from vramtop.monitor.export.metrics.metric_table import PENDING_VERDICTS, PHASES, STATUSES, TABLE
 from vramtop.monitor.export.server import MetricsServer
+from vramtop.monitor.fleet.host_reading import RankFacts
 
 GIB = 2**30
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -33,7 +34,8 @@ def serve() -> Callable[..., str]:
 
 
 def _registry(*boards: Board, fail: str | None = None) -> CollectorRegistry:
-    latest = LatestBoard(1.0, clock=lambda: 0.0)
+    facts = RankFacts(rank=3, world_size=16, master="node01:29500", slurm_job="4711.0")
+    latest = LatestBoard(1.0, facts_of={(10, 1_000.0): facts}.get, clock=lambda: 0.0)
     for board in boards:
         latest.set(board)
     if fail:
@@ -104,6 +106,13 @@ def test_figures_of_a_job_are_those_of_its_row(board, serve) -> None:
     ((_, full),) = samples(text, "vramtop_process_memory_full_seconds")
     assert full == pytest.approx(row.gpu.free_bytes / growth)
     assert samples(text, "vramtop_process_steps_total") == [(labels, 240)]
+
+
+def test_ranks_say_which_run_they_are_of(board, serve) -> None:
+    ((labels, _),) = samples(serve(board), "vramtop_process_run_info")
+    facts = {"run": "10", "rank": "3", "world_size": "16", "master": "node01:29500", "slurm_job": "4711.0"}
+    assert {name: labels[name] for name in facts} == facts
+    assert [labels[name] for name in ("rendezvous", "pod_group", "ray_job")] == ["", "", ""]
 
 
 def test_pending_jobs_of_one_name_are_told_apart(board, serve) -> None:

@@ -209,11 +209,17 @@ def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing(tmp_p
     assert done.stdout.startswith("tiny gpt2: 3 steps on the CPU (a tiny model); torch ")
     rows = {line[:26].strip(): line[26:].split() for line in done.stdout.splitlines()}
     assert float(rows["allocated"][0]) > 0
-    assert rows["reserved"][0] == rows["device (NVML)"][0] == "-"
+    assert not {"reserved", "device (NVML)"} & rows.keys()
+    for name in ("allocated", "allocated, forward", "allocated, backward", "allocated, optimizer step", "weights"):
+        seen, told = map(float, rows[name][:2])
+        assert seen == pytest.approx(told, rel=0.1)  # both without what only a GPU has
     [result] = [json.loads(line) for line in out.read_text().splitlines()]
     measured = result["measured"]
     assert measured["max_allocated_bytes"] > measured["components"]["weights"] > 0
     assert [measured[name] for name in ("max_reserved_bytes", "process_bytes", "device_bytes", "retries")] == [None] * 4
+    predicted = result["predicted"]
+    assert predicted["allocated_bytes"] == pytest.approx(measured["max_allocated_bytes"], rel=0.1)
+    assert predicted["device_bytes"] is predicted["reserved_bytes"] is predicted["components"]["context"] is None
     assert (result["card"], result["driver"], History().list()) == (None, None, ())
 
 
@@ -223,7 +229,7 @@ def test_a_search_on_the_cpu_finds_the_largest_batch_that_runs(capsys: pytest.Ca
     code = main(["measure", *words])
     said = json.loads(capsys.readouterr().out)
     found = said["search"]
-    assert found["tries"][0] == 1  # the prediction for a GPU does not fit into so little
+    assert found["tries"][0] > 1  # predicted without what only a GPU has, which is more than all of this
     assert found["runs"] == said["job"]["training"]["micro_batch"]
     assert said["measured"]["max_allocated_bytes"] <= 4 * MIB
     assert code == 0

@@ -14,9 +14,10 @@ from vramtop.monitor.history import RunRecorder
 from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import HOST_LINE, PendingJobs, Settings, is_on
+from vramtop.monitor.storage import HOST_LINE, PendingJobs, Settings, is_on, leave_files_unchanged
 
 from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
+from ...tty.is_served import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
 from ..estimators import Estimators
@@ -38,6 +39,8 @@ _THREADS_OF_TEXTUAL = 3
 
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
+    if options.view_only:
+        leave_files_unchanged()
     jobs = _jobs(options)
     settings, notices = Settings(), list[str]()
     settings.notify = notices.append
@@ -46,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
     demand = CurrentDemand(Demand(host=is_on(saved, HOST_LINE)), always=figures)
     source, banner = _source(options, demand)
-    if not sys.stdout.isatty() or not sys.stdin.isatty():
+    if not is_served() and not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")
     if is_dumb_terminal():
         return _print_once(options)
@@ -67,10 +70,11 @@ def run(options: argparse.Namespace) -> int:
     attach = _attach(options, watchlist, settings) if banner is None else None
     if attach is None:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
-    recorder = None if banner is not None or options.no_history else _recorder(estimators, attach)
+    measures = banner is None and not options.no_history and not options.view_only
+    recorder = _recorder(estimators, attach) if measures else None
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
-    from ...app import AppOptions, VramtopApp
+    from ...app import AppOptions, ViewOnlyApp, VramtopApp
 
     app_options = AppOptions(
         interval=options.interval,
@@ -79,10 +83,10 @@ def run(options: argparse.Namespace) -> int:
         banner=banner,
         pid=options.pid,
         estimate=estimators.quick,
-        refine=estimators.accurate,
+        refine=None if options.view_only else estimators.accurate,
         startup_notices=notices,
         signal_fit=options.signal_fit,
-        on_fit=options.on_fit,
+        on_fit=None if options.view_only else options.on_fit,
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,
@@ -94,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         attach=attach,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
-    app = VramtopApp(sampler, watchlist, app_options)
+    app = (ViewOnlyApp if options.view_only else VramtopApp)(sampler, watchlist, app_options)
     pending.notify = settings.notify = app.show_notice
     if attach is not None:
         attach.left_alone.notify = app.show_notice
@@ -107,10 +111,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _attach(options: argparse.Namespace, watchlist: Watchlist, settings: Settings) -> AutomaticAttach:
     """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
+    tracing = IdleTracing(watchlist, python=options.python, corrects=not options.no_history)
     return AutomaticAttach(
         watchlist,
         enabled=not options.no_attach and settings.attaches(),
-        tracing=IdleTracing(watchlist, python=options.python, corrects=not options.no_history),
+        tracing=None if options.view_only else tracing,
         corrects=not options.no_history,
         left_alone=LeftAlone(notify=settings.notify),
         on_bug=save_fault,

@@ -29,6 +29,8 @@ from vramtop.monitor.history.new_measurement import new_measurement
 from .free_gpus import FreeGpus, OpenGpus, OutsideFigures
 
 _LARGEST_BATCH = 1 << 16
+_NO_WORKSPACE = ":0:0"
+"""In the words of ``CUBLAS_WORKSPACE_CONFIG``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,14 @@ class Measuring:
     def job(self, job: Job) -> Job:
         """Return the job that is run in place of this one: on the CPU a tiny one."""
         return job if self.gpus is not None else tiny_job(job, resolve_model(job.model))
+
+    def predicted_job(self, job: Job) -> Job:
+        """Return the job as its prediction takes it: on the CPU without the workspaces that cuBLAS has on a GPU."""
+        if self.gpus is not None:
+            return job
+        return msgspec.structs.replace(
+            job, software=msgspec.structs.replace(job.software, cublas_workspace=_NO_WORKSPACE)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +144,7 @@ def predicted(job: Job, how: Measuring, gpu: Gpu | None, found: MeasuredJob) -> 
     """Return the job with its prediction."""
     how.progress(f"estimating {job.label}")
     try:
-        return replace(found, budget=estimate(job, method=how.method, gpu=gpu, python=how.python))
+        return replace(found, budget=estimate(how.predicted_job(job), method=how.method, gpu=gpu, python=how.python))
     except CannotTellError as error:
         return replace(found, unpredicted=error.message)
 
@@ -153,7 +163,7 @@ def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSear
         gpu = free.devices[0].gpu_type
     if available is None:
         raise InputError("--search needs GPUs, or with --cpu --memory SIZE: the memory to fill")
-    quick = quick_estimator(job, gpu=gpu)
+    quick = quick_estimator(how.predicted_job(job), gpu=gpu)
     results: dict[int, MeasuredJob] = {}
 
     def with_batch(micro_batch: int) -> Job:
@@ -161,7 +171,7 @@ def search_micro_batch(job: Job, how: Measuring) -> tuple[MeasuredJob, BatchSear
         return msgspec.structs.replace(job, training=training)
 
     def need(micro_batch: int) -> int:
-        peak = quick(with_batch(micro_batch)).peak
+        peak = quick(how.predicted_job(with_batch(micro_batch))).peak
         return peak.allocated_bytes if how.gpus is None else peak.device_bytes
 
     def run(micro_batch: int) -> float | None:

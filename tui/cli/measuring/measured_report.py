@@ -1,6 +1,6 @@
 """A measurement beside its prediction, as text and as JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from vramtop.estimator.budget import Budget, Span
@@ -14,6 +14,11 @@ from .measured_job import MeasuredJob
 _PHASES = ("loading", "forward", "backward", "optimizer step")
 _PARTS = ("weights", "gradients", "optimizer")
 _UNKNOWN = "-"
+_GPU_ONLY = (
+    *("reserved_bytes", "device_bytes", "low_bytes", "high_bytes", "cache_bytes"),
+    *("allocated_range", "reserved_range"),
+)
+"""Keys of a predicted peak that a run on the CPU does not have; its ranges allow for what CUDA does."""
 _ALIGNED = "<>>>>"
 
 
@@ -34,7 +39,7 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> dict
     data: dict[str, Any] = {
         "schema": 1,
         "job": {**job_to_mapping(found.job), "name": found.job.label},
-        "predicted": None if budget is None else {"method": budget.method, **budget.to_json()["peak"]},
+        "predicted": None if budget is None else {"method": budget.method, **_peak_json(found, budget)},
         "device": step.device if step else None,
         "card": found.card,
         "driver": found.driver,
@@ -56,6 +61,15 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> dict
     return data
 
 
+def _peak_json(found: MeasuredJob, budget: Budget) -> dict[str, Any]:
+    """Return the predicted peak; of a run on the CPU null for what only a GPU has."""
+    peak: dict[str, Any] = budget.to_json()["peak"]
+    if found.step is None or found.step.device != "cpu":
+        return peak
+    gpu_only = dict.fromkeys(_GPU_ONLY)
+    return {**peak, **gpu_only, "components": {**peak["components"], "context": None, "communication": None}}
+
+
 def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch | None = None) -> Iterator[str]:
     """Yield the figures side by side: torch's, NVML's, by component and by phase, then the notes."""
     step, budget = found.step, found.budget
@@ -68,12 +82,14 @@ def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch |
     if budget is not None:
         yield from output.wrapped(f"predicted ({budget.method}): the peak {peak_place(budget)}", further="  ")
     yield ""
-    rows = [(name, "measured", "predicted", "difference", "range"), *_rows(found, unit)]
+    last = "" if step is not None and step.device == "cpu" else "range"
+    rows = [(name, "measured", "predicted", "difference", last), *_rows(found, unit)]
     yield from (output.text(line.rstrip()) for line in format_table(rows, _ALIGNED))
     notes = [*found.notes, *([f"not predicted: {found.unpredicted}"] if found.unpredicted else [])]
     if step is not None and step.device == "cpu":
         notes.append(
-            "a run on the CPU does not show the figures marked -; the prediction is for a GPU, with CUDA context"
+            "both are of a run on the CPU: without CUDA context, cuBLAS's workspaces and the allocator's cache, which "
+            "only a GPU has; vramtop estimate predicts these too"
         )
     if step is not None and step.device == "cpu" and found.job.parallel.cpu_offload != "none":
         notes.append("on a CPU, what is offloaded to host memory counts as well")
@@ -110,14 +126,14 @@ def _failure(step: MeasuredStep, unit: int, name: str) -> str:
 
 
 def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, str]]:
-    step, budget, outside = found.step, found.budget, found.outside
+    step, budget = found.step, found.budget
     rank = step.highest if step else None
     peak = budget.peak if budget else None
+    on_cpu = step is not None and step.device == "cpu"
 
     def row(name: str, seen: int | None, told: int | None, span: Span | None = None) -> tuple[str, str, str, str, str]:
-        alike = step is not None and (step.device == "cuda" or name.strip() in _PARTS)
-        apart = _UNKNOWN if seen is None or not told or not alike else f"{100 * (seen - told) / told:+.1f} %"
-        bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span else ""
+        apart = _UNKNOWN if seen is None or not told else f"{100 * (seen - told) / told:+.1f} %"
+        bounds = f"{span.low_bytes / unit:.2f} - {span.high_bytes / unit:.2f}" if span and not on_cpu else ""
         return name, _size(seen, unit), _size(told, unit), apart, bounds
 
     yield row(
@@ -126,6 +142,21 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
         peak.allocated_bytes if peak else None,
         peak.allocated_range if peak else None,
     )
+    if not on_cpu:
+        yield from _outer_rows(found, row)
+    for name in _PARTS:
+        yield row(f"  {name}", rank.components.get(name) if rank else None, _whole_component(budget, name))
+    for phase in _PHASES:
+        seen = rank.phases.get(phase) if rank else None
+        told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
+        if seen is not None or told is not None:
+            yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
+
+
+def _outer_rows(found: MeasuredJob, row: Callable[..., tuple[str, str, str, str, str]]) -> Iterator[Any]:
+    """Yield the figures that only a GPU has."""
+    rank, outside = found.step.highest if found.step else None, found.outside
+    peak = found.budget.peak if found.budget else None
     yield row(
         "reserved",
         rank.reserved_bytes if rank else None,
@@ -137,13 +168,6 @@ def _rows(found: MeasuredJob, unit: int) -> Iterator[tuple[str, str, str, str, s
     reserved = rank.reserved_bytes if rank else None
     outside_torch = None if device is None or reserved is None else device - reserved
     yield row("  outside torch", outside_torch, peak.device_bytes - peak.reserved_bytes if peak else None)
-    for name in _PARTS:
-        yield row(f"  {name}", rank.components.get(name) if rank else None, _whole_component(budget, name))
-    for phase in _PHASES:
-        seen = rank.phases.get(phase) if rank else None
-        told = next((each.allocated_bytes for each in budget.phases if each.name == phase), None) if budget else None
-        if seen is not None or told is not None:
-            yield row(f"allocated, {phase}", seen.allocated if seen else None, told)
 
 
 def _whole_component(budget: Budget | None, name: str) -> int | None:

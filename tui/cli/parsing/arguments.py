@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .browser_arguments import add_report_arguments
+from .browser_arguments import add_report_arguments, add_serve_arguments
 from .export_arguments import add_export_arguments
 from .host_arguments import add_stream_arguments
 from .shared_flags import (
@@ -310,6 +310,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "record": _record,
     "export": add_export_arguments,
     "report": add_report_arguments,
+    "serve": add_serve_arguments,
     "doctor": _doctor,
     "completion": _completion,
 }

@@ -31,3 +31,26 @@ def add_report_arguments(parser: "Parser") -> None:
     text = "Format of these files (default: png)."
     parser.add_argument("--plot-format", choices=PLOT_FORMATS, default="png", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace existing files.")
+
+
+def add_serve_arguments(parser: "Parser") -> None:
+    """Add the arguments of ``vramtop serve``."""
+    parser.usage = "vramtop serve [FLAG ...] [-- DASHBOARD FLAG ...]"
+    parser.examples = """\
+  vramtop serve                     prints an address to open; Ctrl-C stops
+  vramtop serve --listen 8000       then: ssh -L 8000:127.0.0.1:8000 HOST
+  vramtop serve -- --demo           with flags of the dashboard
+"""
+    parser.epilog = (
+        "Whoever knows the address, which has a random token in it, sees the dashboard; it changes with each start. "
+        "Nothing can be changed from the browser (vramtop --view-only) unless --allow-actions is given. Pages and "
+        "their websocket are refused under other names than this machine's, and to pages of other servers. It needs "
+        "textual-serve: pip install 'vramtop-budget[serve]'. Exit codes: 0 interrupted, 2 wrong input, or nothing can "
+        "listen on the address."
+    )
+    text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1 and a free port)."
+    parser.add_argument("--listen", metavar="HOST:PORT", help=text)
+    text = "Another name by which browsers ask for this machine, such as a proxy's (repeatable)."
+    parser.add_argument("--name", action="append", default=[], metavar="NAME", help=text)
+    text = "Let the browser do what the terminal can: end processes, check and save jobs, record."
+    parser.add_argument("--allow-actions", action="store_true", help=text)

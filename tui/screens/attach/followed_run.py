@@ -140,6 +140,7 @@ class FollowedRun(Vertical):
         """Show the settings of the run in this form."""
         settings = self.query_one("#settings")
         await settings.remove_children()
+        form.disabled = cast("BoardApp", self.app).view_only
         await settings.mount(form)
 
     def remove_form(self) -> None:

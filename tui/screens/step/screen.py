@@ -156,15 +156,13 @@ class StepScreen(Screen[None]):
 
     def _draw_graphs(self) -> None:
         """Draw the budget, and beside it what was observed, on one scale."""
-        opened = self._observed
+        opened, snapshot, gpu_bytes = self._observed, self._snapshot, self._gpu_total
         graph = self.query_one("#graph", StepGraph)
         self.set_class(opened is not None, "-observed")
         self.set_class(self.size.width < _BESIDE_COLUMNS, "-stacked")
-        if opened is None or not isinstance(opened.content, MemorySnapshot):
+        if opened is None or snapshot is None:
             graph.show(self.budget, gpu_bytes=self._gpu_bytes)
             return
-        snapshot = opened.content
-        gpu_bytes = self._gpu_bytes or snapshot.total_bytes
         top = common_top_bytes(self.budget, snapshot, gpu_bytes)
         self.query_one("#observed-facts", StaticLines).show(observed_line(snapshot, opened.name), layout=True)
         graph.show(self.budget, gpu_bytes=gpu_bytes, top_bytes=top)
@@ -172,19 +170,33 @@ class StepScreen(Screen[None]):
             self.budget, gpu_bytes=gpu_bytes, memory=observed_memory(snapshot), top_bytes=top
         )
 
+    @property
+    def _snapshot(self) -> MemorySnapshot | None:
+        """The snapshot that is drawn beside the budget."""
+        content = self._observed.content if self._observed else None
+        return content if isinstance(content, MemorySnapshot) else None
+
+    @property
+    def _gpu_total(self) -> int | None:
+        """Memory of the GPU, as the dashboard or the snapshot knows it."""
+        return self._gpu_bytes or (self._snapshot.total_bytes if self._snapshot else None)
+
     def _line_words(self) -> str:
         """Return the legend of the graph's lines and of its horizontal axis."""
         budget, wide = self.budget, self.size.width >= _WIDE_COLUMNS
+        snapshot, total = self._snapshot, self._gpu_total
         words = ["▲ peak"]
         if budget.timeline:
             cache = "with the allocator's cache" if wide else "with cache"
             device = format_gib(max(budget.timeline.reserved_bytes) + budget.timeline.outside_bytes)
             words.append(f"{RESERVED} {cache}, to {device} GiB")
-        if self._gpu_bytes is not None:
-            above = " (above)" if self._gpu_bytes > step_top_bytes(budget, self._gpu_bytes) else ""
-            words.append(f"{GPU_TOTAL} GPU {format_gib(self._gpu_bytes)}{above}")
-        if self._observed is not None:
-            words.append("predicted, then observed by torch" + (" (no CUDA context)" if wide else ""))
+        elif snapshot is not None:
+            words.append(f"{RESERVED} {'reserved by torch' if wide else 'reserved'}")
+        if total is not None:
+            top = common_top_bytes(budget, snapshot, total) if snapshot else step_top_bytes(budget, total)
+            words.append(f"{GPU_TOTAL} GPU {format_gib(total)}{' (above)' if total > top else ''}")
+        if snapshot is not None:
+            words.append("predicted, then observed" + (" by torch (no CUDA context)" if wide else ""))
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")
         return "  ".join(words)

@@ -1,4 +1,4 @@
-"""FSDP's gathers and reductions in the replay: flat parameters (FSDP1), and parameters sharded one by one (FSDP2).
+"""FSDP's gathers and reductions in the replay: FSDP1's flat parameters, FSDP2's units, Megatron-FSDP's buckets.
 
 Lives here: what each version allocates around blocks, on which streams.
 Callers: ``formula.reserved`` only.
@@ -11,5 +11,6 @@ from ....common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .fsdp1 import FlatUnits as FlatUnits
     from .fsdp2 import Units as Units
+    from .megatron import MegatronUnits as MegatronUnits
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"fsdp1": "FlatUnits", "fsdp2": "Units"})
+    __getattr__, __all__ = lazy_exports(__name__, {"fsdp1": "FlatUnits", "fsdp2": "Units", "megatron": "MegatronUnits"})

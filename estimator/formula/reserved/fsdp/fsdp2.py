@@ -20,14 +20,16 @@ _EMBEDDING, _AFTER = -1, -2
 class _Unit:
     """Parameters that are gathered together."""
 
-    __slots__ = ("flat", "gathered", "parameters", "shard", "sizes", "trained", "whole")
+    __slots__ = ("flat", "gathered", "parameters", "reduced", "shard", "sizes", "trained", "whole")
 
     def __init__(self, parameters: Sequence[StoredParameter], width: int, shards: int) -> None:
         self.parameters = parameters
-        self.sizes = [p.elements * width if width else p.weight * shards for p in parameters]
+        self.sizes = [p.elements * width if width else p.weight * shards // p.counted for p in parameters]
         self.whole = sum(self.sizes)
-        self.shard = -(-self.whole // shards)
+        self.shard = -(-sum(size * p.counted for size, p in zip(self.sizes, parameters, strict=True)) // shards)
         self.trained = sum(p.elements for p in parameters if p.trained)
+        self.reduced = sum(p.elements * p.counted for p in parameters if p.trained) / shards
+        """Elements of gradients that the rank keeps."""
         self.flat: list[int] = []
         self.gathered: list[int] = []
 
@@ -60,8 +62,6 @@ class Units(Communication):
         self._previous: _Unit | None = None
         self._reducing: list[int] = []
         self._accumulated: dict[int, list[int]] = {}
-        self._waiting: list[int] = []
-        """Gradients of units that are reduced with the root's."""
 
     def begin_forward(self) -> None:
         """Gather the embedding, or the root."""
@@ -98,7 +98,7 @@ class Units(Communication):
     def after_head_backward(self, gradients: list[int]) -> list[int]:
         """Reduce the head's gradients, unless they wait for the embedding's."""
         if not self._head.sizes:
-            self._waiting = gradients
+            self.waiting = gradients
             return []
         self._reshard(self._head)
         return self._reduce(_AFTER, self._head, gradients)
@@ -117,7 +117,7 @@ class Units(Communication):
         """Reduce the block's gradients."""
         unit = self._blocks.get(block)
         if unit is None:
-            self._waiting += gradients
+            self.waiting += gradients
             return []
         self._reshard(unit)
         return self._reduce(block, unit, gradients)
@@ -129,7 +129,7 @@ class Units(Communication):
             self.machine.release(self._root.flat)
             self._root.flat = []
         self._reshard(self._root)
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         kept = self._reduce(_EMBEDDING, self._root, [*waiting, *gradients])
         self.machine.release(self._reducing)
         self._reducing = []
@@ -184,9 +184,9 @@ class Units(Communication):
         flat = [machine.take(unit.trained * widths.reduce, _REDUCING if own_pool else 0)]
         machine.release(gradients)
         machine.release(self._accumulated.pop(name, []))
-        output = machine.take(unit.trained * widths.reduce / self._shards, _REDUCING)
+        output = machine.take(unit.reduced * widths.reduce, _REDUCING)
         if widths.reduce != widths.weight:
-            narrow = machine.take(unit.trained * widths.weight / self._shards, _REDUCING)
+            narrow = machine.take(unit.reduced * widths.weight, _REDUCING)
             machine.release([output])
             output = narrow
         self._reducing = [] if own_pool else flat

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 class ZeroModel:
     """A model as ZeRO loads it: in the engine's dtype, and under stage 3 as this rank's shards."""
 
+    clips = False
+    """The engine clips gradients."""
+
     def __init__(self, model: Any, settings: ZeroSettings, dtype: Any) -> None:
         self._model = model
         self._settings = settings

@@ -138,3 +138,22 @@ def test_versions_whose_steps_take_the_same_memory(
     software: dict[str, str], here: tuple[str, str], alike: bool
 ) -> None:
     assert steps_take_same_memory(job(software), torch=here[0], transformers=here[1]) == alike
+
+
+@pytest.mark.parametrize(
+    ("software", "form"),
+    [
+        ({}, "dispatch"),
+        ({"torchtitan": "0.2.2"}, "matmul"),
+        ({"torchtitan": "0.2.1"}, "matmul"),
+        ({"torchtitan": "0.2.0"}, "scatter"),
+        ({"torchtitan": "0.1"}, ""),
+        ({"torch": "2.8.0.dev20250701"}, ""),
+        ({"torch": "2.9.0.dev20250901"}, "scatter"),
+        ({"torch": "2.9.1"}, "scatter"),
+        ({"torch": "2.11.0.dev20260101"}, "matmul"),
+        ({"torch": "2.12"}, "dispatch"),
+    ],
+)
+def test_the_form_of_torchtitans_experts_is_that_of_its_version(software: dict[str, str], form: str) -> None:
+    assert version_rules(job(software)).titan_experts == form

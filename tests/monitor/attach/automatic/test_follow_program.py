@@ -1,12 +1,14 @@
 """The runs of one command are followed without a screen, and become measurements."""
 
 import os
+import select
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -16,6 +18,7 @@ from waiting import until
 from vramtop.monitor.attach.automatic import automatic_attach
 from vramtop.monitor.attach.automatic.follow_program import follow
 from vramtop.monitor.attach.automatic.start_following import start_following
+from vramtop.monitor.attach.automatic.unkept import Voice
 from vramtop.monitor.history.history import History
 from vramtop.monitor.history.recorder import THREAD, RunRecorder
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
@@ -76,6 +79,72 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
     assert (run.state, run.observed.device_bytes) == ("ended", 38 * GIB)
 
 
+@pytest.mark.parametrize("case", ["a setting is missing", "nothing is known", "it is read again", "all is known"])
+def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
+    case: str,
+    command: tuple[int, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_snapshot: Any,
+    make_gpu: Any,
+    make_process: Any,
+    make_budget: Any,
+    scripted_source: Any,
+) -> None:
+    from vramtop.estimator.job.job import Job, ModelSpec
+    from vramtop.monitor.snapshot.snapshot import WatchedJob
+
+    pid, start = command
+    job = Job(model=ModelSpec(id="gpt2"))
+    due = 1.0 if case == "it is read again" else None
+
+    class Attach(automatic_attach.AutomaticAttach):
+        def __init__(self, watchlist: Any) -> None:
+            super().__init__(watchlist, enabled=False)
+            if case != "nothing is known":
+                missing = () if case == "all is known" else ("training.micro_batch",)
+                watchlist.add_run(WatchedJob(job=job, pids=(command,), missing=missing), make_budget(job))
+
+        def candidate(self, key: Any) -> Any:
+            return SimpleNamespace(due=due, reason="no job") if key == command else None
+
+    monkeypatch.setattr("vramtop.monitor.attach.automatic.follow_program.AutomaticAttach", Attach)
+    own = make_process(pid, 38, start_time=start)
+    source = scripted_source([make_snapshot([make_gpu(0, [own])])] * 5)
+    reads, writes = os.pipe()
+    said: list[bytes] = []
+
+    def wait(_: float) -> None:
+        said.append(os.read(reads, 1000) if select.select([reads], [], [], 0)[0] else b"")
+
+    def is_running(_: object) -> bool:
+        return source.reads < 3
+
+    recorder = RunRecorder(history=lambda: History(tmp_path / "history.sqlite3"))
+    follow(command, source, recorder, wait=wait, is_running=is_running, voice=Voice(writes))
+    os.close(reads)
+    sentences = [each.decode() for each in said if each]
+    if case == "all is known":
+        assert sentences == []
+        return
+    [sentence] = sentences
+    assert sentence.startswith("vramtop: no measurement of this run is kept: ")
+    assert sentence.endswith("\n")
+    assert ("training.micro_batch could not be read" in sentence) == (case != "nothing is known")
+    assert (f"vramtop attach {pid} " in sentence) == (case != "it is read again")
+    assert bool(said[0]) == (case != "it is read again")
+
+
+def test_a_pipe_of_the_command_ends_with_the_command() -> None:
+    """Whoever reads the command's standard error waits until everybody has let go of it."""
+    program = (
+        "import os\nfrom vramtop.monitor.attach.automatic.start_following import start_following\n"
+        "start_following(os.getpid(), os.environ)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, check=True, timeout=60)
+    assert ran.stderr == b""
+
+
 @pytest.mark.slow
 def test_it_is_no_child_of_the_command_and_ends_without_a_driver(start: Callable[..., int], tmp_path: Path) -> None:
     program = (
@@ -93,7 +162,7 @@ def test_it_is_no_child_of_the_command_and_ends_without_a_driver(start: Callable
         found = []
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
-            if words[-1:] == [str(pid)] and any(name in word for word in words):
+            if str(pid) in words and any(name in word for word in words):
                 found.append(process.pid)
         return found
 

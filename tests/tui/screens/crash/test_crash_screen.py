@@ -128,6 +128,7 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
         predicted, observed = (app.screen.query_one(name) for name in ("#graph", "#observed"))
         assert predicted.region.y == observed.region.y
         assert predicted.region.height == observed.region.height
+        assert "═ GPU 24.0" in screen_text(app)  # the run's GPU
         rows = [line for line in screen_lines(app) if line.count("┤") == 2]
         scales = [(line[: line.index("┤")].split()[-1], line[: line.rindex("┤")].split()[-1]) for line in rows]
         assert len(scales) > 2
@@ -137,6 +138,7 @@ async def test_a_snapshot_is_drawn_beside_the_predicted_step_on_one_scale(
         await until_shown(pilot, lambda: "500 MiB more failed" in screen_text(narrow))
         first, second = (narrow.screen.query_one(name).region for name in ("#graph", "#observed"))
         assert first.y + first.height <= second.y
+        assert "─ reserved  ═ GPU 2.3" in screen_text(narrow)  # as the snapshot says it
 
 
 @pytest.mark.slow

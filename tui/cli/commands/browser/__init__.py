@@ -1,5 +1,5 @@
 """Commands whose result a browser shows.
 
-Lives here: ``vramtop report``.
+Lives here: ``vramtop report`` and ``vramtop serve``.
 Callers: ``main``, which imports the command that is named.
 """

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vramtop.estimator.job import Job
+    from vramtop.monitor.attach import RankFactsReader
     from vramtop.monitor.export import LatestBoard, ListenAddress, TextFile
     from vramtop.monitor.snapshot import Snapshot
     from vramtop.monitor.sources import Sampler
@@ -62,9 +63,11 @@ def _print(name: str) -> int:
 
 def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Event) -> None:
     """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
+    from vramtop.monitor.attach import RankFactsReader
     from vramtop.monitor.export import LatestBoard, TextFile, metrics_registry, start_otlp
 
-    version, latest = _version(), LatestBoard(options.interval)
+    version, facts = _version(), RankFactsReader()
+    latest = LatestBoard(options.interval, facts_of=facts.facts_of)
     estimators = Estimators(options.python, corrects=not options.no_history)
     for job in _jobs(options):
         estimators.watchlist.add_pending(job)
@@ -79,7 +82,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
         _reject_server_options(options)
     if options.otlp is not None:
         running.callback(start_otlp(options.otlp, latest, version))
-    sampler = _sampler(options, latest, estimators, running)
+    sampler = _sampler(options, latest, estimators, facts, running)
     sampler.start()
     running.callback(sampler.stop)
     _wait(options.interval, textfile, stop)
@@ -139,7 +142,9 @@ def _reject_server_options(options: argparse.Namespace) -> None:
         raise InputError(f"--{given.replace('_', '-')} is for the server: add --listen HOST:PORT")
 
 
-def _sampler(options: argparse.Namespace, latest: LatestBoard, estimators: Estimators, running: ExitStack) -> Sampler:
+def _sampler(
+    options: argparse.Namespace, latest: LatestBoard, estimators: Estimators, facts: RankFactsReader, running: ExitStack
+) -> Sampler:
     """Return the sampler, which keeps the latest board; what attaches to runs and measures them follows it."""
     from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing
     from vramtop.monitor.history import RunRecorder
@@ -165,6 +170,7 @@ def _sampler(options: argparse.Namespace, latest: LatestBoard, estimators: Estim
     def take(snapshot: Snapshot) -> None:
         board = watchlist.update(snapshot)
         latest.set(board)
+        facts.keep_only(key for run in board.runs for key in run.pids)
         log.faults(fault.message for fault in snapshot.faults)
         attach.observe(board)
         if recorder is not None:

@@ -1,0 +1,55 @@
+"""Megatron-FSDP's settings, with its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from ...request.request import Request
+
+_STAGES = {"none": 0, "optim": 1, "optim_grads": 2}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class MegatronSettings:
+    """Settings of Megatron-FSDP on which memory depends."""
+
+    stage: int
+    """``zero_dp_strategy``: what is sharded of optimizer states (1), gradients (2) and weights (3)."""
+    ranks: int
+    """Ranks over which it is sharded."""
+    unit: int | None
+    """``suggested_communication_unit_size``: elements that are communicated ahead; None: from the size of the units."""
+    main_weights: bool
+    """The optimizer steps an fp32 copy of 16-bit weights (``main_params_dtype``)."""
+    main_gradients: Any
+    """dtype in which gradients are accumulated (``main_grads_dtype``)."""
+    communicated: Any
+    """dtype of gradients under reduction (``grad_comm_dtype``)."""
+
+
+def megatron_settings(request: Request, dtype: Any) -> MegatronSettings | None:
+    """Return the settings of a job that Megatron-FSDP runs; None: another strategy, or inference.
+
+    Args:
+        request: the job.
+        dtype: of the weights.
+    """
+    parallel = request.parallel
+    if not parallel.megatron_fsdp or request.training.mode == "inference":
+        return None
+    low = dtype != torch.float32
+    reduced = _DTYPES.get(parallel.reduce_dtype or "", dtype)
+    accumulated = _DTYPES.get(parallel.gradient_dtype or "", reduced if low else dtype)
+    return MegatronSettings(
+        stage=_STAGES.get(parallel.sharding, 3),
+        ranks=parallel.data_shard,
+        unit=parallel.communication_unit,
+        main_weights=bool(parallel.main_weights) and low,
+        main_gradients=accumulated,
+        communicated=reduced,
+    )

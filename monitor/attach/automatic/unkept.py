@@ -1,0 +1,111 @@
+"""Why no measurement is kept of a command that ``vramtop run`` has started, said once on its standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...board import Board
+    from ...snapshot import ProcessKey
+    from .candidates import Candidate
+
+_REASONS = {
+    "no job": "its command line, files and environment do not say what it trains",
+    "needs model": "its model could not be read",
+    "unreadable": "its files could not be read",
+}
+_MOST_KEYS = 4
+
+
+def why_unkept(board: Board, candidate: Callable[[ProcessKey], Candidate | None], *, ended: bool) -> str | None:
+    """Return why no measurement of the processes on a board is kept; None: one is, or it is not decided yet.
+
+    Args:
+        board: with the processes of one command alone.
+        candidate: returns what is known about a process.
+        ended: the command has ended, so that nothing more will be read.
+    """
+    for run in board.runs:
+        if run.budget is not None and not run.missing:
+            return None
+    for run in board.runs:
+        known = [found for key in run.pids if (found := candidate(key)) is not None]
+        if not ended and any(each.due is not None for each in known):
+            return None  # it is read again
+        first = run.pids[0][0] if run.pids else None
+        if run.missing:
+            more = len(run.missing) - _MOST_KEYS
+            keys = ", ".join(run.missing[:_MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
+            return _sentence(f"{keys} could not be read from it", first, ended=ended)
+        if run.problem is not None:
+            return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
+    for row in board.processes:
+        found = candidate(row.process.key)
+        if found is not None and found.reason in _REASONS and (ended or found.due is None):
+            return _sentence(_REASONS[found.reason], row.process.pid, ended=ended)
+    return None
+
+
+def _sentence(reason: str, pid: int | None, *, ended: bool) -> str:
+    if ended or pid is None:
+        helps = "name them on the command line, or while it runs with vramtop attach PID --set KEY=VALUE"
+    else:
+        helps = f"vramtop attach {pid} shows what was read, and with --set KEY=VALUE keeps one"
+    return f"no measurement of this run is kept: {reason}; {helps}"
+
+
+class Voice:
+    """Says one sentence on a command's standard error; held open until then, or until the command has ended.
+
+    Args:
+        descriptor: a duplicate of it; negative: there is none.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, False)
+
+    @property
+    def is_open(self) -> bool:
+        """True while something may be said."""
+        return self._descriptor >= 0
+
+    def say(self, sentence: str) -> None:
+        """Write a line, and close."""
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, f"vramtop: {sentence}\n".encode())
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it: a pipe ends when nobody holds it open."""
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def waiter(pid: int) -> Callable[[float], object]:
+    """Return a function that waits for some seconds, the first time at most until a process has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, AttributeError):  # an older kernel, or it has ended
+        return time.sleep
+    alive = True
+
+    def wait(seconds: float) -> None:
+        nonlocal alive
+        if alive and select.select([descriptor], [], [], seconds)[0]:
+            alive = False
+            os.close(descriptor)
+        elif not alive:
+            time.sleep(seconds)
+
+    return wait

@@ -1,0 +1,69 @@
+"""Megatron-FSDP traced, compared with megatron-fsdp itself: every allocation and release of two training steps.
+
+``real_megatron_fsdp.json`` holds those of megatron-fsdp 0.6.1 under torch 2.13 (``real_megatron_fsdp.py``).
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from real_megatron_fsdp import BF16, CASES, RANKS, allocations, model_of, real_allocations, two_steps
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from vramtop.estimator.worker.memory.tracker import StorageTracker
+from vramtop.estimator.worker.parallel.megatron_fsdp.engine import MegatronModel
+from vramtop.estimator.worker.parallel.megatron_fsdp.settings import MegatronSettings
+
+RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("real_megatron_fsdp.json").read_text())
+
+
+def traced_allocations(case: dict[str, Any]) -> list[str]:
+    settings = MegatronSettings(
+        stage=case.get("stage", 3),
+        ranks=RANKS,
+        unit=case.get("unit"),
+        main_weights=case.get("main", False),
+        main_gradients=getattr(torch, case.get("gradients", BF16)),
+        communicated=getattr(torch, case.get("reduced", BF16)),
+    )
+    request: Any = SimpleNamespace(parallel=SimpleNamespace(fsdp_units=None, fsdp_wrap_classes=None))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = model_of(case)
+        sharded, tracker = MegatronModel(model, request, settings), StorageTracker()
+        with tracker, tracker.tracking_resize():
+            tracker.begin_phase(0, "loading")
+            tracker.label(sharded.parameters(), "weights")
+            trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+            engine = sharded.make_engine(trained, Adam, tracker)
+            two_steps(model, case, tracker, engine.scale, engine.step)
+        return allocations(tracker.history)
+
+
+class Adam:
+    """torch's AdamW over named tensors."""
+
+    def __init__(self, named: list[tuple[str, Any]]) -> None:
+        self._optimizer = torch.optim.AdamW([tensor for _, tensor in named], foreach=True)
+
+    def step(self) -> None:
+        self._optimizer.step()
+
+
+QUICK = ("small unit", "tied, main weights", "gradients reduced in fp32", "odd sizes", "gradients sharded")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+)
+def test_every_allocation_is_that_of_megatron_fsdp(name: str) -> None:
+    assert traced_allocations(CASES[name]) == RECORDED[name].split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_recorded_allocations_are_those_of_the_installed_package(name: str) -> None:
+    pytest.importorskip("megatron_fsdp", reason="megatron-fsdp is not installed (pip install --no-deps megatron-fsdp)")
+    assert " ".join(real_allocations(CASES[name])) == RECORDED[name]

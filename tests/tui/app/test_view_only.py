@@ -1,0 +1,173 @@
+"""With ``--view-only`` the app itself changes nothing: nothing ends, starts, opens or is written by it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import until_shown
+
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.process_identity import start_time_of
+from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.monitor.storage import user_file
+from vramtop.monitor.storage.settings import Settings
+from vramtop.monitor.storage.user_file import leave_files_unchanged
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp
+from vramtop.tui.cli.main import main
+from vramtop.tui.job.save_dialog import SaveJobScreen
+from vramtop.tui.screens.registry import SCREENS
+from vramtop.tui.screens.step.open_file import OpenFileScreen
+from vramtop.tui.widgets.choice import ChoiceMenu
+
+ONLY_SHOW = {"attach", "step", "gpu", "process", "crash"}
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def app(
+    make_snapshot: Any,
+    make_gpu: Any,
+    make_process: Any,
+    make_budget: Any,
+    scripted_source: Any,
+    sleeper: subprocess.Popen[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> ViewOnlyApp:
+    """The app on a machine where a run trains in a real process of this user."""
+    monkeypatch.chdir(tmp_path)
+    start = start_time_of(sleeper.pid)
+    snapshot = make_snapshot([make_gpu(0, [make_process(sleeper.pid, start_time=start)])])
+    watchlist = Watchlist(make_budget)
+    watchlist.add_run(WatchedJob(job=Job(name="sft", model=ModelSpec(id="gpt2")), pids=((sleeper.pid, start),)))
+    watchlist.add_pending(Job(name="next", model=ModelSpec(id="gpt2")))
+    return ViewOnlyApp(scripted_source([snapshot]), watchlist, AppOptions())
+
+
+def notices(app: VramtopApp) -> list[str]:
+    return [note.message for note in app._notifications]
+
+
+async def shown(pilot: Any, app: VramtopApp) -> None:
+    await until_shown(pilot, lambda: app.board is not None and app.selected_process is not None)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("key", ["k", "r", *(pytest.param(key, marks=SLOW) for key in "fpl")])
+async def test_keys_that_would_change_something_are_refused_with_a_sentence(
+    app: ViewOnlyApp, key: str, sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot, app)
+        await pilot.press(key)
+        await until_shown(pilot, lambda: notices(app) == [REFUSAL])
+        assert len(app.screen_stack) == 1
+        assert sleeper.poll() is None
+        assert list(tmp_path.iterdir()) == []
+
+
+@SLOW
+@pytest.mark.parametrize("spec", SCREENS, ids=lambda spec: spec.name)
+async def test_only_screens_that_show_are_opened_by_any_way(app: ViewOnlyApp, spec: Any) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot, app)
+        spec.open_from(app)
+        await until_shown(pilot, lambda: len(app.screen_stack) > 1 or notices(app))
+        if isinstance(app.screen, ChoiceMenu):  # the fit check asks first which pending job it is about
+            await pilot.press("enter")
+        await until_shown(pilot, lambda: spec.name in ONLY_SHOW or REFUSAL in notices(app))
+        names = {type(screen).__name__ for screen in app.screen_stack}
+        assert not names & {"FitCheckScreen", "PreflightScreen", "OpenFileScreen", "TerminateScreen"}
+        assert (len(app.screen_stack) > 1) == (spec.name in ONLY_SHOW)
+
+
+@SLOW
+async def test_dialogs_that_take_a_path_are_refused_from_the_screens_that_show(
+    app: ViewOnlyApp, tmp_path: Path
+) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot, app)
+        for screen in (OpenFileScreen(), SaveJobScreen(Job(), str(tmp_path / "job.toml"))):
+            await app.push_screen(screen)
+            assert screen not in app.screen_stack
+
+
+async def test_a_new_screen_is_refused_until_it_is_listed(app: ViewOnlyApp) -> None:
+    from vramtop.tui.app.help import HelpScreen
+
+    class Changed(HelpScreen):
+        """Inherits from a screen that only shows."""
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot, app)
+        await app.push_screen(Changed([], []))
+        assert len(app.screen_stack) == 1
+
+
+@SLOW
+async def test_the_palettes_commands_write_nothing(app: ViewOnlyApp, tmp_path: Path) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot, app)
+        for command in app.get_system_commands(app.screen):
+            if command.title in ("Record", "Screenshot"):
+                command.callback()
+        app.action_screenshot()
+        await until_shown(pilot, lambda: len(notices(app)) >= 2)
+        assert list(tmp_path.iterdir()) == []
+
+
+@SLOW
+async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyApp) -> None:
+    from vramtop.tui.job.form.job_form import JobForm
+    from vramtop.tui.screens.attach.followed_run import FollowedRun
+
+    async with app.run_test(size=(140, 40)) as pilot:
+        await shown(pilot, app)
+        await pilot.press("a")
+        await until_shown(pilot, lambda: app.screen.query(FollowedRun))
+        form = JobForm(Job(model=ModelSpec(id="gpt2")))
+        await app.screen.query_one(FollowedRun).replace_form(form)
+        assert form.disabled
+        form.focus()
+        await pilot.pause()
+        assert app.focused is None or form not in app.focused.ancestors_with_self
+
+
+def test_no_file_of_the_users_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_file, "_changes_allowed", type(user_file._changes_allowed)())
+    user_file._changes_allowed.set()
+    path = Path(os.environ["XDG_DATA_HOME"]) / "vramtop" / "settings.json"
+    leave_files_unchanged()
+    Settings().save("theme", "nord")
+    assert Settings().read() == {}
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("words", [["--view-only"], []])
+def test_the_flag_chooses_the_app_without_traces_or_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    apps: list[VramtopApp] = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: apps.append(self))
+    monkeypatch.setattr("vramtop.tui.cli.commands.dashboard.leave_files_unchanged", lambda: None)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert main([*words, "--on-fit", "true"]) == 0
+    (app,) = apps
+    assert isinstance(app, ViewOnlyApp) == bool(words)
+    assert (app.refine is None) == bool(words)
+    assert (app._options.on_fit is None) == bool(words)

@@ -1,0 +1,96 @@
+"""The app that changes nothing: no process ends, nothing is started, and no file is opened or written from it.
+
+The screens that it may open are listed; every other one, new ones among them, is refused where Textual opens screens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette
+
+from .app import VramtopApp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
+    from textual.screen import Screen
+
+REFUSAL = "vramtop was started with --view-only: nothing is started, ended, opened or saved from here."
+_VIEWS = frozenset(
+    (
+        "vramtop.tui.app.help.HelpScreen",
+        "vramtop.tui.screens.attach.screen.AttachScreen",
+        "vramtop.tui.screens.crash.screen.CrashScreen",
+        "vramtop.tui.screens.dashboard.processes.columns.column_dialog.ColumnDialog",
+        "vramtop.tui.screens.dashboard.screen.DashboardScreen",
+        "vramtop.tui.screens.gpu.screen.GpuScreen",
+        "vramtop.tui.screens.process.screen.ProcessInfoScreen",
+        "vramtop.tui.screens.step.screen.StepScreen",
+        "vramtop.tui.tty.too_small.TooSmallScreen",
+        "vramtop.tui.widgets.choice.ChoiceMenu",
+    )
+)
+"""Screens that show, and change nothing: none asks for a path, takes settings, or starts anything."""
+_REFUSED_ACTIONS = frozenset(("forget", "leave_alone", "record", "suspend_process", "terminate"))
+"""Actions of these screens that would change something; the keys of others open screens that are refused."""
+_REFUSED_SCREENS = ("fit_check", "preflight")
+"""Screens of the registry that are refused at their key already: they would ask something before they open."""
+
+
+class ViewOnlyApp(VramtopApp):
+    """Shows everything and changes nothing.
+
+    What the user chooses on screens, such as the columns of a table, holds for this app and is not kept:
+    ``leave_files_unchanged`` sees to that, in whatever place it would be written.
+    """
+
+    view_only = True
+
+    @property
+    def termination_refusal(self) -> str | None:
+        """Why no process can be terminated from here."""
+        return REFUSAL
+
+    def push_screen(self, screen: Screen[Any] | str, *args: Any, **settings: Any) -> Any:
+        """Open a screen that only shows, and no other."""
+        kind = type(screen)
+        if f"{kind.__module__}.{kind.__qualname__}" in _VIEWS or kind is CommandPalette:
+            return super().push_screen(screen, *args, **settings)
+        self._refuse()
+        return AwaitComplete.nothing()  # type: ignore[no-untyped-call]
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action of a key or a click, unless it changes something."""
+        name = action if isinstance(action, str) else action[1]
+        if name.partition("(")[0].rpartition(".")[2] in _REFUSED_ACTIONS:
+            self._refuse()
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
+    def action_open_screen(self, name: str) -> None:
+        """Open a screen of the registry, unless it takes settings or starts something."""
+        if name in _REFUSED_SCREENS:
+            self._refuse()
+        else:
+            super().action_open_screen(name)
+
+    def action_record(self) -> None:
+        """Write no recording; the command palette calls this directly."""
+        self._refuse()
+
+    def deliver_screenshot(self, *_: Any, **__: Any) -> str | None:
+        """Write no picture."""
+        self._refuse()
+        return None
+
+    def _refuse(self) -> None:
+        self.notify(REFUSAL, severity="warning", markup=False)
