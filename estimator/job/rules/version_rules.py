@@ -52,6 +52,9 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
 
     Each is called with its own tokens, and bitsandbytes quantizes linear layers only.
     """
+    caches_latents: bool
+    """Latent attention's cache holds the compressed latents, not every head's keys and values (transformers since 5.15:
+    ``expand_kv`` in models/deepseek_v3/modeling_deepseek_v3.py comes after the cache; before 5.15 before it)."""
     checkpoints_units: bool
     """Gradient checkpointing calls the blocks, which may be FSDP's units, and reentrantly (transformers before 4.52).
 
@@ -176,6 +179,7 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         casts_logits_in_model=older(software.transformers, 4, 46),
         checkpoints_with_gradient=not older(software.transformers, 5, 0),
         separates_experts=older(software.transformers, 5),
+        caches_latents=not older(software.transformers, 5, 15),
         checkpoints_units=older(software.transformers, 4, 52),
         scales_norms_in_fp32=not older(software.litgpt, 0, 4, 6),
         runs_longest_first=older(software.litgpt, 0, 2),
