@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+_POLL_SECONDS = 0.02
+
 
 class Browser:
     """One page. Use as an asynchronous context.
@@ -97,14 +99,14 @@ class Browser:
 
     async def _page_address(self) -> str:
         port_file = self._folder / "profile" / "DevToolsActivePort"
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                with contextlib.suppress(OSError, aiohttp.ClientError, StopIteration, IndexError):
-                    port = port_file.read_text().splitlines()[0]
-                    async with self._session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                        pages = await answer.json()
-                    return next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
-                await asyncio.sleep(0.02)
+        for _ in range(round(DEADLINE_SECONDS / _POLL_SECONDS)):
+            with contextlib.suppress(OSError, aiohttp.ClientError, IndexError):
+                port = port_file.read_text().splitlines()[0]
+                async with self._session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                    pages = [page for page in await answer.json() if page["type"] == "page"]
+                return str(pages[0]["webSocketDebuggerUrl"])
+            await asyncio.sleep(_POLL_SECONDS)
+        raise AssertionError("Chromium has not started")
 
     async def _read(self) -> None:
         async for message in self._socket:

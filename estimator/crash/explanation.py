@@ -88,6 +88,7 @@ def failure_of_snapshot(snapshot: MemorySnapshot) -> Failure | None:
         free_bytes=failed.free_bytes,
         allocated_bytes=snapshot.allocated_bytes + snapshot.waiting_bytes,
         unallocated_bytes=snapshot.unallocated_bytes,
+        allowed_bytes=snapshot.allowed_bytes,
     )
     return Failure(kind="gpu", line=0, text="memory snapshot", memory=memory, phase=failed.phase, place=failed.place)
 

@@ -44,12 +44,6 @@ def warnings(
     return tuple(_warnings(job, arch, inventory, fused_recurrence))
 
 
-def slack_assumptions(job: ResolvedJob) -> Iterator[str]:
-    """Yield an assumption where a percentage, not a replay, stands for what the allocator keeps."""
-    if not job.trains:
-        yield "The allocator is taken to keep 3 % more than is allocated."
-
-
 def trained_assumptions(job: ResolvedJob, trained: TrainedParameters | None) -> Iterator[str]:
     """Yield what is trained where some of the model's own parameters are frozen, and what follows from that."""
     if trained is None:

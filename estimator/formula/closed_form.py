@@ -15,7 +15,7 @@ from ..common import ReservedMemory, format_gib, how_reserved_memory_is_found
 from ..job import Gpu, Job, Training, with_sizes_of
 from ..job.rules import Optimizer
 from ..model import Architecture, Inventory, adapter_elements
-from .assumptions import assumptions, slack_assumptions, trained_assumptions, trained_warnings, warnings
+from .assumptions import assumptions, trained_assumptions, trained_warnings, warnings
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .peak_range import peak_with_range
@@ -178,7 +178,7 @@ def _family(job: Job) -> Hashable:
 
 
 def _assumptions(plan: Plan) -> tuple[str, ...]:
-    about_trained = (*slack_assumptions(plan.job), *trained_assumptions(plan.job, plan.trained))
+    about_trained = tuple(trained_assumptions(plan.job, plan.trained))
     return (*assumptions(plan.job, plan.arch, plan.gpu), *about_trained, *placement_assumptions(plan))
 
 

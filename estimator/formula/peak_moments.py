@@ -106,11 +106,12 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
 def _inference(rank: RankMemory) -> _Moment:
     """Return the last block running on the prompts, or the head, whichever takes more: the cache is full at both."""
     job, stage = rank.job, rank.stage
-    logits = max(rank.loss.forward_bytes, rank.returned_logits)
-    block = forward_pass_bytes(job, rank.arch, stage)
+    logits = max(rank.loss.most_forward_bytes, rank.returned_logits)
+    block = forward_pass_bytes(job, rank.arch, stage) if stage.layers else 0
+    head = rank.residual_bytes if stage.last else 0  # its input; the model has returned where others' logits arrive
     return (
         0,
-        rank.kv_cache + (rank.residual_bytes if logits >= block else block),
+        rank.kv_cache + (head if logits >= block else block),
         logits if logits >= block else 0,
         stage.passing_bytes,
         max(rank.buffers.forward, rank.buffers.head_forward),
@@ -149,7 +150,7 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
     yield (
         rank.accumulated_gradients,
         activations,
-        max(rank.loss.forward_bytes, rank.returned_logits),
+        max(rank.loss.most_forward_bytes, rank.returned_logits),
         rank.batch_mask + kept + rank.head_casts,
         buffers.head_forward,
     )

@@ -115,8 +115,7 @@ def _spans_of_others(
 
 def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, conf: str | None) -> int:
     """Return the bytes that the allocator holds beyond what is allocated: fragmentation, and other streams' pools."""
-    split = rank.job.parallel.world_size > 1 or rank.job.parallel.device_map is not None
-    if not rank.job.trains and (split or reserved == "guessed"):
+    if not rank.job.trains and reserved == "guessed":
         return round(_DEFAULT_SLACK * phase.allocated_bytes)
     if reserved == "guessed" or phase.allocated_bytes > REPLAYED_BYTES:
         return _guessed_slack(rank, phase)

@@ -20,7 +20,9 @@ class FleetTotals:
 
     hosts: int
     silent_hosts: int
-    """Hosts that are not live; nothing of theirs is in the other figures."""
+    """Hosts that are silent or unreachable; nothing of theirs is in the other figures."""
+    connecting_hosts: int
+    """Hosts that have not been asked for the first time; likewise."""
     gpus: HostTotals
     """Sums over the GPUs of live hosts."""
     runs: int
@@ -52,7 +54,8 @@ class Fleet:
         runs = [run for run in self.runs if run.live_ranks]
         return FleetTotals(
             hosts=len(self.hosts),
-            silent_hosts=len(self.hosts) - len(live),
+            silent_hosts=sum(host.state in ("silent", "unreachable") for host in self.hosts),
+            connecting_hosts=sum(host.state == "connecting" for host in self.hosts),
             gpus=HostTotals(
                 **{name: sum(getattr(each, name) for each in live) for name in HostTotals.__struct_fields__}
             ),

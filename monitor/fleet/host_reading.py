@@ -12,8 +12,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-HostState = Literal["live", "silent", "unreachable"]
-"""``live``: its figures are of now. ``silent``: it has said nothing for a while. ``unreachable``: it cannot be asked.
+HostState = Literal["live", "connecting", "silent", "unreachable"]
+"""``live``: its figures are of now. ``connecting``: it has not been asked for the first time. ``silent``: it has said
+nothing for a while. ``unreachable``: it cannot be asked.
 
 Figures of a host that is not live are from an earlier time: they are shown with their age, or not at all."""
 

@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .app import VramtopApp as VramtopApp
+    from .fleet_app import FleetApp as FleetApp, FleetOptions as FleetOptions
     from .options import AppOptions as AppOptions
     from .view_only_app import ViewOnlyApp as ViewOnlyApp
 else:
@@ -17,6 +18,7 @@ else:
         __name__,
         {
             "app": "VramtopApp",
+            "fleet_app": "FleetApp FleetOptions",
             "options": "AppOptions",
             "view_only_app": "ViewOnlyApp",
         },

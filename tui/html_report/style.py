@@ -80,6 +80,7 @@ ul.lines { margin: .35rem 0; padding-left: 1.2rem; max-width: 60rem; }
   tr, .bars { break-inside: avoid; }
   .scrolls, pre { overflow: visible; }
   pre { white-space: pre-wrap; }
+  details::details-content { content-visibility: visible; block-size: auto; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """

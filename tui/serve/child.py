@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from textual_serve.app_service import AppService
 
+from ..draw import printable
 from ..tty import SERVED_DRIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 _END_SECONDS = 5.0
 """Time in which a dashboard ends by itself before it is killed: a driver call may hang."""
+_BEGIN = b"__GANGLION__\n"
+"""What Textual's driver writes first."""
+_MAX_ERROR_BYTES = 2**14
 _NOT_PASSED_ON = ("COLUMNS", "LINES", "ROWS", "NO_COLOR", "TEXTUAL", "TEXTUAL_LOG", "TEXTUAL_THEME", "TMUX", "STY")
 """Variables about the terminal in which the server was started."""
 
@@ -60,10 +64,31 @@ class Dashboard(AppService):
         }
 
     async def run(self) -> None:
-        """Pass on what the dashboard draws until it ends; then close its page."""
-        await super().run()
-        with contextlib.suppress(ConnectionError, RuntimeError):
+        """Pass on what the dashboard draws until it ends; then close its page.
+
+        The browser is told nothing else: no addresses to open, no files. What the dashboard says when it fails is
+        shown in the page, and on the server's standard error.
+        """
+        process = self._process
+        if process is None or process.stdout is None or process.stderr is None:
+            return
+        errors = asyncio.create_task(_last_bytes(process.stderr))
+        try:
+            async for kind, payload in _packets(process.stdout):
+                if kind == b"D":
+                    await self.remote_write_bytes(payload)
+                elif kind == b"M" and b'"exit"' in payload:
+                    break
+            else:  # it has ended without saying that it would
+                said = [printable(line) for line in (await errors).decode(errors="replace").splitlines()]
+                if said:
+                    sys.stderr.write("\n".join(said) + "\n")
+                    await self.remote_write_bytes("\r\n".join(said).encode())
             await self.remote_close()
+        except (ConnectionError, RuntimeError):  # the page is gone
+            pass
+        finally:
+            errors.cancel()
 
     async def stop(self) -> None:
         """Have the dashboard end, and end it if it does not."""
@@ -78,7 +103,19 @@ class Dashboard(AppService):
                 process.kill()
             await process.wait()
 
-    async def on_meta(self, data: bytes) -> None:
-        """Close the page when the dashboard ends; the browser is told nothing else (no addresses, no files)."""
-        if b'"exit"' in data:
-            await self.remote_close()
+
+async def _packets(stream: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
+    """Yield kind and content of the packets of Textual's driver, after the line with which they begin."""
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        await stream.readuntil(_BEGIN)
+        while True:
+            kind, size = await stream.readexactly(1), await stream.readexactly(4)
+            yield kind, await stream.readexactly(int.from_bytes(size, "big"))
+
+
+async def _last_bytes(stream: asyncio.StreamReader) -> bytes:
+    """Return the end of a stream, when it has ended."""
+    last = b""
+    while data := await stream.read(_MAX_ERROR_BYTES):
+        last = (last + data)[-_MAX_ERROR_BYTES:]
+    return last

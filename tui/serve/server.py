@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -74,7 +74,7 @@ class BrowserServer:
             on_ready: called with the address and the port once pages are served.
 
         Raises:
-            CannotTellError: nothing can listen there.
+            InputError: nothing can listen there.
         """
         asyncio.run(self._serve(host, port, on_ready))
 
@@ -84,15 +84,16 @@ class BrowserServer:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop.set)
-        runner = web.AppRunner(self.application(), access_log=None, handle_signals=False)  # paths have the token
+        # No log of requests: their paths have the token.
+        runner = web.AppRunner(self.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port, shutdown_timeout=1.0).start()
+            await web.TCPSite(runner, host, port).start()
             found = runner.addresses[0]
             on_ready(found[0], found[1])
             await stop.wait()
         except OSError as error:
-            raise CannotTellError(f"nothing can listen on {host}:{port}: {error.strerror or error}") from None
+            raise InputError(f"--listen {host}:{port}: nothing can listen there: {error.strerror or error}") from None
         finally:
             await asyncio.gather(*(each.stop() for each in self._dashboards), return_exceptions=True)
             await runner.cleanup()

@@ -91,6 +91,8 @@ class MemorySnapshot:
     has_stacks: bool
     total_bytes: int | None = None
     """Capacity of the GPU, if vramtop wrote the snapshot."""
+    allowed_bytes: int | None = None
+    """Limit that the program has set with ``set_per_process_memory_fraction``, as far as it is known."""
 
     @property
     def unallocated_bytes(self) -> int:
@@ -112,6 +114,7 @@ class MemorySnapshot:
             "segments": self.segments,
             "expandable_segments": self.expandable,
             "total_bytes": self.total_bytes,
+            "allowed_bytes": self.allowed_bytes,
             "components": dict(self.components),
             "parts": {name: dict(parts) for name, parts in self.parts.items()},
             "groups": [group.to_json() for group in self.groups],

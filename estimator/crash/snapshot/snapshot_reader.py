@@ -140,6 +140,7 @@ class _Reader:
             timeline=replay([_settled_event(event, names) for event, _ in events], names, reserved),
             has_stacks=has_stacks,
             total_bytes=self._total(device),
+            allowed_bytes=self._allowed(device),
         )
 
     def _space(self, segments: Iterable[dict[str, Any]], allocated: Mapping[int, Stack]) -> "_Space":
@@ -190,6 +191,15 @@ class _Reader:
             phase=stack.phase,
             place=stack.place,
         )
+
+    def _allowed(self, device: int) -> int | None:
+        """Return the limit of ``set_per_process_memory_fraction``: torch tells its observers that for the capacity."""
+        extra = self._data.get(EXTRA_KEY)
+        failure = extra.get("failure") if isinstance(extra, dict) else None
+        if not isinstance(failure, dict) or failure.get("device") != device:
+            return None
+        told, total = _count(failure.get("total_bytes")), self._total(device)
+        return told if total is not None and 0 < told < total else None
 
     def _module_finder(self) -> Callable[[Stack], ModulePlace | None]:
         """Return what finds the module of a stack, once for each, when all stacks have been read."""

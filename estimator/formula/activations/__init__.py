@@ -26,9 +26,10 @@ if TYPE_CHECKING:
         uses_eager_attention as uses_eager_attention,
     )
     from .litgpt import head_passes as head_passes
-    from .logits_and_loss import loss_bytes as loss_bytes
+    from .logits_and_loss import gathered_parts as gathered_parts, loss_bytes as loss_bytes
     from .loss_moments import LossBytes as LossBytes
     from .saved_activations import SavedActivations as SavedActivations, forward_pass_bytes as forward_pass_bytes
+    from .temporary_memory import score_masks as score_masks
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -40,8 +41,9 @@ else:
             ),
             "layer_context": "LayerContext uses_eager_attention",
             "litgpt": "head_passes",
-            "logits_and_loss": "loss_bytes",
+            "logits_and_loss": "gathered_parts loss_bytes",
             "loss_moments": "LossBytes",
             "saved_activations": "forward_pass_bytes SavedActivations",
+            "temporary_memory": "score_masks",
         },
     )

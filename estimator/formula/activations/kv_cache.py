@@ -47,10 +47,10 @@ def layer_token_bytes(job: ResolvedJob, arch: Architecture) -> int:
     """Bytes of one token's keys and values in one layer.
 
     Tensor-parallel ranks share the key-value heads, and each has one at least. Under latent attention vLLM keeps only
-    the compressed vector, whole on every rank (``MLAAttentionSpec``); transformers keeps the expanded heads.
+    the compressed vector, whole on every rank (``MLAAttentionSpec``); transformers before 5.15 the expanded heads.
     """
     width = 1 if job.inference and job.inference.cache_dtype == "fp8" else job.widths.compute
-    if arch.kv_lora_rank and job.is_served:
+    if arch.kv_lora_rank and (job.is_served or job.versions.caches_latents):
         return width * (arch.kv_lora_rank + arch.rope_head_dim)
     heads = -(-arch.kv_heads // job.parallel.tensor)
     return width * heads * (arch.head_dim + arch.value_head_dim)

@@ -35,6 +35,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """Activation checkpointing is full or selective."""
     caches: bool
     """Attention adds its keys and values to a cache."""
+    prompts: bool
+    """Inference runs prompts; in training blocks without a graph are those that are recomputed, or frozen."""
 
     # --- attention
     asks_flash: bool
@@ -169,6 +171,11 @@ class LayerContext(Struct, frozen=True, kw_only=True):
         return self.widths.autocast or (self.widths.mixed and self.arch.norm == "layer" and self.arch.causal)
 
     @property
+    def sums_before_norm(self) -> bool:
+        """True if each half of a block ends with its norm, as an encoder's: its attention is a module of its own."""
+        return not self.arch.causal and self.arch.norm == "layer" and not self.arch.encoder_decoder
+
+    @property
     def follows_plan(self) -> bool:
         """True if tensor parallelism follows the plan in a transformers model."""
         return self.tensor_parallel > 1 and self.framework.tensor_parallel_plan
@@ -188,6 +195,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         micro_batch=job.sequences,
         length=job.local_length,
         recomputes=job.recomputes,
+        prompts=not job.trains,
         caches=not job.trains and arch.causal and arch.has_vocab_head,
         asks_flash=job.model.attention in ("flash_attention_2", "flash_attention_3"),
         asks_sdpa=job.model.attention == "sdpa",

@@ -15,6 +15,8 @@ from .loss_moments import LossBytes
 
 _LOSS_CHUNKS = 8
 """Number of chunks into which torchtune and torchtitan cut a sequence for their chunked losses."""
+_LOSSES_OF_WHOLE_LOGITS = ("full", "log-probs", "divergence")
+"""Losses of logits that the model returns."""
 
 
 class _Logits(Struct, frozen=True, kw_only=True):
@@ -55,6 +57,30 @@ class _Logits(Struct, frozen=True, kw_only=True):
 
 def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
     """Return the bytes of logits and loss on one stage."""
+    found, ranks = _loss_bytes(job, arch, stage), gathered_parts(job, arch, stage)
+    if ranks == 1:
+        return found
+    whole = job.widths.compute * job.scored_tokens * arch.vocab
+    return replace(found, gathering_bytes=-(-whole // ranks) + 2 * whole + found.retained_before_bytes)
+
+
+def gathered_parts(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
+    """Return the ranks whose parts of the logits are gathered, where a plan splits the head; 1: none are.
+
+    ``Shard.redistribute`` to whole logits gathers along the first dimension, cuts the result into the ranks' parts and
+    puts them side by side (``all_gather_single`` in torch 2.13, ``distributed/_functional_collectives.py``).
+    """
+    plan = job.framework.tensor_parallel_plan and not job.framework.splits_logits
+    if not (plan and job.parallel.tensor > 1 and stage.last and arch.has_vocab_head):
+        return 1
+    if job.trains and job.training.loss not in _LOSSES_OF_WHOLE_LOGITS:
+        return 1
+    heads = [held for held in stage.head if held.group.linear and not held.adapter]
+    split = any(held.elements < held.group.elements for held in heads) if heads else stage.splits_embedding
+    return job.parallel.tensor if split else 1
+
+
+def _loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
     if not stage.last:
         return LossBytes(forward_bytes=0, backward_bytes=0)
     tokens = job.scored_tokens

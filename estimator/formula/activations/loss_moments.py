@@ -14,6 +14,8 @@ class LossBytes(Struct, frozen=True, kw_only=True):
     """The logits' gradient in the compute type, with which the head runs backward."""
     upcast_bytes: int = 0
     """After the forward pass, while accelerate casts its outputs to fp32, if that is more."""
+    gathering_bytes: int = 0
+    """While tensor parallelism gathers the logits: a rank's own, those of all ranks in turn, and these side by side."""
     eager_extra_bytes: int = 0
     """Additional reserved bytes if the loss is left out of what is compiled (torchtitan's ``compile.components``)."""
     low_precision_bytes: int = 0
@@ -24,3 +26,8 @@ class LossBytes(Struct, frozen=True, kw_only=True):
     """Of these, what is held while the optimizer steps."""
     retained_before_bytes: int = 0
     """Held by them from the previous micro-batch while the blocks run forward."""
+
+    @property
+    def most_forward_bytes(self) -> int:
+        """Peak of head and loss in the forward pass."""
+        return max(self.forward_bytes, self.gathering_bytes)

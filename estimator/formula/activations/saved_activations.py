@@ -31,6 +31,7 @@ from .temporary_memory import (
     mlp_backward_per_token,
     no_graph_per_token,
     norm_backward_per_token,
+    score_masks,
 )
 
 
@@ -293,4 +294,8 @@ def forward_pass_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> in
     """Return the temporary memory of a block that runs forward without a graph."""
     context = layer_context(job, arch, stage)
     unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width)
-    return round(no_graph_per_token(context) * context.tokens) + unpacked
+    elsewhere = 0
+    if not stage.first:  # the first block's input, and masks, of which hooks copy one for each block
+        others = max(0, score_masks(context) - 1)
+        elsewhere = context.widths.residual * arch.hidden + context.widths.compute * context.length * others
+    return round((no_graph_per_token(context) - elsewhere) * context.tokens) + unpacked

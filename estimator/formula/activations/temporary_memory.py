@@ -66,6 +66,11 @@ def attention_backward_per_token(context: LayerContext) -> float:
     )
 
 
+_CHAIN_WITHOUT_GRAPH = 4
+"""Tensors of transformers' ``gelu_new`` while it runs without a graph: its input, half of it, a power, and its multiple
+(``NewGELUActivation`` in activations.py)."""
+
+
 def forward_per_token(context: LayerContext) -> float:
     """Temporary memory of one block's forward pass: raw attention scores, or the MLP's product."""
     c, arch = context.widths.compute, context.arch
@@ -83,13 +88,55 @@ def no_graph_per_token(context: LayerContext) -> float:
     """Temporary memory of a block that runs without a graph: what it would save otherwise exists while it is read."""
     c, arch, widths = context.widths.compute, context.arch, context.widths
     tensors = (2 if arch.gated else 1) + (activation_tensors(context) + 1) // 2
+    if arch.activation in AUTOCAST_ACTIVATION_TENSORS and not context.framework.fused_activations:
+        tensors = _CHAIN_WITHOUT_GRAPH
     width = context.expert_width if arch.moe_layers else c
     mlp = tensors * width * context.widest_mlp / context.tensor_parallel
+    if arch.moe_layers and not context.separate_experts:
+        mlp = max(mlp, _experts_without_graph(context))
     heads = c * (2 * arch.query_size + arch.key_size + arch.value_size) / context.tensor_parallel
-    attention = max(heads, 2 * c * scores_per_token(context))
+    scores = scores_per_token(context)
+    if scores:  # of all heads; a variable of the block holds the probabilities until it returns
+        heads = c * (3 * arch.query_size) / context.tensor_parallel + score_width_without_graph(context) * scores
+        mlp += c * scores
     # the half's input, normalised and as it is, the block's, and the first block's, which the model keeps
-    inputs = (c + 3 * widths.residual) * arch.hidden
-    return max(mlp, attention) + inputs
+    inputs = (c + 3 * widths.residual) * arch.hidden + c * context.length * score_masks(context)
+    return max(mlp, heads) + inputs
+
+
+def score_width_without_graph(context: LayerContext) -> int:
+    """Bytes per pair of positions while attention that writes its scores takes their softmax without a graph.
+
+    Masked scores, and: with sinks these joined to them and the softmax; in the scores' dtype the softmax; otherwise
+    an fp32 cast and the fp32 softmax (``eager_attention_forward`` in transformers 5's models; ATen/native/SoftMax.cpp).
+    """
+    c, rules = context.widths.compute, context.arch.rules
+    if rules.attention_sinks:
+        return 3 * c
+    if rules.softmax_in_score_dtype or c == 4 or not context.eager_attention:
+        return 2 * c
+    return c + 8
+
+
+def score_masks(context: LayerContext) -> int:
+    """Masks of every pair of positions that eager decoders make, one for each kind of layer."""
+    arch = context.arch
+    if not (context.eager_attention and context.caches and context.framework.trainer):
+        return 0
+    return 2 if arch.sliding_window and 0 < arch.sliding_layers < arch.layers else 1
+
+
+def _experts_without_graph(context: LayerContext) -> float:
+    """Bytes of fused experts while their outputs are weighted, or their factors multiplied.
+
+    Every token's copies exist until the end; the outputs, weighted, are put back into the tokens' order
+    (``grouped_mm_experts_forward`` in transformers 5.23, integrations/moe.py).
+    """
+    arch, width = context.arch, context.expert_width
+    weighted = 4 if arch.rules.fp32_routing else width
+    rows = arch.experts_per_token
+    factors = width * ((3 if arch.gated else 1) + 1) * arch.expert_mlp_size / context.tensor_parallel
+    return rows * (width * arch.hidden + max(factors, (width + 2 * weighted) * arch.hidden))
 
 
 def _adapter_outputs(context: LayerContext, *, activations_saved: bool) -> float:

@@ -6,7 +6,8 @@ an fp32 accumulator for the queries' gradient and gradients of keys and values o
 
 from collections.abc import Sequence
 
-from .linear import Weight, Writer, linear, norm
+from ..activations import score_masks
+from .linear import Weight, Writer, linear, norm, summed
 from .recorder import Backward, Recorder, Tensor
 
 
@@ -33,6 +34,8 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
     rotary = not arch.positions and not arch.relative_buckets
     width = 4 if context.widths.mixed and context.widths.autocast else c
     heads = list(tensors)
+    # one function projects and attends, but in encoders, where the projection follows in another module
+    variables = [tensors[0].keep()] if fused and context.prompts else []
     if rotary:
         rotated = [_rotate(rec, width * tokens * size, given * tokens * size) for size in sizes[:2]]
         if not fused:
@@ -48,9 +51,12 @@ def attention(w: Writer, x: Tensor, inputs: Sequence[Weight], output: Weight) ->
         rec.drop(*heads[1:])
         heads = [heads[0], *(each.keep() for each in cached)]
     kernel = _written_scores if context.eager_attention or context.math_attention else _fused_kernel
+    if context.prompts and not context.sums_before_norm:
+        variables += [each.keep() for each in heads]
     mixed, kernel_backward = kernel(w, heads, sizes)
     result, out_backward = linear(w, mixed, output, arch.attention_output_size / split, arch.hidden)
-    rec.drop(mixed, x)
+    result = summed(w, result, arch.hidden)
+    rec.drop(*(x, *variables, mixed) if context.prompts else (mixed, x))
 
     def backward(gradient: Tensor) -> Tensor:
         gradients = kernel_backward(out_backward(gradient))
@@ -132,6 +138,8 @@ def _fused_kernel(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):  
 
 def _written_scores(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):  # type: ignore[no-untyped-def]
     """Attention that writes its scores, one per pair of positions."""
+    if w.context.prompts:
+        return _scores_of_prompts(w, heads), lambda gradient: [gradient]
     rec, context, c, tokens = w.rec, w.context, w.compute, w.tokens
     arch, split = context.arch, context.tensor_parallel
     pairs = arch.heads * context.length * tokens / split
@@ -172,3 +180,38 @@ def _written_scores(w: Writer, heads: Sequence[Tensor], sizes: Sequence[float]):
         return found
 
     return output, backward
+
+
+def _scores_of_prompts(w: Writer, heads: Sequence[Tensor]) -> Tensor:
+    """Return the output of attention that writes its scores and saves none of them; the heads are released.
+
+    Source: ``eager_attention_forward`` of transformers 5's models; gpt_oss joins its sinks to the scores.
+    """
+    rec, context, c = w.rec, w.context, w.compute
+    arch, rules = context.arch, context.arch.rules
+    pairs = arch.heads * context.length * w.tokens / context.tensor_parallel
+    per_head = arch.heads * arch.head_dim / context.tensor_parallel
+    grouped = arch.kv_heads != arch.heads
+    expanded = [rec.new(c * w.tokens * per_head) if grouped else each.keep() for each in heads[1:]]
+    scores = rec.new(c * pairs)
+    for _ in range((2 if score_masks(context) else 1) + (3 if arch.attention_softcap else 0)):  # scaled, capped, masked
+        after = rec.new(c * pairs)
+        rec.drop(scores)
+        scores = after
+    joined: list[Tensor] = []
+    if rules.attention_sinks:
+        first = rec.new(c * pairs)
+        joined.append(rec.new(c * pairs))  # less its maximum
+        rec.drop(first)
+    low = rules.softmax_in_score_dtype or rules.attention_sinks or not context.eager_attention
+    wide = c * pairs if low else 4 * pairs
+    source = rec.cast_copy(scores, wide)
+    probabilities = rec.new(wide)
+    rec.drop(source)
+    factor = rec.cast_copy(probabilities, c * pairs)
+    rec.drop(scores, probabilities)
+    mixed = rec.new(c * w.tokens * arch.attention_output_size / context.tensor_parallel)
+    output = rec.new(mixed.size)
+    rec.drop(*heads, *expanded, *joined, mixed)
+    w.held.append(factor)
+    return output

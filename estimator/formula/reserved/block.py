@@ -15,7 +15,7 @@ from .attention import attention
 from .experts import experts
 from .linear import Weight, Writer, norm
 from .mlp import mlp
-from .recorder import RELEASE, SMALLEST_BYTES, Backward, Op, Recorder, Tensor
+from .recorder import RELEASE, SMALLEST_BYTES, Backward, Op, Recorder, Tensor, live_bytes, released_slots
 
 INPUT, OUTPUT, GRADIENT = 0, 1, 2
 """Slots of the block's input, which is the output of the block before it, and of the gradient of its output."""
@@ -65,6 +65,8 @@ class BlockProgram:
     """Slot of the outputs that a variable of the training loop holds, which no program releases."""
     replaces: int = 0
     """Operations of ``forward`` after which the variable takes these outputs, and drops those before."""
+    returned: int | None = None
+    """Slot of outputs that are released once they are cast to fp32, after the forward pass; None: there are none."""
 
 
 def record_block(
@@ -99,7 +101,7 @@ def record_block(
     if graph and kept > saved_bytes * (1 + _CLOSE):
         forward, backward = _scaled(forward, backward, saved_bytes / kept)
     if keeps_input:
-        forward, backward = _without_input(forward), _without_input(backward)
+        forward, backward = without_input(forward), without_input(backward)
     return BlockProgram(
         forward=tuple(forward),
         backward=tuple(backward),
@@ -128,6 +130,7 @@ def _record(w: Writer, weights: BlockWeights, kind: Kind, filler: float) -> tupl
     rec, context = w.rec, w.context
     residual = max(SMALLEST_BYTES, context.widths.residual * context.arch.hidden * w.tokens / context.residual_ranks)
     x = Tensor(INPUT, round(residual))
+    w.held.append(x.keep())  # by a variable of the model, until the block returns
     extra = rec.new(filler)  # of no bytes where nothing is missing: slots are numbered alike
     halves: list[Body] = [lambda y: attention(w, y, weights.attention_in, weights.attention_out)]
     if kind == "cross":
@@ -146,10 +149,11 @@ def _record(w: Writer, weights: BlockWeights, kind: Kind, filler: float) -> tupl
             for back in reversed(backwards):
                 back(gradient)
 
+    rec.drop(*w.held)
     forward = [(OUTPUT if slot == output.slot else slot, size, stream) for slot, size, stream in rec.ops]
-    live = _live(forward)
+    live = live_bytes(forward)
     # an fp32 residual stream is saved by the norm that reads it: the output stands for the input
-    kept = sum(size for slot, size in live.items() if slot != OUTPUT or INPUT not in _released(forward))
+    kept = sum(size for slot, size in live.items() if slot != OUTPUT or INPUT not in released_slots(forward))
     kept -= sum(tensor.size for tensor in w.casts) + _cast_bytes(w, weights, kind)
     rec.ops = []
     if w.graph:
@@ -174,7 +178,7 @@ def _half(w: Writer, x: Tensor, body: Body) -> tuple[Tensor, Callable[[Tensor], 
     rec, context = w.rec, w.context
     arch = context.arch
     size, trained = arch.hidden / context.residual_ranks, context.parts.norms > 0
-    if not arch.causal and arch.norm == "layer" and not arch.encoder_decoder:
+    if context.sums_before_norm:
         found, body_back = body(x.keep())
         total = rec.new(x.size)
         rec.drop(found, x)
@@ -228,22 +232,9 @@ def _parallel(w: Writer, x: Tensor, halves: Sequence[Body]) -> tuple[Tensor, Cal
     return output, backward
 
 
-def _without_input(ops: Iterable[Op]) -> list[Op]:
+def without_input(ops: Iterable[Op]) -> list[Op]:
+    """Return operations that do not release the block's input."""
     return [op for op in ops if op[0] != INPUT]
-
-
-def _live(ops: Iterable[Op]) -> dict[int, int]:
-    live: dict[int, int] = {}
-    for slot, size, _ in ops:
-        if size == RELEASE:
-            live.pop(slot, None)
-        else:
-            live[slot] = size
-    return live
-
-
-def _released(ops: Iterable[Op]) -> set[int]:
-    return {slot for slot, size, _ in ops if size == RELEASE}
 
 
 def _cast_bytes(w: Writer, weights: BlockWeights, kind: Kind) -> int:
@@ -261,7 +252,7 @@ def _cast_bytes(w: Writer, weights: BlockWeights, kind: Kind) -> int:
 
 def _scaled(forward: Sequence[Op], backward: Sequence[Op], factor: float) -> tuple[list[Op], list[Op]]:
     """Scale what is saved, where the programs save more than the closed form says."""
-    saved = set(_live(forward)) - {OUTPUT}
+    saved = set(live_bytes(forward)) - {OUTPUT}
     scaled = [
         (slot, round(size * factor), s) if slot in saved and size > 0 else (slot, size, s) for slot, size, s in forward
     ]

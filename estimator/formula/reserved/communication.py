@@ -31,6 +31,8 @@ class Communication:
         """``begin_backward`` comes before the loss runs backward."""
         self.flat_states = 0
         """Bytes of each flat optimizer state; the fp32 weights exist before the first step. 0: states are not flat."""
+        self.waiting: list[int] = []
+        """Gradients that are not reduced yet."""
         self.stepped: Sequence[StoredParameter] = ()
         """What the optimizer steps, where that is not the parameters one by one."""
         self.states_made = 0

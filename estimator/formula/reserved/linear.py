@@ -37,6 +37,8 @@ class Writer:
     """Autocast's casts of trained weights, which it keeps until the forward pass is over."""
     gradients: list[tuple[int, int]] = field(default_factory=list)
     """Slots and bytes of the weights' gradients."""
+    held: list[Tensor] = field(default_factory=list)
+    """What variables of the block hold until it returns."""
     selected: set[int] = field(default_factory=set)
     """Slots of what selective checkpointing keeps: attention's output, and every second matrix product."""
 
@@ -81,6 +83,8 @@ def norm(w: Writer, x: Tensor, size: float, *, trained: bool, final: bool = Fals
     x32 = rec.new(wide) if narrow else x.keep()
     rec.passing(wide)  # its squares
     scaled = rec.new(wide)
+    if context.prompts:
+        rec.drop(x32)
     kept: Tensor | None = None
     if narrow:
         if context.rms_norm == "torch":  # multiplied by the scale in fp32
@@ -96,7 +100,7 @@ def norm(w: Writer, x: Tensor, size: float, *, trained: bool, final: bool = Fals
     if not (w.graph and trained):
         rec.drop(kept)
         kept = None
-    if not w.graph:
+    if not (w.graph or context.prompts):
         rec.drop(x32)
 
     def backward(gradient: Tensor) -> Tensor:
@@ -184,6 +188,24 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
         return result if passing is None else rec.add_into(result, passing)
 
     return output, backward
+
+
+def summed(w: Writer, part: Tensor, size: float) -> Tensor:
+    """Return the sum of the ranks' parts of an output, where tensor parallelism follows a plan: a tensor of its own.
+
+    ``Partial.redistribute`` reduces a copy (``all_reduce`` in torch 2.13, ``csrc/distributed/c10d/Functional.cpp``).
+
+    Args:
+        w: of the block.
+        part: the rank's, which is released.
+        size: elements of the output per token.
+    """
+    context = w.context
+    if not context.follows_plan or context.residual_ranks > 1:
+        return part
+    total = w.rec.new(context.widths.compute * size * w.tokens)
+    w.rec.drop(part)
+    return total
 
 
 def _adapter(w: Writer, x: Tensor, matrices: tuple[int, int], in_size: float, out_size: float):  # type: ignore[no-untyped-def]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..activations import AUTOCAST_ACTIVATION_TENSORS, activation_tensors
 from .attention import sum_of_gradients
-from .linear import Weight, Writer, linear
+from .linear import Weight, Writer, linear, summed
 from .recorder import Backward, Tensor
 
 
@@ -29,20 +29,27 @@ def mlp(
     fused = gated and not others
     made = [linear(w, x, first, hidden, 2 * size if fused else size)]
     between = made[0][0]
+    variables = [between.keep()] if fused and context.prompts else []  # until the module's function returns
     activated, inner_saved, activation_back = _activation(w, between, one)
+    if context.prompts:
+        rec.drop(*inner_saved)
     product = activated
     kept: list[Tensor] = []
     if gated:
         made += [linear(w, x, each, hidden, size) for each in others]
         product = rec.new(one)
         kept = [activated, *(each for each, _ in made[1:])]
-    saved = [*inner_saved, *kept]
+    if context.prompts:
+        rec.drop(*kept)
     result, out_backward = linear(w, product, output, size, hidden)
     w.selected.update((between.slot, result.slot))
-    rec.drop(product)
-    if not w.graph:
-        rec.drop(*saved)
-    if own:
+    result = summed(w, result, hidden)
+    if context.prompts and own:
+        rec.drop(x)
+    rec.drop(*variables, product)
+    if not (w.graph or context.prompts):
+        rec.drop(*inner_saved, *kept)
+    if own and not context.prompts:
         rec.drop(x)
 
     def backward(gradient: Tensor) -> Tensor:
@@ -97,8 +104,11 @@ def _activation(w: Writer, x: Tensor, size: float) -> tuple[Tensor, list[Tensor]
     tanh = rec.new(wide)
     rec.drop(chain)
     factor = rec.new(wide)
+    kept = [tanh] if w.graph else []
+    if not w.graph:
+        rec.drop(tanh)
     output = rec.cast(rec.new(wide), size)
-    saved = [power_of, half, tanh, factor]
+    saved = [power_of, half, *kept, factor]
 
     def backward(gradient: Tensor) -> Tensor:
         grown = rec.cast(gradient, wide)

@@ -1,6 +1,6 @@
 """Recorder of a program's allocations and releases: tensors counted by their references, as torch counts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 Op = tuple[int, int, int]
 """A slot, the bytes allocated in it, and the stream; or the slot, ``RELEASE`` and 0."""
@@ -81,3 +81,19 @@ class Recorder:
         made = self.new(size)
         self.drop(tensor)
         return made
+
+
+def live_bytes(ops: Iterable[Op]) -> dict[int, int]:
+    """Return the bytes that operations leave allocated, by slot."""
+    live: dict[int, int] = {}
+    for slot, size, _ in ops:
+        if size == RELEASE:
+            live.pop(slot, None)
+        else:
+            live[slot] = size
+    return live
+
+
+def released_slots(ops: Iterable[Op]) -> set[int]:
+    """Return the slots that operations release."""
+    return {slot for slot, size, _ in ops if size == RELEASE}

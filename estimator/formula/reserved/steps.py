@@ -7,9 +7,19 @@ allocated: that is what most of the reserved memory beyond the allocated one com
 from collections.abc import Callable, Sequence
 
 from ...job import ResolvedJob
+from ..activations import score_masks
 from ..activations.layer_context import layer_context
 from ..rank_memory import RankMemory
-from .block import GRADIENT, OUTPUT, BlockProgram, Kind, block_weights, record_block, selective_programs
+from .block import (
+    GRADIENT,
+    OUTPUT,
+    BlockProgram,
+    Kind,
+    block_weights,
+    record_block,
+    selective_programs,
+    without_input,
+)
 from .communication import Buckets, Communication, ConstantBuffers
 from .fsdp import FlatUnits, MegatronUnits, Units
 from .machine import SLOTS, Machine
@@ -79,7 +89,8 @@ class TrainingRun:
         machine, communication, rank = self.machine, self._communication, self._rank
         communication.begin_forward()
         outside = rank.saved.outside_blocks_bytes - (self._tail.saved_bytes if self._tail else 0)
-        self._outside = machine.take_all([outside] if outside >= SMALLEST_BYTES else [])
+        pieces = -(-outside // max(SMALLEST_BYTES, rank.residual_bytes)) if outside >= SMALLEST_BYTES else 0
+        self._outside = machine.take_all([outside / max(1, pieces)] * pieces)
         machine.allocator.malloc(self._base - SLOTS + OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
         casts: list[int] = []
         for block in range(self._layers):
@@ -93,6 +104,9 @@ class TrainingRun:
             communication.before_head()
             self._run_tail(self._tail, self._base + self._layers * SLOTS)
         communication.end_forward()
+        if self._tail is not None and self._tail.returned is not None:
+            machine.passing(4 * rank.job.scored_tokens * rank.arch.vocab)
+            machine.allocator.free(self._base + self._layers * SLOTS + self._tail.returned)
         machine.release(casts)
 
     def _run_tail(self, tail: BlockProgram, base: int) -> None:
@@ -111,10 +125,11 @@ class TrainingRun:
             each = communication.take_gradient  # added to what exists
         elif job.steps_in_backward:
             each = self._step_one
-        base, kept = self._base + self._layers * SLOTS, list[int]()
+        base, kept, head = self._base + self._layers * SLOTS, list[int](), None
         self._loss_backward(base)
         if self._tail is not None:
             found = machine.run_backward(self._tail, base, each)
+            head = max(found, key=machine.size, default=None)
             self._gradients += communication.after_head_backward(found)
             gradient = base + GRADIENT
         else:
@@ -135,7 +150,9 @@ class TrainingRun:
             elif self._recomputes:
                 machine.allocator.free(base - SLOTS + OUTPUT)
             self._gradients += communication.after_block_backward(block, found)
-        found = self._embedding_backward(each is not None)
+        if head not in self._gradients and head not in communication.waiting:
+            head = None  # it was reduced, or added to what exists
+        found = self._embedding_backward(head, passing=each is not None)
         machine.release([gradient, *self._outside, *kept])
         self._gradients += communication.after_backward(found)
         if not job.keeps_between_steps:
@@ -152,7 +169,16 @@ class TrainingRun:
             communication.begin_backward()
         communication.before_head_backward()
 
-    def _embedding_backward(self, passing: bool) -> list[int]:
+    def _embedding_backward(self, head: int | None, *, passing: bool) -> list[int]:
+        """Run the embedding backward; return its gradient, unless that is added to the head's.
+
+        Autograd makes a tensor of its own of the two, as nothing may write into what a matrix product returned; it
+        adds into autocast's cast of the head's (``InputBuffer::accumulate`` of torch 2.13).
+
+        Args:
+            head: the gradient of a tied head; None: there is none.
+            passing: gradients are released.
+        """
         rank, machine = self._rank, self.machine
         tokens = rank.stage.token_embedding
         if tokens is None or not tokens.trainable or not rank.stage.first:
@@ -161,8 +187,13 @@ class TrainingRun:
         width = widths.compute if rank.job.strategy.fsdp and widths.mixed else widths.gradient
         found = [machine.take(tokens.largest_tensor * width)]
         if rank.tied and rank.stage.last:
-            if rank.second_gradient:
-                machine.passing(tokens.largest_tensor * width)  # the sum with the head's
+            if not widths.autocast:
+                total = machine.take(tokens.largest_tensor * width)
+                if head is None:
+                    machine.release([total])
+                else:
+                    machine.allocator.free(head)
+                    machine.allocator.rename(total, head)
             machine.release(found)
             found = []
         if passing:
@@ -225,9 +256,25 @@ def run_prompts(rank: RankMemory, machine: Machine) -> None:
         for kind in set(kinds)
     }
     machine.take_all(p.weight for p in stored_parameters(job, stage) if p.weight >= SMALLEST_BYTES)
+    parts = [rank.residual_bytes] if context.follows_plan and stage.splits_embedding else []
+    part = machine.take_all(parts)  # of which ``Partial.redistribute`` reduces a copy
     machine.allocator.malloc(OUTPUT, max(SMALLEST_BYTES, rank.residual_bytes))
+    machine.release(part)
+    kinds_of_masks = score_masks(context)
+    mask = [context.widths.compute * context.length * context.tokens] if kinds_of_masks else []
+    masks = machine.take_all(mask * kinds_of_masks if stage.first else [])
     for block, kind in enumerate(kinds):
-        machine.run(programs[kind].forward, (1 + block) * SLOTS)
+        program = programs[kind].forward
+        if stage.first and not block:  # a variable of the model holds the embedding's output
+            program = tuple(without_input(program))
+        copied = machine.take_all([] if stage.first else mask)  # by the block's hook
+        machine.run(program, (1 + block) * SLOTS)
+        machine.release(copied)
+    if stage.first and kinds:
+        machine.allocator.free(OUTPUT)
+    machine.release(masks)
+    if rank.returned_logits:
+        machine.take(rank.returned_logits)
     if stage.last:
         machine.run(_tail(rank).forward, (1 + stage.layers) * SLOTS)
 

@@ -1,7 +1,9 @@
 """What follows the blocks as a program: final norm, head and loss."""
 
+from collections.abc import Callable
+
 from ...model import Stage
-from ..activations import LayerContext, LossBytes
+from ..activations import LayerContext, LossBytes, gathered_parts
 from ..rank_memory import RankMemory
 from .block import GRADIENT, INPUT, BlockProgram
 from .linear import Weight, Writer, linear, norm
@@ -23,19 +25,27 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
     """
     stage, loss = rank.stage, rank.loss
     rec = Recorder(3)
-    w = Writer(rec=rec, context=context, gradient_width=gradient_width)
+    w = Writer(rec=rec, context=context, gradient_width=gradient_width, graph=rank.job.trains)
     arch = context.arch
     residual = context.widths.residual * arch.hidden * w.tokens / context.residual_ranks
     x = Tensor(INPUT, max(SMALLEST_BYTES, round(residual)))
-    y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0, final=True)
+    if stage.layers or not w.context.caches:
+        y, norm_back = norm(w, x, arch.hidden / context.residual_ranks, trained=context.parts.norms > 0, final=True)
+    else:  # a device map leaves the norm with the last block
+        y, norm_back = x.keep(), lambda gradient: gradient
+    if context.caches:
+        rec.drop(x)  # the blocks' model has returned
     weight = _head_weight(stage, tied=rank.tied)
     ranks = rank.job.parallel.tensor if rank.job.framework.splits_logits else 1
     logits = -(-rank.job.scored_tokens * arch.vocab // ranks) if arch.has_vocab_head else 0
     if _takes_chunks(rank) and weight.trained:
         return _chunked_tail(w, (x, y, norm_back), weight, logits, saved_bytes=rank.saved.outside_blocks_bytes)
     logits = min(logits, loss.forward_bytes // w.compute)  # a loss that takes parts of them never has them all
-    output, head_back = linear(w, y, weight, arch.hidden, logits / max(1, w.tokens))
-    rec.drop(y, x)
+    parts = gathered_parts(rank.job, arch, stage)
+    output, head_back = linear(w, y, weight, arch.hidden, logits / parts / max(1, w.tokens))
+    if parts > 1:
+        output, head_back = _gathered(w, output, head_back, logits)
+    rec.drop(y, *(() if context.caches else (x,)))
     held = _held_outputs(w, output, loss)
     replaces = len(rec.ops)
     loss_back = _loss(w, output, loss, logits, held)
@@ -56,6 +66,7 @@ def record_tail(rank: RankMemory, context: LayerContext, *, gradient_width: int)
         begins=begins,
         held=None if held is None or held.size < SMALLEST_BYTES else held.slot,
         replaces=replaces,
+        returned=output.slot if loss.upcast_bytes and held is None else None,
     )
 
 
@@ -107,6 +118,21 @@ def _chunked_tail(
     )
 
 
+def _gathered(w: Writer, part: Tensor, head_back: Backward, logits: int) -> tuple[Tensor, Backward]:
+    """Return the logits of all ranks, gathered from their parts, and the head's backward pass of this rank's part."""
+    rec, size = w.rec, part.size
+    gathered = rec.new(w.compute * logits)
+    whole = rec.new(w.compute * logits)
+    rec.drop(gathered, part)
+
+    def backward(gradient: Tensor) -> Tensor:
+        own = rec.new(size)
+        rec.drop(gradient)
+        return head_back(own)
+
+    return whole, backward
+
+
 def _head_weight(stage: Stage, *, tied: bool) -> Weight:
     own = (h for h in stage.head if h.group.linear and not h.adapter and not tied)
     held = max(own, key=lambda h: h.elements, default=None) or stage.token_embedding
@@ -156,6 +182,8 @@ def _loss(  # type: ignore[no-untyped-def]
             return rec.cast(second, low)
 
         return full_backward
+    if loss.upcast_bytes and held is None:
+        return _lowered_loss(rec, low, wide)
     beside = 0 if held is None or held is output else held.size
     kept = max(0, min(forward_bytes, loss.backward_bytes - beside) - output.size)
     pieces = _pieces(rec, kept, wide)
@@ -166,6 +194,25 @@ def _loss(  # type: ignore[no-untyped-def]
         rec.passing(*_sizes(loss.backward_bytes - beside - size - kept, wide))
         rec.drop(*pieces, output)
         return rec.new(size)
+
+    return backward
+
+
+def _lowered_loss(rec: Recorder, low: float, wide: float) -> Callable[[], Tensor]:
+    """Record a loss that leaves the cast of its log-probabilities to autocast; return its backward pass.
+
+    ``nll_loss`` saves their fp32 copy, the log-softmax itself; its gradient is cast back (ATen/autocast_mode.h). The
+    logits stay until accelerate has cast what the model returns (``convert_outputs_to_fp32``).
+    """
+    probabilities, copied = rec.new(low), rec.new(wide)
+
+    def backward() -> Tensor:
+        first = rec.new(wide)
+        rec.drop(copied)
+        narrow = rec.cast(first, low)
+        result = rec.new(low)
+        rec.drop(narrow, probabilities)
+        return result
 
     return backward
 

@@ -11,7 +11,9 @@ from .dense_decoders import LLAMA_LIKE, NO_QA, NO_QA_OR_TOKENS
 
 _GATE_UP_DOWN = ("gate_proj", "up_proj", "down_proj")
 _FUSED = replace(LLAMA_LIKE, expert_names=_GATE_UP_DOWN)
-_DEEPSEEK = replace(_FUSED, bias_fields=("attention_bias",), rules=BlockRules(copies_attention_output=True))
+_DEEPSEEK = replace(
+    _FUSED, bias_fields=("attention_bias",), rules=BlockRules(copies_attention_output=True, fp32_routing=True)
+)
 _DEEPSEEK_ABSENT = {
     "kv_lora_rank": 512,
     "q_lora_rank": 1536,
@@ -24,6 +26,7 @@ MIXTURES = {
     "mixtral": replace(
         LLAMA_LIKE,
         expert_names=("w1", "w3", "w2"),
+        rules=BlockRules(fp32_routing=True),
         absent={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
     ),
     "qwen2_moe": replace(

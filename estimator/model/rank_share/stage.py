@@ -66,6 +66,11 @@ class Stage:
         return max(embeddings, key=lambda local: local.elements, default=None)
 
     @cached_property
+    def splits_embedding(self) -> bool:
+        """True if the rank holds a part of each token embedding's tensor."""
+        return self.token_embedding is not None and self.token_embedding.elements < self.token_embedding.group.elements
+
+    @cached_property
     def base_elements(self) -> int:
         """Elements of the model's own parameters, without adapters."""
         return sum(local.elements for local in self.parameters if not local.adapter)

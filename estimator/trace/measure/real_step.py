@@ -15,7 +15,7 @@ from typing import IO, Any
 import msgspec
 
 from ...common import CannotTellError, current_token
-from ...job import Job
+from ...job import Job, resolve_job
 from ...model import ResolvedModel
 from ..allocator_report import VARIABLES
 from ..interpreters import Interpreter, choose_interpreter
@@ -79,11 +79,12 @@ def run_real_step(
         CannotTellError: the job cannot be measured here, a rank died, or it took too long.
     """
     environ = os.environ if environ is None else environ
-    request = trace_request(job, model)
+    request = {**trace_request(job, model), "device": device}
+    if job.training.compile and resolve_job(job).fused_kernels:
+        raise CannotTellError("fused kernels under torch.compile cannot be measured; without either of them it can")
     _require_measurable(request)
     interpreter = choose_interpreter(python, environ)
     with tempfile.TemporaryDirectory(prefix="vramtop-measure-") as folder, tempfile.TemporaryFile() as stderr:
-        request["device"] = device
         request["measure"] = {
             "folder": folder,
             "steps": steps,

@@ -102,5 +102,13 @@ def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
+def _end(code: int) -> None:
+    """End the process; a failed rank of several at once, as NCCL's threads would wait for the other ranks."""
+    if code and "RANK" in os.environ:
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    _end(main(sys.argv[1:]))

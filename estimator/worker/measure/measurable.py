@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..request.request import Request
 
 STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
+COMPILED_STRATEGIES = ("none", "ddp")
 LOSSES = ("full", "chunked")
 
 
@@ -30,8 +31,8 @@ def _unmeasured_training(request: Request) -> Iterator[str]:
     if training.framework != "transformers":
         yield f"the training loop of {training.framework} cannot be measured; that of transformers' Trainer can"
     if training.compile:
-        yield "torch.compile cannot be measured; without training.compile the job can"
-    if request.loop.fused or training.loss not in LOSSES:
+        yield from _unmeasured_compile(request)
+    elif request.loop.fused or training.loss not in LOSSES:
         parts = ", ".join(request.loop.fused) or f"the {training.loss} loss"
         yield f"fused kernels ({parts}) cannot be measured; without them (training.fused_kernels, training.loss) it can"
     if request.optimizer is None and training.optimizer != "none" and training.mode == "train":
@@ -50,6 +51,22 @@ def _unmeasured_training(request: Request) -> Iterator[str]:
         yield "an optimizer that steps in the backward pass can be measured on one GPU only, without a gradient scaler"
     if request.task == "feature-extraction" and training.mode == "train":
         yield "feature-extraction has no loss, so there is no training step"
+
+
+def _unmeasured_compile(request: Request) -> Iterator[str]:
+    training, lora = request.training, request.lora
+    if request.device == "cpu":
+        yield (
+            "torch.compile can be measured on a GPU only: on the CPU its kernels allocate where nothing counts them; "
+            "without training.compile the job can be measured"
+        )
+    if training.mode != "train" or training.loss != "full":
+        yield 'torch.compile can be measured of training with the whole loss only (training.loss = "full")'
+    if request.parallel.strategy not in COMPILED_STRATEGIES:
+        known = ", ".join(COMPILED_STRATEGIES)
+        yield f"torch.compile under {request.parallel.strategy} cannot be measured, only {known}"
+    if lora is not None and lora.quantization != "none":
+        yield f"torch.compile of weights quantized to {lora.quantization} cannot be measured"
 
 
 def _unmeasured_parallelism(request: Request) -> Iterator[str]:

@@ -37,6 +37,8 @@ def placed_model(request: Request, device: Any) -> Any:
         RefusedError: the installed libraries cannot build it.
     """
     request = replace(request, older=OlderVersions())  # the installed versions run, nothing is imitated
+    if request.training.compile:
+        request = replace(request, loop=replace(request.loop, fused=(), compiles=False))  # of which torch does all
     parallel, lora = request.parallel, request.lora
     quantized = lora is not None and lora.quantization != "none"
     without_weights = quantized or parallel.sharded or parallel.tensor > 1
@@ -61,8 +63,9 @@ def placed_model(request: Request, device: Any) -> Any:
     if without_weights:
         fill_weights(model, torch.device("cpu") if parallel.cpu_offload == "all" else device)
     if parallel.data_replicate > 1 and not parallel.sharded:
-        return _copied(model, request, device)
-    return model
+        model = _copied(model, request, device)
+    # behind DistributedDataParallel, as accelerate does it (``Accelerator.prepare_model``, 1.15)
+    return torch.compile(model) if request.training.compile else model
 
 
 @contextlib.contextmanager

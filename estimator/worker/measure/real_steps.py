@@ -105,17 +105,19 @@ def _start_counting(request: Request, plan: dict[str, Any], rank: int, stages: S
 
 @contextlib.contextmanager
 def _process_group(request: Request) -> Iterator[None]:
-    """Join the job's other ranks, which torchrun has started."""
+    """Join the job's other ranks, which torchrun has started.
+
+    A rank that fails does not leave the group: since torch 2.6 that waits until NCCL has finished everywhere
+    (``ProcessGroupNCCL::shutdown``), and the others wait for this rank. It reports, and ends (``__main__``).
+    """
     if request.parallel.world_size == 1:
         yield
         return
     import torch.distributed as dist
 
     dist.init_process_group("cpu:gloo,cuda:nccl" if request.device == "cuda" else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    yield
+    dist.destroy_process_group()
 
 
 class _RealStep(OptimizerStep):

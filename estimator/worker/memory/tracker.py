@@ -33,6 +33,9 @@ _FSDP1_PART = "_fsdp_wrapped_module"
 """In a path, the module inside of one that FSDP1 has wrapped."""
 CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
 DEVICE = torch.ops.prim.device.default
+_COLLECTIVES = torch.ops._c10d_functional
+WAIT = _COLLECTIVES.wait_tensor.default if hasattr(_COLLECTIVES, "wait_tensor") else None
+"""Returns its argument (torch 2.13, ``csrc/distributed/c10d/Functional.cpp``); of fake tensors torch makes a copy."""
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
@@ -80,6 +83,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not ty
             return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
         if func is DEVICE:  # two of three calls: answered here, they need not reach the fake mode
             return args[0].fake_device
+        if func is WAIT:
+            return args[0]
         if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0].add_(args[1])
         if self.has_streams:

@@ -128,7 +128,7 @@ def optimizer_class(path: str, code: UserCode | None) -> Any:
 
 @contextlib.contextmanager
 def refusing_errors(name: str, folder: str) -> Iterator[None]:
-    """Turn any exception of the user's code into a ``RefusedError`` with its type and its line.
+    """Turn any exception of the user's code into a ``RefusedError`` with its type and its line, but lack of memory.
 
     Raises:
         RefusedError: the code raised something.
@@ -137,7 +137,9 @@ def refusing_errors(name: str, folder: str) -> Iterator[None]:
         yield
     except RefusedError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code can raise anything
+    except (Exception, SystemExit) as error:  # user code can raise anything
+        if type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error):
+            raise  # of the device, in a measurement
         text = " ".join(str(error).split())[:200]
         line = _line_in_folder(error, folder)
         raise RefusedError(f"{name} fails: {type(error).__name__}: {text}{line}") from None

@@ -67,7 +67,7 @@ class Connection:
     """What was wrong with a line of this process."""
 
     def __post_init__(self) -> None:
-        self.reading = HostReading(host=self.host, state="silent", reason="connecting")
+        self.reading = HostReading(host=self.host, state="connecting")
 
     @property
     def is_connecting(self) -> bool:

@@ -71,7 +71,10 @@ def _record(record: Any) -> None:
 
 
 def _observe(device: int, tried: int, total: int, free: int) -> None:
-    """Write a snapshot; torch calls this before it raises, without its locks."""
+    """Write a snapshot; torch calls this before it raises, without its locks.
+
+    ``total`` is the limit of ``set_per_process_memory_fraction`` where one is set (CUDACachingAllocator.cpp).
+    """
     try:
         now = time.monotonic()
         if _state["count"] >= MAX_SNAPSHOTS or (_state["count"] and now - _state["last"] < MIN_SECONDS):

@@ -10,9 +10,11 @@ from vramtop.estimator.common import format_gib
 from ...host import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from ...board import Board, GroupKey, ProcessGroup, ProcessRow, RunRow
+    from vramtop.estimator.job import Job
+
+    from ...board import Board, GroupKey, ProcessGroup, ProcessRow
     from ...board.divergence import Status
     from ...snapshot import GpuKey, GpuReading, HistoryKey
 
@@ -52,7 +54,8 @@ class EventFinder:
         """Label of each GPU, and whether it could be read last."""
         self._statuses: dict[HistoryKey, Status] = {}
         self._ended: set[GroupKey] = set()
-        self._begun: set[GroupKey] = set()
+        self._running: dict[GroupKey, ProcessGroup] = {}
+        """The first group of each run."""
         self._begin: float | None = None
         """Unix seconds of the first board."""
 
@@ -68,9 +71,12 @@ class EventFinder:
         self._observe_gpus(board)
         if self._begin is None:
             self._begin = board.snapshot.time
+        time = board.snapshot.time
         for group in groups:
-            if group.run is not None:
-                self._observe_run(group, group.run, board.snapshot.time, self._begin)
+            job = job_of(group)
+            if job is not None and group.rows:
+                self._observe_run(group, job.label, time, self._begin)
+        self._observe_absent({group.key for group in groups}, time)
 
     def _observe_gpus(self, board: Board) -> None:
         time, present = board.snapshot.time, {gpu.reading.key: gpu.reading for gpu in board.gpus}
@@ -93,32 +99,39 @@ class EventFinder:
                 self.add(Event(time=time, kind="gpu_lost", sentence=f"GPU {label} is not there{why}", gpus=(label,)))
                 self._gpus[key] = (label, False)
 
-    def _observe_run(self, group: ProcessGroup, run: RunRow, time: float, begin: float) -> None:
-        name, gpus = run.job.label, _labels(group.rows)
-        if group.key not in self._begun and group.rows:
-            self._begun.add(group.key)
-            start = min((start for _, start in run.pids if start is not None), default=time)
+    def _observe_run(self, group: ProcessGroup, name: str, time: float, begin: float) -> None:
+        if group.key not in self._running and group.key not in self._ended:
+            starts = [row.process.start_time for row in group.rows if row.process.start_time is not None]
+            start = min(starts, default=time)
             if start > begin:  # else it was running before
-                self.add(Event(time=start, kind="started", sentence=f"{name} started", gpus=gpus, run=group.key))
+                self._add_of_run(group, start, "started", f"{name} started")
+        self._running.setdefault(group.key, group)
+        ended_at = group.run.ended_at if group.run else None
         for row in group.rows:
-            self._observe_row(row, group, name, time)
-        if run.ended_at is not None and group.key not in self._ended:
+            self._observe_row(row, group, name, time, run_goes_on=ended_at is None)
+        if ended_at is not None and group.key not in self._ended:
             self._ended.add(group.key)
             failed = [row for row in group.rows if row.comparison and row.comparison.status == "out_of_memory"]
             shown = next(iter(failed), next((row for row in group.rows if row.comparison), None))
             how = f": it {shown.comparison.sentence}" if shown and shown.comparison else ""
-            self.add(
-                Event(
-                    time=run.ended_at,
-                    kind="out_of_memory" if failed else "ended",
-                    sentence=f"{name} ended{how}",
-                    gpus=gpus,
-                    run=group.key,
-                )
-            )
+            self._add_of_run(group, ended_at, "out_of_memory" if failed else "ended", f"{name} ended{how}")
 
-    def _observe_row(self, row: ProcessRow, group: ProcessGroup, name: str, time: float) -> None:
-        if row.comparison is None or row.ended_at is not None or row.comparison.status == "unknown":
+    def _observe_absent(self, present: Collection[GroupKey], time: float) -> None:
+        """Find the end of runs without a budget: their processes are not followed, and are on no GPU any more."""
+        readable = {key for key, (_, readable) in self._gpus.items() if readable}
+        for key, group in list(self._running.items()):
+            if key in self._ended or key in present or not {row.gpu.whole_gpu_key for row in group.rows} <= readable:
+                continue
+            self._ended.add(key)
+            job = job_of(group)
+            self._add_of_run(group, time, "ended", f"{job.label if job else 'a run'} has left its GPUs")
+
+    def _add_of_run(self, group: ProcessGroup, time: float, kind: EventKind, sentence: str) -> None:
+        gpus = tuple(dict.fromkeys(row.gpu.label for row in group.rows))
+        self.add(Event(time=time, kind=kind, sentence=sentence, gpus=gpus, run=group.key))
+
+    def _observe_row(self, row: ProcessRow, group: ProcessGroup, name: str, time: float, *, run_goes_on: bool) -> None:
+        if row.comparison is None or row.comparison.status == "unknown":
             return
         now, before = row.comparison.status, self._statuses.get(row.key)
         self._statuses[row.key] = now
@@ -129,11 +142,21 @@ class EventFinder:
         if now in _DIVERGING:
             at, kind = row.comparison.left_budget_at or time, "diverged"
             sentence = f"{who} is {_DIVERGING[now]}: {row.comparison.sentence}"
+        elif now == "out_of_memory" and run_goes_on:
+            at, kind = row.ended_at or time, "out_of_memory"
+            sentence = f"{who} {row.comparison.sentence}"
         elif before in _DIVERGING and now == "on_budget":
             sentence = f"{who} is within its budget again: {row.comparison.sentence}"
         else:
             return
         self.add(Event(time=at, kind=kind, sentence=sentence, gpus=(row.gpu.label,), run=group.key))
+
+
+def job_of(group: ProcessGroup) -> Job | None:
+    """Return the job of a group of processes; None: it is not known."""
+    if group.run is not None:
+        return group.run.job
+    return next((row.job for row in group.rows if row.job is not None), None)
 
 
 def gap_event(begin: float, end: float) -> Event:
@@ -149,7 +172,3 @@ def _why_lost(gpu: GpuReading) -> str:
         held = "" if gpu.used_bytes is None else f"; {format_gib(gpu.used_bytes)} GiB were in use at the last reading"
         return f"GPU {gpu.label} does not answer{held}"
     return f"GPU {gpu.label} cannot be read{f': {why}' if why else ''}"
-
-
-def _labels(rows: Iterable[ProcessRow]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.gpu.label for row in rows))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...board import Board, ProcessGroup, Watchlist, group_processes
 from ..recording import TRUNCATED_CODE, read_recording
-from .events import Event, EventFinder, gap_event
+from .events import Event, EventFinder, gap_event, job_of
 from .recorded import Recorded, RecordedGpu, RecordedProcess, RecordedRun, Recording
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Collector:
 
     def _add_processes(self, board: Board, groups: Sequence[ProcessGroup], before: float | None) -> None:
         for group in groups:
-            if group.key not in self._groups and group.run is None and len(self._groups) > _MAX_PROCESSES:
+            if group.key not in self._groups and job_of(group) is None and len(self._groups) > _MAX_PROCESSES:
                 self._forget_small()
             self._groups[group.key] = group
             members = self._members.setdefault(group.key, {})
@@ -164,7 +164,7 @@ class _Collector:
 
     def _forget_small(self) -> None:
         """Drop the programs without a job that held the least."""
-        programs = [key for key, group in self._groups.items() if group.run is None]
+        programs = [key for key, group in self._groups.items() if job_of(group) is None]
         programs.sort(key=self._peak_of, reverse=True)
         for key in programs[_MAX_PROCESSES // 4 :]:
             del self._groups[key]
@@ -176,26 +176,28 @@ class _Collector:
         return max((size for size in known if size is not None), default=0)
 
     def _runs(self) -> list[RecordedRun]:
-        runs = [self._run(group) for group in self._groups.values() if group.run is not None]
+        found = [self._run(group) for group in self._groups.values()]
+        runs = [run for run in found if run.job is not None]
         taken = {process.row.key for run in runs for process in run.processes}
         programs = [
-            self._run(group)
-            for key, group in self._groups.items()
-            if group.run is None and not taken.intersection(self._members[key])
+            run for run in found if run.job is None and not any(process.row.key in taken for process in run.processes)
         ]
         programs.sort(key=lambda run: run.peak_bytes or 0, reverse=True)
         return [*runs, *programs[:_MAX_PROGRAMS]]
 
     def _run(self, group: ProcessGroup) -> RecordedRun:
-        run = group.run
-        keys = self._members[group.key]
+        members = (self._processes.get(key) for key in self._members[group.key])
         found = RecordedRun(
-            key=group.key, processes=tuple(self._processes[key] for key in keys if key in self._processes)
+            key=group.key, processes=tuple(process for process in members if process is not None), job=job_of(group)
         )
-        if run is not None:
-            found.job, found.budget, found.problem = run.job, run.budget, run.problem
-            found.missing, found.ended_at = run.missing, run.ended_at
-            found.divergence = self._divergence(found)
+        if group.run is not None:
+            found.ended_at = group.run.ended_at
+            found.budget, found.problem, found.missing = group.run.budget, group.run.problem, group.run.missing
+        highest = found.highest
+        if highest is not None:  # on its GPU; a server's budget depends on that, and a rank's on its pipeline stage
+            found.budget = highest.row.budget or found.budget
+            found.problem = found.problem or highest.row.problem
+        found.divergence = self._divergence(found)
         return found
 
     def _divergence(self, run: RecordedRun) -> Divergence | None:

@@ -16,6 +16,7 @@ import pytest
 from memory_snapshots import AUTOGRAD, FORWARD, GATHER, LOAD, MIB, RECOMPUTE, Recorder, training_crash
 
 from vramtop.estimator.common import InputError
+from vramtop.estimator.crash.explanation import explain_failure, failure_of_snapshot
 from vramtop.estimator.crash.snapshot import plain_pickle
 from vramtop.estimator.crash.snapshot.plain_pickle import load_plain_pickle
 from vramtop.estimator.crash.snapshot.records import MemorySnapshot
@@ -274,3 +275,20 @@ def test_a_number_that_is_given_again_means_the_new_value() -> None:
     get = b"h\x00h\x00h\x00"
     data = b"\x80\x02](K\x05q\x000" + get + b"K\x06q\x000" + get + b"e."
     assert load_plain_pickle(io.BytesIO(data)) == pickle.loads(data) == [5, 5, 5, 6, 6, 6]  # noqa: S301
+
+
+def test_a_limit_that_the_program_has_set_is_no_capacity() -> None:
+    recorder = Recorder()
+    recorder.alloc(64, LOAD)
+    recorder.oom(900, FORWARD, free_mib=2000)
+    extra = {"total_bytes": {"0": 4096 * MIB}, "failure": {"device": 0, "total_bytes": 512 * MIB}}
+    limited = failure_of_snapshot(read(recorder.snapshot(vramtop=extra)))
+    extra["failure"] = {"device": 0, "total_bytes": 4096 * MIB}
+    whole = failure_of_snapshot(read(recorder.snapshot(vramtop=extra)))
+    assert limited
+    assert limited.memory
+    assert (limited.memory.total_bytes, limited.memory.allowed_bytes) == (4096 * MIB, 512 * MIB)
+    assert "The program limits itself to 0.5 GiB" in explain_failure(limited).findings[0]
+    assert whole
+    assert whole.memory
+    assert whole.memory.allowed_bytes is None

@@ -54,13 +54,13 @@ PART = {
     "phi3": ("bf16 tensor", "mixed hsdp"),
     "gpt_neox": ("mixed fsdp2",),
     "gpt2": ("mixed eager", "mixed fsdp2"),
-    "bert": ("mixed fsdp2", "bf16 eager"),
+    "bert": ("mixed fsdp2", "bf16 eager", "bf16 fsdp2 one unit"),
     "roberta": ("fp32 tokens",),
-    "distilbert": ("mixed ddp",),
+    "distilbert": ("mixed ddp", "mixed fsdp2 one unit"),
     "t5": ("fp32", "mixed", "bf16 eager", "mixed fsdp2 accumulated"),
     "olmo2": ("bf16",),
     "gpt_oss": ("mixed", "bf16 fsdp2"),
-    "deepseek_v2": ("mixed checkpointed",),
+    "deepseek_v2": ("mixed checkpointed", "mixed fsdp2 one unit"),
     "deepseek_v3": ("bf16",),
 }
 """Cells that the tests run."""

@@ -14,7 +14,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.activations.kv_cache import sequence_cache_bytes
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.gpu_catalogue import find_gpu
-from vramtop.estimator.job.job import Job, Training
+from vramtop.estimator.job.job import Job, Software, Training
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.count_parameters import count_parameters
@@ -135,19 +135,22 @@ def test_caches_by_kind_of_attention() -> None:
         assert sequence(latent, parallel={"tensor": ranks}) == 4096 * 4 * (128 + 32) * 2
 
 
-def test_transformers_caches_a_window_and_expanded_latent_keys() -> None:
+def test_transformers_caches_a_window_and_latents() -> None:
+    """Before 5.15 ``past_key_values.update`` came after the latents were expanded (modeling_deepseek_v2.py)."""
     config = {"model_type": "mistral", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
     config |= {"num_key_value_heads": 2, "intermediate_size": 1024, "vocab_size": 1000, "sliding_window": 1024}
-    job = Job(training=Training(mode="inference", precision="bf16"))
+    training = Training(mode="inference", precision="bf16")
 
-    def sequence(config: dict[str, Any], length: int) -> int:
+    def sequence(config: dict[str, Any], length: int, software: Software | None = None) -> int:
+        job = Job(training=training, software=software or Software())
         return sequence_cache_bytes(resolve_job(job), read_architecture(config), 4, length)
 
     per_token = 4 * 2 * 2 * 64 * 2
     assert [sequence(config, length) for length in (512, 4096)] == [512 * per_token, 1024 * per_token]
     latent = {"model_type": "deepseek_v2", "kv_lora_rank": 128, "qk_rope_head_dim": 32, "qk_nope_head_dim": 32}
     latent = {**config, **latent, "v_head_dim": 48, "q_lora_rank": None, "sliding_window": None}
-    assert sequence(latent, 512) == 512 * 4 * 8 * (64 + 48) * 2
+    assert sequence(latent, 512) == 512 * 4 * (128 + 32) * 2
+    assert sequence(latent, 512, Software(transformers="5.14.0")) == 512 * 4 * 8 * (64 + 48) * 2
 
 
 def test_a_launch_line_is_read() -> None:

@@ -33,13 +33,13 @@ TORCH = """
         def _cuda_isHistoryEnabled(): return C.recording is not None
         @staticmethod
         def _cuda_attach_out_of_memory_observer(observer):
-            assert cuda.initialized, "this would create a CUDA context"
+            assert cuda.has_context, "this would create a CUDA context"
             C.observers.append(observer)
     _C = C
     class memory:
         @staticmethod
         def _record_memory_history(enabled="all", **options):
-            assert cuda.initialized, "this would create a CUDA context"
+            assert cuda.has_context, "this would create a CUDA context"
             C.recording = options
         @staticmethod
         def _snapshot():
@@ -50,7 +50,7 @@ TORCH = """
             return {"segments": [{"device": 0, "address": 4096, "total_size": 4194304, "blocks": [block]}],
                     "device_traces": [trace if C.recording else []]}
     class cuda:
-        initialized = False
+        has_context = initialized = False
         queue = []
         memory = memory
         @staticmethod
@@ -59,8 +59,9 @@ TORCH = """
         def _lazy_call(call): call() if cuda.initialized else cuda.queue.append(call)
         @staticmethod
         def init():
-            cuda.initialized = True
+            cuda.has_context = True
             for call in cuda.queue: call()
+            cuda.initialized = True
         @staticmethod
         def device_count(): return 1
         @staticmethod

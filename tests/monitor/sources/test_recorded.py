@@ -1,5 +1,6 @@
 """A recording as a whole: series keep peaks and gaps in a bounded size; events are found with their times."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given, strategies as st
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.monitor.sources.recorded.memory_series import MemorySeries
 from vramtop.monitor.sources.recorded.read_recorded import read_recorded
 from vramtop.monitor.sources.recorded.recorded import Recorded
@@ -116,3 +118,41 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     path.write_text("hello\n")
     with pytest.raises(InputError, match="not a vramtop recording"):
         read_recorded(path, estimate)
+
+
+def test_a_run_whose_job_cannot_be_estimated_has_a_reason_and_an_end(tmp_path: Path) -> None:
+    job = job_from_mapping({"name": "unknown", "model": {"id": "no-such-model"}}, where="test")
+    found = read_recorded(write_recording(tmp_path / "run.jsonl", job=job), estimate)
+    run = found.runs[0]
+    assert run.job == job
+    assert run.budget is None
+    assert "no-such-model" in (run.problem or "")
+    own = [event for event in found.events if event.run == run.key]
+    assert [(event.kind, event.time - BEGIN) for event in own] == [("started", STARTED), ("ended", DIED)]
+
+
+def test_a_server_stands_beside_the_budget_on_its_gpu(tmp_path: Path) -> None:
+    tables = {"model": {"id": "llama-3.2-1b"}, "training": {"mode": "inference", "precision": "bf16"}}
+    job = job_from_mapping({"name": "server", **tables, "inference": {"engine": "vllm"}}, where="test")
+    run = read_recorded(write_recording(tmp_path / "run.jsonl", job=job), estimate).runs[0]
+    assert run.budget is not None
+    assert run.budget.peak.low_bytes < 70 * GIB < run.budget.peak.high_bytes  # its share of an 80 GiB GPU
+    comparison = run.processes[0].row.comparison
+    assert comparison is not None
+    assert comparison.expected_bytes == run.budget.steady_device_bytes
+
+
+def test_a_rank_that_dies_alone_is_an_event(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    plain = write_recording(tmp_path / "whole.jsonl").read_text().splitlines()
+    lines = []
+    for line in plain:  # the second rank goes on
+        snapshot = json.loads(line)
+        if snapshot.get("time", 0) >= BEGIN + DIED and "gpus" in snapshot:
+            before = json.loads(lines[-1])["gpus"][1]
+            snapshot["gpus"][1] = {**before, "read_at": snapshot["time"]}
+        lines.append(json.dumps(snapshot))
+    path.write_text("\n".join(lines) + "\n")
+    events = [event for event in read_recorded(path, estimate).events if event.kind in ("out_of_memory", "ended")]
+    assert [(event.time - BEGIN, event.gpus) for event in events] == [(DIED, ("0",))]
+    assert "pid 101 on GPU 0 has run out of memory" in events[0].sentence

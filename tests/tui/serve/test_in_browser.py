@@ -34,9 +34,9 @@ new Promise(done => {
 class Server:
     """A running ``vramtop serve`` on the demo recording."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, dashboard: tuple[str, ...] = ("--demo",)) -> None:
         self._errors = folder / "errors"
-        command = [sys.executable, "-m", "vramtop.tui.cli", "serve", "--json", *words, "--", "--demo"]
+        command = [sys.executable, "-m", "vramtop.tui.cli", "serve", "--json", *words, "--", *dashboard]
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self.process.stdout is not None
@@ -170,3 +170,14 @@ async def test_with_allow_actions_the_dashboard_is_that_of_a_terminal(tmp_path: 
         await page.until_received("Fit check", after=shown)
     finally:
         server.end()
+
+
+async def test_what_keeps_a_dashboard_from_starting_is_in_the_page_and_on_standard_error(
+    tmp_path: Path, page: Browser
+) -> None:
+    server = Server(tmp_path, dashboard=("--replay", "missing.jsonl"))
+    try:
+        await page.open(server.address)
+        await page.until_received("missing.jsonl: cannot be read")
+    finally:
+        assert "missing.jsonl: cannot be read" in server.end()

@@ -62,8 +62,6 @@ class Units(Communication):
         self._previous: _Unit | None = None
         self._reducing: list[int] = []
         self._accumulated: dict[int, list[int]] = {}
-        self._waiting: list[int] = []
-        """Gradients of units that are reduced with the root's."""
 
     def begin_forward(self) -> None:
         """Gather the embedding, or the root."""
@@ -100,7 +98,7 @@ class Units(Communication):
     def after_head_backward(self, gradients: list[int]) -> list[int]:
         """Reduce the head's gradients, unless they wait for the embedding's."""
         if not self._head.sizes:
-            self._waiting = gradients
+            self.waiting = gradients
             return []
         self._reshard(self._head)
         return self._reduce(_AFTER, self._head, gradients)
@@ -119,7 +117,7 @@ class Units(Communication):
         """Reduce the block's gradients."""
         unit = self._blocks.get(block)
         if unit is None:
-            self._waiting += gradients
+            self.waiting += gradients
             return []
         self._reshard(unit)
         return self._reduce(block, unit, gradients)
@@ -131,7 +129,7 @@ class Units(Communication):
             self.machine.release(self._root.flat)
             self._root.flat = []
         self._reshard(self._root)
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         kept = self._reduce(_EMBEDDING, self._root, [*waiting, *gradients])
         self.machine.release(self._reducing)
         self._reducing = []

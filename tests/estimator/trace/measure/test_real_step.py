@@ -1,5 +1,6 @@
 """Real steps in processes of their own, on the CPU, beside plain loops, torch's own wrappers and processes that die."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,8 @@ from vramtop.estimator.common import CancelToken, CannotTellError
 from vramtop.estimator.job import Job, job_from_mapping
 from vramtop.estimator.model import resolve_model
 from vramtop.estimator.trace.measure import MeasuredStep, Place, rank_count, run_real_step
-from vramtop.estimator.trace.measure.real_step import _environment
+from vramtop.estimator.trace.measure.real_step import _environment, _require_measurable
+from vramtop.estimator.trace.traced_step import trace_request
 
 CONFIG = {
     "model_type": "llama",
@@ -216,6 +218,13 @@ def test_a_model_that_raises_gives_its_sentence(own_model: Callable[..., Job]) -
 
 
 @pytest.mark.slow
+def test_a_model_of_the_users_that_runs_out_of_memory_is_a_result_too(own_model: Callable[..., Job]) -> None:
+    failed = measure(own_model("torch.ones(1_000_000)"), limit=100_000).out_of_memory
+    assert failed is not None
+    assert failed.place == "in the forward of step 1"
+
+
+@pytest.mark.slow
 def test_a_run_that_takes_too_long_is_ended_with_its_ranks(own_model: Callable[..., Job], tmp_path: Path) -> None:
     job = own_model("threading.Event().wait()", parallel={"strategy": "ddp", "data_replicate": 2})
     token, failure = CancelToken(), list[BaseException]()
@@ -257,7 +266,11 @@ def test_all_processes_end_with_vramtop(number: int, own_model: Callable[..., Jo
     [
         ({"parallel": {"strategy": "zero3", "data_shard": 2}}, "the strategy zero3 cannot be measured"),
         ({"training": {"framework": "torchtitan"}}, "the training loop of torchtitan cannot be measured"),
-        ({"training": {"compile": True}}, "torch.compile cannot be measured"),
+        ({"training": {"compile": True}}, "torch.compile can be measured on a GPU only: on the CPU"),
+        (
+            {"training": {"compile": True, "fused_kernels": ["norm", "mlp"]}},
+            "fused kernels under torch.compile cannot be measured",
+        ),
         ({"training": {"fused_kernels": ["norm", "mlp"]}}, r"fused kernels \(mlp, norm\) cannot be measured"),
         ({"parallel": {"pipeline": 2}}, "pipeline parallelism cannot be measured"),
         (
@@ -269,6 +282,51 @@ def test_all_processes_end_with_vramtop(number: int, own_model: Callable[..., Jo
 def test_what_cannot_be_measured_is_refused_before_a_process_starts(tables: dict[str, Any], sentence: str) -> None:
     with pytest.raises(CannotTellError, match=sentence):
         run_real_step(job_of(**tables), resolve_model(job_of().model), [Place()], device="cpu", python="/bin/false")
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        ({}, None),
+        ({"parallel": {"strategy": "ddp", "data_replicate": 2}}, None),
+        ({"parallel": {"strategy": "fsdp2", "data_shard": 2}}, "torch.compile under fsdp2 cannot be measured"),
+        ({"lora": {"quantization": "nf4"}}, "torch.compile of weights quantized to nf4 cannot be measured"),
+    ],
+)
+def test_what_can_be_measured_compiled_on_a_gpu(tables: dict[str, Any], sentence: str | None) -> None:
+    job = job_of(training={"compile": True}, **tables)
+    request = {**trace_request(job, resolve_model(job.model)), "device": "cuda"}
+    refused = contextlib.nullcontext() if sentence is None else pytest.raises(CannotTellError, match=sentence)
+    with refused:
+        _require_measurable(request)
+
+
+@pytest.mark.slow
+def test_the_real_step_is_compiled_by_torch_itself() -> None:
+    """On the CPU its memory is not counted, so a counter that counts nothing stands in for CUDA's."""
+    torch = pytest.importorskip("torch")
+    from vramtop.estimator.worker.measure.counters import PhaseCounter
+    from vramtop.estimator.worker.measure.placed_model import placed_model
+    from vramtop.estimator.worker.measure.real_steps import _train
+    from vramtop.estimator.worker.request.request import read_request
+
+    class Counter(PhaseCounter):
+        def take_peaks(self) -> tuple[int, int | None]:
+            return 0, None
+
+    job = job_of(training={"compile": True})
+    request = read_request(trace_request(job, resolve_model(job.model)))
+    assert request.loop.compiles  # which the trace imitates
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = placed_model(request, torch.device("cpu"))
+    before = [each.detach().clone() for each in model.parameters()]
+    parts: dict[str, int | None] = {}
+    _train(model, request, Counter(), 2, parts)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert torch._dynamo.utils.counters["inductor"]
+    assert any(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+    assert parts["optimizer"] == pytest.approx(2 * (parts["weights"] or 0), rel=0.05)
 
 
 def test_a_measurement_within_a_run_is_none_of_its_ranks() -> None:

@@ -14,6 +14,7 @@ from ....html_report import history_plot, require_matplotlib, save_plots
 from ....html_report.history_page import history_page
 from ....html_report.recording_page import recording_page
 from ....html_report.recording_plots import recording_plots
+from ...progress import Progress
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +46,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     out = _out(options)
     if options.plots is not None:
         require_matplotlib()  # before work that takes long
-    text, plots = _report(options.source)
+    with Progress(quiet=options.json) as progress:
+        progress(f"reading {options.source}")
+        text, plots = _report(options.source)
     if out is None:
         sys.stdout.write(text)
     else:

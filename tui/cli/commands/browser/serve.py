@@ -22,8 +22,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Serve until interrupted; exit code 0.
 
     Raises:
-        InputError: the address or the flags of the dashboard are wrong, or textual-serve is missing.
-        CannotTellError: nothing can listen on the address.
+        InputError: the address or the flags of the dashboard are wrong, nothing can listen there, or textual-serve is
+            missing.
     """
     address = ListenAddress.parse(options.listen) if options.listen else ListenAddress("127.0.0.1", 0)
     flags = _dashboard_flags(options, launch or ())

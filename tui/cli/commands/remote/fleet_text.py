@@ -32,6 +32,7 @@ def fleet_json(fleet: Fleet) -> dict[str, Any]:
         "totals": {
             "hosts": totals.hosts,
             "silent_hosts": totals.silent_hosts,
+            "connecting_hosts": totals.connecting_hosts,
             "runs": totals.runs,
             "diverging_runs": totals.diverging_runs,
             **_totals_json(totals.gpus),

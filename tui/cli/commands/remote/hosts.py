@@ -32,10 +32,13 @@ def run(options: argparse.Namespace) -> int:
         bootstrap=options.bootstrap,
         version=version_number(),
     )
-    source = RemoteFleet(hosts, command)
     if options.once:
-        return _print_once(options, source)
-    raise InputError("--host and --hosts need --once, with --json for scripts")
+        return _print_once(options, RemoteFleet(hosts, command))
+    from .fleet_dashboard import require_terminal, show_fleet
+
+    require_terminal()
+    name = f"{len(hosts)} hosts over ssh" if len(hosts) > 1 else f"{hosts[0]} over ssh"
+    return show_fleet(options, RemoteFleet(hosts, command), name)
 
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:

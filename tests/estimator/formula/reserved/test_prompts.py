@@ -1,0 +1,49 @@
+"""What the allocator keeps of prompts, on one rank, over tensor-parallel ranks and by device map, against traces."""
+
+import sys
+from typing import Any
+
+import pytest
+from job_matrix import CONFIGS, ONLY_EAGER
+
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping
+
+pytest.importorskip("torch")
+PARALLEL: dict[str, dict[str, Any]] = {
+    "one": {},
+    "tensor 2": {"tensor": 2},
+    "tensor 4": {"tensor": 4},
+    "map 2": {"device_map": "balanced", "pipeline": 2},
+    "map 4": {"device_map": "balanced", "pipeline": 4},
+}
+CASES = [
+    *((family, parallel, 0.01) for family in ("llama", "mixtral") for parallel in PARALLEL),
+    *(("gemma2", parallel, 0.02) for parallel in ("one", "map 2", "map 4")),
+    *(("gpt_oss", parallel, 0.01) for parallel in ("one", "map 2")),  # transformers 5.23 splits nothing but its head
+    *((family, parallel, 0.06) for family in ("qwen3", "gpt_neox") for parallel in ("one", "tensor 2", "map 2")),
+    *(("qwen3_moe", parallel, 0.04) for parallel in PARALLEL),
+    *((family, "tensor 2", 0.06) for family in ("gemma", "qwen2_moe")),
+    ("gpt2", "map 2", 0.04),
+    ("phi3", "map 2", 0.06),
+]
+QUICK = (("llama", "tensor 2"), ("mixtral", "map 2"))
+
+
+@pytest.mark.parametrize(
+    ("family", "parallel", "close"),
+    [pytest.param(*case, marks=() if case[:2] in QUICK else pytest.mark.slow) for case in CASES],
+)
+def test_prompts_reserve_what_traced_ones_reserve(family: str, parallel: str, close: float) -> None:
+    """The trace runs transformers' model, DTensor's collectives and copies where accelerate's hooks make them."""
+    attention = {"attention": "eager"} if family in ONLY_EAGER else {}
+    tables = {
+        "model": {"config": {"model_type": family, **CONFIGS[family]}, **attention},
+        "training": {"mode": "inference", "precision": "bf16", "micro_batch": 8, "sequence_length": 2048},
+        "parallel": PARALLEL[parallel],
+    }
+    job = job_from_mapping(tables, where="test")
+    formula, traced = (estimate(job, method=method, python=sys.executable) for method in ("exact", "traced"))
+    assert formula.peak.allocated_bytes == pytest.approx(traced.peak.allocated_bytes, rel=0.04)
+    assert formula.peak.reserved_bytes == pytest.approx(traced.peak.reserved_bytes, rel=close)
+    assert formula.peak.low_bytes <= traced.peak.device_bytes <= formula.peak.high_bytes

@@ -1,0 +1,84 @@
+"""``vramtop serve`` says in a sentence what is wrong with its command line, before it listens."""
+
+import socket
+import sys
+from typing import Any
+
+import pytest
+
+from vramtop.tui.cli.main import main
+from vramtop.tui.serve.server import BrowserServer
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The server is not run; what it was asked for is noted: flags, host, port."""
+    calls: list[Any] = []
+
+    def run(self: BrowserServer, host: str, port: int, on_ready: Any) -> None:
+        calls.append((list(self._flags), host, port))
+        on_ready(host, port or 40000)
+
+    monkeypatch.setattr(BrowserServer, "run", run)
+    return calls
+
+
+def test_by_default_it_is_on_loopback_and_view_only(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("textual_serve", reason="the extra serve is not installed")
+    assert main(["serve", "--", "--demo", "--user", "ann"]) == 0
+    ((flags, host, port),) = asked
+    assert (host, port) == ("127.0.0.1", 0)
+    assert flags[0] == "--view-only"
+    assert flags[-3:] == ["--demo", "--user", "ann"]
+    out = capsys.readouterr().out
+    assert out.startswith("http://127.0.0.1:40000/")
+    assert len(out.strip().rstrip("/").rpartition("/")[2]) >= 43
+
+
+def test_actions_are_allowed_only_if_asked_for_and_all_addresses_are_warned_of(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("textual_serve", reason="the extra serve is not installed")
+    assert main(["serve", "--allow-actions", "--listen", ":8000"]) == 0
+    ((flags, host, port),) = asked
+    assert "--view-only" not in flags
+    assert (host, port) == ("0.0.0.0", 8000)  # noqa: S104
+    assert "unencrypted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--once"], ["fit", "gpt2"], ["--host", "b"], ["--json"]])
+def test_only_flags_of_the_dashboard_are_passed_on(
+    words: list[str], asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--", *words]) == 2
+    assert "flags of this machine's dashboard" in capsys.readouterr().err
+    assert asked == []
+
+
+def test_an_unknown_flag_is_named(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--", "--nosuch"]) == 2
+    assert "--nosuch" in capsys.readouterr().err
+    assert asked == []
+
+
+def test_without_textual_serve_one_sentence_names_the_extra(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "textual_serve.server", None)
+    assert main(["serve"]) == 2
+    assert "pip install 'vramtop-budget[serve]'" in capsys.readouterr().err
+    assert asked == []
+
+
+def test_an_address_that_is_taken_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("textual_serve", reason="the extra serve is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 2
+    said = capsys.readouterr()
+    assert "nothing can listen there" in said.err
+    assert said.out == ""
+
+
+def test_view_only_is_for_the_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--view-only", "--once"]) == 2
+    assert "--view-only is for the dashboard" in capsys.readouterr().err

@@ -1,0 +1,191 @@
+"""The dashboard over many hosts, driven through the real app."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from screen_host import screen_lines, screen_text
+from waiting import until_shown
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.fleet.fleet import Fleet
+from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
+from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
+from vramtop.tui.screens.fleet.fleet_table import FleetTable
+
+NOW = 2_000_000_000.0
+
+
+class ScriptedFleets:
+    """A source whose fleet a test replaces; an error is raised in its place."""
+
+    def __init__(self, hosts: Sequence[HostReading]) -> None:
+        self.fleet: Fleet | Exception = Fleet(NOW, tuple(hosts))
+        self.closed = threading.Event()
+
+    def read(self) -> Fleet:
+        if isinstance(self.fleet, Exception):
+            raise self.fleet
+        return self.fleet
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def host(name: str, *statuses: str | None, first: int = 0, user: str = "ann", **changes: Any) -> HostReading:
+    """Make a host with a GPU for each status, of a rank of the run of eight that all hosts share; None: an idle one."""
+
+    def gpu(at: int, status: str | None) -> FleetGpu:
+        facts = RankFacts(rank=first + at, world_size=8, master="node1:29500")
+        held = 66 if status == "over" else 60
+        fields = {"used_bytes": held * GIB, "budget_bytes": 60 * GIB, "job": "tune", "user": user, "facts": facts}
+        rank = FleetProcess(pid=700 + at, status=status, sentence=f"holds {held} GiB", **fields)
+        processes = () if status is None else (rank,)
+        used = held * GIB if processes else 0
+        return FleetGpu(
+            index=at,
+            name="NVIDIA H100",
+            total_bytes=80 * GIB,
+            used_bytes=used,
+            free_bytes=80 * GIB - used,
+            committed_bytes=0,
+            unattributed_bytes=0,
+            processes=processes,
+        )
+
+    gpus = tuple(gpu(at, status) for at, status in enumerate(statuses))
+    return HostReading(**{"host": name, "time": NOW, "since": NOW, "gpus": gpus, **changes})
+
+
+HOSTS = (
+    host("node1", *["on_budget"] * 4),
+    host("node2", "on_budget", "over", None, first=4),
+    host("node3", None, None),
+    host("node10", "loading", first=6, user="bob"),
+    host("node4", "on_budget", first=7, state="unreachable", reason="Connection refused", since=NOW - 180),
+)
+
+
+def drive(
+    check: Callable[..., Any],
+    hosts: Sequence[HostReading] = HOSTS,
+    size: tuple[int, int] = (120, 30),
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Run the app until the first fleet is shown, then the check, which gets app, pilot and source."""
+
+    async def run() -> None:
+        source = ScriptedFleets(hosts)
+        app = FleetApp(source, FleetOptions(source="5 hosts over ssh", interval=0.1, clock=clock))
+        async with app.run_test(size=size) as pilot:
+            await until_shown(pilot, lambda: app.screen.query(FleetTable) and app.screen.query_one(FleetTable).rows)
+            await pilot.pause()
+            await check(app, pilot, source)
+        assert source.closed.is_set()
+
+    asyncio.run(run())
+
+
+def row_names(app: FleetApp) -> list[str]:
+    return [row.host for row in app.screen.query_one(FleetTable).rows]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_hosts_are_worst_first_and_sums_are_of_live_hosts(size) -> None:
+    async def check(app, pilot, source):
+        assert row_names(app) == ["node2", "node4", "node10", "node1", "node3"]
+        lines = screen_lines(app)
+        assert "free 374.0" in lines[1]
+        assert "commit" in lines[1]
+        assert "unattr" in lines[1]
+        assert "1 of 5 hosts silent" in lines[1] or "1 silent" in lines[1]
+        assert "diverging" in lines[1]
+        gone = next(line for line in lines if "node4" in line)
+        assert "unreachable" in gone
+        assert "last read 3 min ago: Connection refused" in gone
+        assert "20.0" not in gone  # its figures are old
+
+    drive(check, size=size)
+
+
+def test_keys_unfold_sort_filter_and_change_the_view() -> None:
+    async def check(app, pilot, source):
+        await pilot.press("right")
+        assert row_names(app)[:5] == ["node2"] * 4 + ["node4"]
+        assert "GPU 1" in screen_text(app)
+        await pilot.press("left", "s")
+        assert row_names(app) == ["node1", "node2", "node3", "node4", "node10"]
+        await pilot.press("slash", *"user:bob")
+        assert row_names(app) == ["node10"]
+        await pilot.press("escape", "slash", *"over tune")
+        assert row_names(app) == ["node2"]
+        await pilot.press("escape", "v")
+        (row,) = app.screen.query_one(FleetTable).rows
+        assert row.of_run.rank_count == 8
+        line = next(line for line in screen_lines(app) if "tune" in line)
+        assert "8/8" in line
+        assert "OVER 1/7" in line
+        assert "rank 5 on node2" in line
+
+    drive(check)
+
+
+def test_enter_opens_the_run_and_the_host_and_follows_the_readings() -> None:
+    async def check(app, pilot, source):
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: "Host node2" in screen_text(app))
+        assert "66.0 GiB of 60.0 predicted · ▲ OVER · tune · ann" in screen_text(app)
+        gone = msgspec.structs.replace(HOSTS[1], state="silent", reason="no reading arrives", since=NOW)
+        source.fleet = Fleet(NOW + 300, (HOSTS[0], gone))
+        await until_shown(pilot, lambda: "Figures of 5 min ago, not of now" in screen_text(app))
+        await pilot.press("escape", "v", "enter")
+        await until_shown(pilot, lambda: "Run tune (ann)" in screen_text(app))
+        text = screen_text(app)
+        assert "node2 is silent, last read 5 min ago; its ranks are not in the sums" in text
+        assert "silent for 5 min" in text
+        assert "2 of its 8 ranks are on hosts that are not listed" in text
+
+    drive(check)
+
+
+def test_a_source_that_fails_is_said_and_comes_back() -> None:
+    async def check(app, pilot, source):
+        fleet, source.fleet = source.fleet, CannotTellError("ssh cannot be started")
+        await until_shown(pilot, lambda: "! ssh cannot be started" in " ".join(screen_text(app).split()))
+        source.fleet = Fleet(NOW + 1, fleet.hosts)
+        await until_shown(pilot, lambda: "ssh cannot be started" not in screen_text(app))
+
+    drive(check)
+
+
+def test_figures_of_a_source_that_hangs_are_said_to_be_old() -> None:
+    async def check(app, pilot, source):
+        source.fleet = CannotTellError("no answer")
+        await until_shown(pilot, lambda: "no answer" in screen_text(app))
+        late[0] = 90.0
+        await until_shown(pilot, lambda: "! figures are 1 min old" in screen_text(app))
+
+    late = [0.0]
+    drive(check, clock=lambda: time.monotonic() + late[0])
+
+
+@pytest.mark.slow
+def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
+    hosts = [host(f"node{at:04}", *["on_budget"] * 8, first=8 * at) for at in range(1000)]
+
+    async def check(app, pilot, source):
+        table = app.screen.query_one(FleetTable)
+        assert len(table.rows) == 1000
+        before = table.drawn_lines
+        assert before < 200
+        source.fleet = Fleet(NOW + 1, (*hosts[:-1], msgspec.structs.replace(hosts[-1], state="silent")))
+        await until_shown(pilot, lambda: table.rows[0].host == "node0999")
+        await pilot.press("end", "home")
+        assert table.drawn_lines - before < 200
+
+    drive(check, hosts)

@@ -1,0 +1,159 @@
+"""The app over many hosts: reads a source of fleets on a thread of its own, and passes every fleet to the screens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import HelpPanel
+
+from vramtop.estimator.common import VramtopError, start_thread
+
+from ..screens import is_complete
+from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
+from .themes import ThemedApp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.screen import Screen
+
+    from vramtop.monitor.fleet import Fleet, FleetSource
+
+    from ..draw import ColourDepth
+
+_STALE_INTERVALS = 3
+_CLOCK_SECONDS = 1.0
+_STOP_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """Everything about the app but its source."""
+
+    source: str
+    """What is read, in a few words: ``12 hosts over ssh``."""
+    interval: float = 1.0
+    """Seconds between readings."""
+    ascii_only: bool = False
+    colours: ColourDepth = "true"
+    theme: str | None = None
+    """Name of the theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+
+
+class FleetUpdated(Message):
+    """There is a new fleet, or a reason why there is none."""
+
+    def __init__(self, fleet: Fleet | None, failure: str | None) -> None:
+        super().__init__()
+        self.fleet, self.failure = fleet, failure
+
+    def can_replace(self, message: Message) -> bool:
+        """Replace an earlier fleet that is still in the queue."""
+        return isinstance(message, FleetUpdated)
+
+
+class FleetApp(ThemedApp):
+    """The dashboard over many hosts.
+
+    Args:
+        source: read and closed on a thread of its own.
+        options: everything else.
+    """
+
+    TITLE = "vramtop"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
+        Binding("question_mark", "keys", "Keys", key_display="?", tooltip="what each key does"),
+        Binding("ctrl+z", "suspend_process", show=False),
+        Binding("q", "quit", "Quit", tooltip="quit"),
+    ]
+
+    def __init__(self, source: FleetSource, options: FleetOptions) -> None:
+        super().__init__(colours=options.colours, ascii_only=options.ascii_only)
+        self._fleet_source, self._options = source, options
+        self.choose_theme(options.theme)
+        self.fleet: Fleet | None = None
+        """The latest fleet."""
+        self._failure: str | None = None
+        self._updated_at: float | None = None
+        self._paused = False
+        self._ending = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="fleet", daemon=True)
+
+    @property
+    def feed(self) -> FleetFeed:
+        """State of the readings."""
+        age = None if self._updated_at is None else self._options.clock() - self._updated_at
+        is_stale = age is not None and age > max(_STALE_INTERVALS * self._options.interval, 2 * _CLOCK_SECONDS)
+        return FleetFeed(
+            source=self._options.source,
+            interval=self._options.interval,
+            paused=self._paused,
+            age_seconds=age if is_stale else None,
+            failure=self._failure,
+        )
+
+    def get_default_screen(self) -> Screen[None]:
+        """Return the dashboard over hosts."""
+        return FleetScreen()
+
+    def on_mount(self) -> None:
+        """Start reading."""
+        self.set_interval(_CLOCK_SECONDS, self._tick)
+        start_thread(self._reader)
+        self.call_after_refresh(self._show)
+
+    def on_unmount(self) -> None:
+        """Stop reading, and wait a moment for what was started to be ended."""
+        self._ending.set()
+        self._reader.join(_STOP_SECONDS)
+
+    def on_fleet_updated(self, message: FleetUpdated) -> None:
+        """Show a new fleet."""
+        self._failure = message.failure
+        if message.fleet is not None and not self._paused:
+            self.fleet, self._updated_at = message.fleet, self._options.clock()
+        self._show()
+
+    def action_pause(self) -> None:
+        """Pause the readings, or resume them."""
+        self._paused = not self._paused
+        self._show()
+
+    def action_keys(self) -> None:
+        """Show what each key does, or hide it again."""
+        if self.screen.query(HelpPanel):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
+
+    def _tick(self) -> None:
+        self.check_size()
+        self._show()
+
+    def _show(self) -> None:
+        screen = self.screen
+        if self.is_running and is_complete(screen) and isinstance(screen, ShowsFleet):
+            screen.show_fleet(self.fleet, self.feed)
+
+    def _read(self) -> None:
+        """Read until the app ends; sums and runs are worked out here, off the UI thread."""
+        try:
+            while not self._ending.is_set():
+                started = self._options.clock()
+                try:
+                    fleet = self._fleet_source.read()
+                    _ = fleet.totals
+                    self.post_message(FleetUpdated(fleet, None))
+                except VramtopError as error:
+                    self.post_message(FleetUpdated(None, error.message))
+                self._ending.wait(max(0.1, self._options.interval - (self._options.clock() - started)))
+        finally:
+            self._fleet_source.close()

@@ -1,0 +1,191 @@
+"""Rows of hosts, each with its GPUs below it when it is unfolded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.snapshot import GpuProcess
+
+from ...draw import CellText, format_duration, printable, process_name, status_mark
+from .fleet_row import BROKEN, GONE, NO_STATUS, REST, Cells, FleetRow, plain, severity, status_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from vramtop.monitor.fleet import Fleet, FleetGpu, FleetProcess, HostReading
+
+
+_BAR_CELLS = 10
+_NAMED_JOBS = 4
+
+
+class HostRows:
+    """Makes the rows of hosts, and keeps those of hosts that have not changed."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[HostReading, bool, FleetRow]] = {}
+
+    def rows(self, fleet: Fleet, unfolded: Collection[str]) -> list[FleetRow]:
+        """Return one row per host, without those of GPUs."""
+        made: dict[str, tuple[HostReading, bool, FleetRow]] = {}
+        for host in fleet.hosts:
+            known, is_open = self._made.get(host.host), host.host in unfolded
+            if known is not None and known[0] is host and known[1] == is_open and host.is_live:
+                made[host.host] = known
+            else:
+                made[host.host] = host, is_open, _host_row(fleet, host, is_open=is_open)
+        self._made = made
+        return [row for _, _, row in made.values()]
+
+
+def gpu_rows(host: HostReading) -> list[FleetRow]:
+    """Return the rows of a host's GPUs; none if its figures are not of now."""
+    return [_gpu_row(host, gpu) for gpu in host.gpus] if host.is_live else []
+
+
+def jobs_text(processes: Sequence[FleetProcess]) -> str:
+    """Return the jobs of processes with their users, those with most processes first: ``tune (ann, bob), vLLM``."""
+    users: dict[str, dict[str, None]] = {}
+    for process in processes:
+        users.setdefault(_name(process), {}).update({process.user: None} if process.user else {})
+    named = [name for name, _ in Counter(map(_name, processes)).most_common()]
+    parts = [f"{name} ({', '.join(users[name])})" if users[name] else name for name in named[:_NAMED_JOBS]]
+    more = f" and {len(named) - _NAMED_JOBS} more" if len(named) > _NAMED_JOBS else ""
+    return printable(", ".join(parts) + more)
+
+
+def gpu_severity(gpu: FleetGpu) -> float:
+    """Return the severity of a GPU: that of its worst process, or that it cannot be read."""
+    if gpu.is_stale:
+        return BROKEN
+    return min((severity(process.status) for process in gpu.processes or ()), default=NO_STATUS)
+
+
+def gone_text(fleet: Fleet, host: HostReading) -> str:
+    """Return why a host has no figures of now, and how long ago its last ones are."""
+    age = fleet.age_seconds(host)
+    last = "never read" if age is None else f"last read {format_duration(age)} ago"
+    return printable(f"{last}: {host.reason}" if host.reason else last)
+
+
+def use_bar(used_bytes: int | None, total_bytes: int | None) -> str:
+    """Return used memory as a bar of text; empty if it is unknown."""
+    if used_bytes is None or not total_bytes:
+        return ""
+    cells = min(_BAR_CELLS, round(used_bytes * _BAR_CELLS / total_bytes))
+    return "█" * cells + "·" * (_BAR_CELLS - cells)
+
+
+def _name(process: FleetProcess) -> str:
+    return process.job or process.kind or _program(process.command)
+
+
+@lru_cache(maxsize=4096)
+def _program(command: str | None) -> str:
+    """Return the name that a person would use for a command."""
+    return process_name(GpuProcess(pid=0, start_time=None, used_bytes=None, kinds=(), command=command))
+
+
+def _host_row(fleet: Fleet, host: HostReading, *, is_open: bool) -> FleetRow:
+    processes = [process for gpu in host.gpus for process in gpu.processes or ()]
+    names = " ".join(dict.fromkeys(gpu.name for gpu in host.gpus if gpu.name))
+    if not host.is_live:
+        return FleetRow(
+            key=("host", host.host),
+            severity=GONE,
+            host=host.host,
+            status=host.state,
+            more=f"{names} {host.reason or ''}",
+            make_cells=partial(_gone_cells, fleet, host),
+            of_host=host,
+        )
+    statuses = Counter(process.status for process in processes if process.status)
+    worst = min(map(gpu_severity, host.gpus), default=NO_STATUS)
+    return FleetRow(
+        key=("host", host.host),
+        severity=worst,
+        host=host.host,
+        job=" ".join(dict.fromkeys(_name(process) for process in processes)),
+        user=" ".join(dict.fromkeys(process.user for process in processes if process.user)),
+        status=" ".join(status_mark(status).word for status in statuses) + (" hangs" if worst == BROKEN else ""),
+        free_bytes=host.totals.free_bytes if host.totals.gpus else -1,
+        used_bytes=host.totals.used_bytes if host.totals.gpus else -1,
+        more=names,
+        fold="unfolded" if is_open else "folded" if host.gpus else None,
+        make_cells=partial(_host_cells, host, processes, statuses),
+        of_host=host,
+    )
+
+
+def _gone_cells(fleet: Fleet, host: HostReading) -> Cells:
+    if host.state == "connecting":
+        return {"HOST": plain(host.host), "STATUS": CellText("… connecting", "muted")}
+    return {
+        "HOST": plain(host.host),
+        "STATUS": CellText(f"! {host.state}", "under"),
+        REST: CellText(gone_text(fleet, host), "muted"),
+    }
+
+
+def _host_cells(host: HostReading, processes: Sequence[FleetProcess], statuses: Counter[str]) -> Cells:
+    totals = host.totals
+    sure = "" if not totals.unattributed_unknown else "≥"
+    known = bool(totals.gpus)
+    more = f"{totals.unknown_gpus} of {len(host.gpus)} GPUs n/a; " if totals.unknown_gpus and host.gpus else ""
+    return {
+        "HOST": plain(host.host),
+        "STATUS": _status_cell(host.gpus, statuses, len(processes)),
+        "GPUS": plain(str(len(host.gpus))),
+        "FREE": plain(format_gib(totals.free_bytes) if known else "n/a"),
+        "COMMIT": _size_cell(totals.committed_bytes, known=known),
+        "UNATTR": plain(f"{sure}{format_gib(totals.unattributed_bytes)}" if known else "n/a", "muted"),
+        "IN USE": plain(use_bar(totals.used_bytes, totals.total_bytes) if known else "", "muted"),
+        "JOBS": plain(host.faults[0], "under") if host.faults else plain(more + jobs_text(processes)),
+    }
+
+
+def _gpu_row(host: HostReading, gpu: FleetGpu) -> FleetRow:
+    return FleetRow(
+        key=("gpu", host.host, gpu.shown_label),
+        severity=gpu_severity(gpu),
+        host=host.host,
+        make_cells=partial(_gpu_cells, gpu),
+        of_host=host,
+    )
+
+
+def _gpu_cells(gpu: FleetGpu) -> Cells:
+    processes = gpu.processes or ()
+    statuses = Counter(process.status for process in processes if process.status)
+    unknown = gpu.is_stale or gpu.free_bytes is None
+    words = gpu.fault if unknown else jobs_text(processes)
+    return {
+        "HOST": plain(f"  GPU {gpu.shown_label}"),
+        "STATUS": _status_cell((gpu,), statuses, len(processes)),
+        "FREE": plain("n/a" if unknown else format_gib(gpu.free_bytes)),
+        "COMMIT": _size_cell(gpu.committed_bytes, known=not unknown),
+        "UNATTR": plain(
+            "n/a" if unknown or gpu.unattributed_bytes is None else format_gib(gpu.unattributed_bytes), "muted"
+        ),
+        "IN USE": plain("" if unknown else use_bar(gpu.used_bytes, gpu.total_bytes), "muted"),
+        "JOBS": plain(words or gpu.name, "under" if unknown else "plain" if processes else "muted"),
+    }
+
+
+def _size_cell(size_bytes: int | None, *, known: bool) -> CellText:
+    if not known or size_bytes is None:
+        return CellText("n/a", "muted")
+    return CellText(format_gib(size_bytes), "plain" if size_bytes else "muted")
+
+
+def _status_cell(gpus: Sequence[FleetGpu], statuses: Counter[str], processes: int) -> CellText:
+    """Return the worst status with the number of its processes: ``▲ OVER 2/8``."""
+    worst = min(statuses, key=severity, default=None)
+    if any(gpu.is_stale for gpu in gpus) and (worst is None or severity(worst) > BROKEN):
+        return CellText("! driver hangs", "under")
+    if worst is None:
+        return CellText("no budget" if processes else "idle", "muted") if gpus else CellText("no GPU", "muted")
+    return status_cell(worst, statuses)
