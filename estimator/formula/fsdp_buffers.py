@@ -221,9 +221,9 @@ def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
     While a block runs, those behind it are gathered until they have half of ``megatron_capacity`` elements. Gradients
     are copied into a whole buffer of their unit, in the dtype they are reduced in, which is freed once those that were
     reduced after it have more elements than that. What is around the blocks is one unit, whose weights stay gathered
-    from the first step on and whose gradients are reduced last; so is the whole model where no unit is named
-    (``fsdp_unit_modules``). Doubled, there are two units of each, which are kept. Megatron-LM's kernels write gradients
-    into these buffers; autograd makes a tensor of each first, and keeps that of a tied head until the end.
+    and whose gradients are reduced last; so is the whole model where no unit is named. Doubled, there are two units of
+    each, which are kept. Megatron-LM's kernels write gradients into these buffers; autograd makes a tensor of each
+    first, and keeps that of a tied head until the end. ``VersionRules`` has what older versions do.
 
     Args:
         job: the job.
@@ -254,24 +254,30 @@ def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
         0 if own else round(max((h.largest_tensor for h in held if h.trainable), default=0) * widths.compute)
         for held in ([held for held, _ in parts], head, [tokens] if tokens else [])
     )
-    kept = (root.whole if job.zero_stage == 3 else 0) + doubled
+    kept, versions = (root.whole if job.zero_stage == 3 else 0) + doubled, job.versions
     before = kept + root.reduced + (of_head if tied else 0)
     gathered = block.whole * (1 + ahead)
+    at_loss = (
+        min(layers, ahead + 1, -int(-(capacity // 2) // max(1.0, elements))) if versions.frees_outside_units else 0
+    )
+    whole = block.gradients if versions.reduces_whole_modules and not own else 0
+    under_way = 0 if whole else block.reduced + computed
     return Buffers(
         forward=kept + block.whole,
-        head_forward=kept,
-        loss_backward=kept,
-        head_backward=kept + root.reduced + of_head,
-        after_head=before,
-        first_block=before + gathered + block.reduced + computed,
-        block=before + gathered + block.reduced + computed,
-        block_end=before + block.whole * ahead + block.reduced,
+        head_forward=kept + at_loss * block.whole,
+        loss_backward=kept + at_loss * block.whole,
+        head_backward=kept + at_loss * block.whole + root.reduced + of_head,
+        after_head=before + at_loss * block.whole,
+        first_block=before + gathered + under_way,
+        block=before + gathered + under_way,
+        block_end=before + block.whole * ahead + block.reduced + whole,
+        unreduced=whole,
         embedding=kept + root.reduced + pending * block.reduced + of_embedding,
         pending_blocks=pending,
         pending_bytes=block.reduced,
         ahead_blocks=ahead,
         ahead_bytes=block.whole,
-        step=kept,
+        step=doubled if versions.frees_outside_units else kept,
         pool=gathered,
     )
 

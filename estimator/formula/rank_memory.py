@@ -178,9 +178,11 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         needs memory too; autocast's cast of it to fp32 is a tensor of its own (seen with torch 2.13's profiler).
         """
         tokens, widths = self.stage.token_embedding, self.job.widths
-        if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.buffers.unreduced:
-            return 0
         own = self.job.strategy.megatron_fsdp and not self.job.framework.gradient_buffer
+        if tokens is None or not (self.tied and self.stage.last and tokens.trainable):
+            return 0
+        if self.buffers.unreduced and not own:
+            return 0
         return tokens.elements * (widths.compute if own else widths.gradient) * (1 if widths.mixed else 2)
 
     @property

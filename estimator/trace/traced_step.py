@@ -154,6 +154,9 @@ def _older_versions(job: Job, model: ResolvedModel) -> dict[str, Any]:
         "reduces_in_own_pool": rules.reduces_in_own_pool,
         "keeps_quantized_inputs": rules.keeps_quantized_inputs,
         "zeroes_gradients": rules.zeroes_gradients,
+        "frees_outside_units": rules.frees_outside_units,
+        "lazy_states": rules.lazy_states,
+        "reduces_whole_modules": rules.reduces_whole_modules,
         "reentrant_checkpoints": not rules.checkpoints_with_gradient and passes and not resolved.strategy.fsdp,
         "checkpoints_without_gradient": not rules.checkpoints_with_gradient and not passes,
     }

@@ -11,7 +11,7 @@ from .process_info import ProcessInfo
 
 FRAMEWORKS = (
     *("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel"),
-    *("litgpt", "torchtitan", "vllm", "sglang"),
+    *("litgpt", "torchtitan", "megatron_fsdp", "vllm", "sglang"),
 )
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _MAX_MAPS_BYTES = 2**22

@@ -52,6 +52,8 @@ class _Change(Struct, frozen=True, kw_only=True):
             return training.loss == "full" and arch.has_vocab_head and job.framework.loss_in_forward
         if self.library == "trl":
             return training.loss == ("chunked" if self.since == "1.15" else "log-probs")
+        if self.library == "megatron_fsdp":
+            return job.strategy.megatron_fsdp
         if self.library == "bitsandbytes":
             return is_four_bit(job.lora)
         return True
@@ -74,6 +76,8 @@ _CHANGES = tuple(
         ("torchtitan", "torchtitan", "0.0.2", "0.1", date(2025, 6, 17)),
         ("torchtitan", "torchtitan", "0.1", "0.2", date(2025, 10, 17)),
         ("torchtitan", "torchtitan", "0.2.1", "0.2.2", date(2026, 2, 1)),
+        ("nemo-automodel", "megatron_fsdp", "0.2.3", "0.3", date(2026, 2, 26)),
+        ("nemo-automodel", "megatron_fsdp", "0.4", "0.5", date(2026, 6, 22)),
     )
 )
 
@@ -84,7 +88,7 @@ def other_versions(job: ResolvedJob, arch: Architecture) -> Iterator[OtherSide]:
     for change in _CHANGES:
         if getattr(stated, change.library) is not None or change.framework not in job.framework.libraries:
             continue
-        if change.library == "torchtitan" and stated.torch is not None:
+        if change.library in ("torchtitan", "megatron_fsdp") and stated.torch is not None:
             continue  # its version is taken from torch's
         oldest = (time or _LATEST) - (_IN_USE if time else _IN_USE_UNSTATED)
         if change.on < oldest or not change.concerns(job, arch):

@@ -20,6 +20,9 @@ _TORCHTITAN = (
 )
 """torchtitan's versions by the torch before which, and the nightly before which, there was no newer one."""
 
+_MEGATRON_FSDP = (((2, 11), 20260226, "0.2.3"), ((2, 12), 20260622, "0.4"))
+"""megatron-fsdp's likewise. NeMo AutoModel locks 0.2.3 in its releases until 0.5."""
+
 
 class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """Behaviour of the job's library versions, as flags."""
@@ -122,6 +125,15 @@ class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
     """torchtitan recomputes checkpointed blocks to their end (since August 2025, pull request 1580, ``early_stop``)."""
     gathers_with_root: bool
     """torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
+    frees_outside_units: bool
+    """Megatron-FSDP frees weights outside of its units after each pass, and gathers units ahead when they run.
+
+    Before 0.5 (``AllGatherPipeline.reset``, ``_root_pre_backward``): the first units are gathered while the loss runs.
+    """
+    lazy_states: bool
+    """Megatron-FSDP's optimizer has no states before the first step (``fully_shard_optimizer`` before 0.4)."""
+    reduces_whole_modules: bool
+    """Megatron-FSDP copies the gradients of a module when all of them exist (``_post_backward`` before 0.3)."""
 
 
 def older(version: str | None, *than: int) -> bool:
@@ -141,14 +153,16 @@ def older(version: str | None, *than: int) -> bool:
         return False
 
 
-def _torchtitan_version(software: Software) -> str | None:
-    """Return the version of torchtitan: as stated, or the one of the time of the stated torch."""
-    if software.torchtitan is not None or software.torch is None:
-        return software.torchtitan
-    nightly = re.search(r"dev(20\d{6})", software.torch)
-    for torch, date, torchtitan in _TORCHTITAN:
-        if int(nightly[1]) < date if nightly else older(software.torch, *torch):
-            return torchtitan
+def _of_its_time(
+    stated: str | None, torch: str | None, releases: tuple[tuple[tuple[int, int], int, str], ...]
+) -> str | None:
+    """Return a library's version: as stated, or the one of the time of the stated torch."""
+    if stated is not None or torch is None:
+        return stated
+    nightly = re.search(r"dev(20\d{6})", torch)
+    for before, date, version in releases:
+        if int(nightly[1]) < date if nightly else older(torch, *before):
+            return version
     return None
 
 
@@ -168,7 +182,8 @@ def _titan_experts(torchtitan: str | None) -> Literal["", "scatter", "matmul", "
 @lru_cache(maxsize=64)  # searches ask for the same versions thousands of times
 def _rules(software: Software, four_bit: bool) -> VersionRules:
     whole = older(software.torch, 1, 13) or older(software.cuda, 11, 7)
-    loading, torchtitan = software.module_loading, _torchtitan_version(software)
+    loading, torchtitan = software.module_loading, _of_its_time(software.torchtitan, software.torch, _TORCHTITAN)
+    megatron = _of_its_time(software.megatron_fsdp, software.torch, _MEGATRON_FSDP)
     return VersionRules(
         keeps_quantized_inputs=four_bit and older(software.bitsandbytes, 0, 43, 2),
         zeroes_gradients=older(software.torch, 2, 0),
@@ -203,6 +218,9 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         recomputes_whole_blocks=not older(torchtitan, 0, 1, 1),
         titan_experts=_titan_experts(torchtitan),
         gathers_with_root=older(torchtitan, 0, 2),
+        frees_outside_units=older(megatron, 0, 5),
+        lazy_states=older(megatron, 0, 4),
+        reduces_whole_modules=older(megatron, 0, 3),
     )
 
 

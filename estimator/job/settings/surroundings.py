@@ -26,6 +26,8 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Version of LitGPT."""
     torchtitan: Version | None = None
     """Version of torchtitan."""
+    megatron_fsdp: Version | None = None
+    """Version of megatron-fsdp; absent: that of the time of the stated torch."""
     trl: Version | None = None
     """Version of TRL."""
     vllm: Version | None = None

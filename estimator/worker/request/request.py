@@ -205,6 +205,12 @@ class OlderVersions:
     """Checkpointed blocks run forward without a graph (``use_reentrant``)."""
     checkpoints_without_gradient: bool = False
     """Checkpointing does not ask for a gradient at the first block's input."""
+    frees_outside_units: bool = False
+    """Megatron-FSDP frees weights outside of its units after each pass."""
+    lazy_states: bool = False
+    """Megatron-FSDP's optimizer has no states before the first step."""
+    reduces_whole_modules: bool = False
+    """Megatron-FSDP copies the gradients of a module when all of them exist."""
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,13 @@ def budget(
     *,
     attention: str = "flash_attention_2",
     config: dict[str, Any] = CONFIG,
+    software: dict[str, str] | None = None,
 ) -> Budget:
     tables = {
         "model": {"config": config, "attention": attention},
         "training": {"micro_batch": 2, "sequence_length": 512, "precision": "bf16", **(training or {})},
         "parallel": parallel,
+        "software": software or {},
     }
     return estimate(job_from_mapping(tables, where="test"), method=method, python=sys.executable)
 
@@ -100,18 +102,35 @@ AUTOMODEL: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({}, {}, {"tie_word_embeddings": True}),
 ]
 """Settings of Megatron-FSDP, of training, and of the model."""
+OLDER: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("0.4", {}, {}, {}),
+    ("0.4", {"communication_unit": 7 * BLOCK // 2}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
+    ("0.2.3", {"communication_unit": 7 * BLOCK // 2}, {}, {}),
+    ("0.2.3", {"communication_unit": 7 * BLOCK // 2}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
+    ("0.2.3", {"main_weights": True}, {}, {"tie_word_embeddings": True}),
+]
+"""The same with a version of megatron-fsdp before."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("parallel", "training", "model"), AUTOMODEL)
+@pytest.mark.parametrize(
+    ("version", "parallel", "training", "model"), [*(("0.6", *case) for case in AUTOMODEL), *OLDER]
+)
 def test_megatron_fsdps_phases_are_those_of_the_traced_step(
-    parallel: dict[str, Any], training: dict[str, Any], model: dict[str, Any]
+    version: str, parallel: dict[str, Any], training: dict[str, Any], model: dict[str, Any]
 ) -> None:
     """Those of the trace are megatron-fsdp's own (``tests/estimator/worker/parallel/test_megatron_fsdp.py``)."""
     sharded = {"strategy": "megatron-fsdp", "data_shard": RANKS, **parallel}
     settings = {"framework": "automodel", "fused_kernels": [], "optimizer": "adamw", **training}
     formula, traced = (
-        budget(sharded, settings, method=method, attention="sdpa", config=CONFIG | model)
+        budget(
+            sharded,
+            settings,
+            method=method,
+            attention="sdpa",
+            config=CONFIG | model,
+            software={"megatron_fsdp": version},
+        )
         for method in ("formula", "traced")
     )
     found = [[each.allocated_bytes for each in made.phases] for made in (formula, traced)]

@@ -142,7 +142,7 @@ def _host_cells(host: HostReading, processes: Sequence[FleetProcess], statuses: 
         "FREE": plain(format_gib(totals.free_bytes) if known else "n/a"),
         "COMMIT": _size_cell(totals.committed_bytes, known=known),
         "UNATTR": plain(f"{sure}{format_gib(totals.unattributed_bytes)}" if known else "n/a", "muted"),
-        "IN USE": plain(use_bar(totals.used_bytes, totals.total_bytes) if known else ""),
+        "IN USE": plain(use_bar(totals.used_bytes, totals.total_bytes) if known else "", "muted"),
         "JOBS": plain(host.faults[0], "under") if host.faults else plain(more + jobs_text(processes)),
     }
 
@@ -170,7 +170,7 @@ def _gpu_cells(gpu: FleetGpu) -> Cells:
         "UNATTR": plain(
             "n/a" if unknown or gpu.unattributed_bytes is None else format_gib(gpu.unattributed_bytes), "muted"
         ),
-        "IN USE": plain("" if unknown else use_bar(gpu.used_bytes, gpu.total_bytes)),
+        "IN USE": plain("" if unknown else use_bar(gpu.used_bytes, gpu.total_bytes), "muted"),
         "JOBS": plain(words or gpu.name, "under" if unknown else "plain" if processes else "muted"),
     }
 

@@ -6,7 +6,8 @@ weights are one tensor, which the gathering stream allocates, and which the CPU 
 the units only those of the first forward pass gather ahead. What is outside stays gathered. A unit's whole gradients
 are a tensor of the main stream from the first gradient on, freed once more than the capacity waits behind it. The
 cache is emptied before training (``empty_cache``), and ``fully_shard_optimizer`` has taken a step then; Megatron-LM's
-optimizer has not, and its kernels write gradients into the bucket.
+optimizer has not, and its kernels write gradients into the bucket. Older versions (``VersionRules``) free what is
+outside after each pass, gather the first units while the loss runs, and copy a unit's gradients at its end.
 """
 
 from collections import deque
@@ -54,6 +55,10 @@ class MegatronUnits(Communication):
         self._capacity = megatron_capacity(job, elements)
         self._doubles = job.parallel.double_buffer and bool(self._blocks)
         self._own_kernels = job.framework.gradient_buffer
+        self._frees_outside = job.versions.frees_outside_units
+        self._whole_modules = job.versions.reduces_whole_modules and not self._own_kernels
+        self._gradients: list[int] = []
+        """Of the module that runs backward, until all of them exist."""
         self._running: _Unit = self._root
         """The unit that runs backward."""
         self._has_run_backward = False
@@ -67,7 +72,8 @@ class MegatronUnits(Communication):
         self._waiting: list[int] = []
         """The gradient of a tied head, which is copied when the backward pass is over."""
         self.stepped = [_stepped(unit.parameters) for unit in (self._root, *self._blocks.values()) if unit.trained]
-        self.steps_before = not self._own_kernels
+        self.steps_before = not self._own_kernels and not job.versions.lazy_states
+        self._reduces_apart = job.versions.lazy_states
         if self._widths.master:
             self.states_made = sum(4 * unit.trained // self._shards.optimizer for unit in self._all())
 
@@ -86,7 +92,7 @@ class MegatronUnits(Communication):
         """Gather what is outside of the blocks, which stays, and blocks ahead in the first pass."""
         if self._stage == 3 and self._root.gathered is None and self._root.whole:
             self._root.gathered = self.machine.take(self._root.whole, _GATHERING)
-        if not self._has_run_backward:
+        if self._frees_outside or not self._has_run_backward:
             self._gather(0, 1, of_block=False)
 
     def before_block(self, block: int) -> None:
@@ -99,7 +105,7 @@ class MegatronUnits(Communication):
 
     def before_head(self) -> None:
         """Gather the first blocks once more, in the first pass."""
-        if not self._has_run_backward:
+        if self._frees_outside or not self._has_run_backward:
             self._gather(0, 1, of_block=False)
 
     def before_head_backward(self) -> None:
@@ -114,15 +120,18 @@ class MegatronUnits(Communication):
         if tied and abs(machine.size(key) - tied) <= _SAME_SIZE * tied:
             self._waiting.append(machine.keep(key))
             return
+        if self._whole_modules:
+            self._gradients.append(machine.keep(key))
+            return
         if self._stage >= 2:
             self._fill(self._running)
         machine.allocator.free(key)
 
     def after_head_backward(self, gradients: list[int]) -> list[int]:
         """Have a bucket for what is outside of the blocks."""
-        self.machine.release(gradients)
         if self._stage >= 2:
             self._fill(self._root)
+        self._copied(gradients)
         return []
 
     def before_block_backward(self, block: int) -> None:
@@ -134,9 +143,11 @@ class MegatronUnits(Communication):
 
     def after_block_backward(self, block: int, gradients: list[int]) -> list[int]:
         """Free the block's weights, and reduce its gradients."""
-        self.machine.release(gradients)
         self._free(block)
         unit = self._blocks.get(block)
+        if unit is not None and self._whole_modules and self._stage >= 2:
+            self._fill(unit)
+        self._copied(gradients)
         if unit is not None:
             self._reduce(unit)
         return []
@@ -155,6 +166,9 @@ class MegatronUnits(Communication):
             self._copies = copies
         for block in self._blocks:
             self._free(block)
+        if self._frees_outside and self._root.gathered is not None:
+            machine.release([self._root.gathered])
+            self._root.gathered = None
         self._unused.clear()
         kept, self._copies = (self._copies, []) if last else ([], self._copies)
         return kept
@@ -190,8 +204,15 @@ class MegatronUnits(Communication):
         if unit.bucket is None and unit.trained and not (self._doubles and unit is not self._root):
             unit.bucket = self.machine.take(unit.trained * self._widths.reduce, stream)
 
+    def _copied(self, gradients: list[int]) -> None:
+        """Let go of gradients that have been copied into a bucket."""
+        self.machine.release([*gradients, *self._gradients])
+        self._gradients = []
+
     def _reduce(self, unit: _Unit) -> None:
         self._wait(self._capacity)
+        if self._reduces_apart and self._stage >= 2 and unit.bucket is not None:
+            self.machine.passing(unit.trained * self._widths.reduce / self._shards.gradients, _REDUCING)
         if self._stage < 2 and self._widths.reduce != self._widths.gradient:
             self._fill(unit, _REDUCING)
         if unit.bucket is not None:

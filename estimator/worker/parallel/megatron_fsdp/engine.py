@@ -1,7 +1,8 @@
 """Megatron-FSDP around a model: when its modules gather and free weights, and how its optimizer steps.
 
 Follows ``MegatronFSDP`` (``megatron_fsdp.py``) and ``fully_shard_optimizer`` (``fully_shard.py``) of megatron-fsdp
-0.6.1, which synchronize after every micro-batch unless told otherwise (``sync_model_each_microbatch``).
+0.6.1, and of 0.2.3 and 0.4 where the job states an older version. They synchronize after every micro-batch unless told
+otherwise (``sync_model_each_microbatch``).
 """
 
 from __future__ import annotations
@@ -128,6 +129,8 @@ class MegatronEngine:
     def initialize(self, step: Any) -> None:
         """Make the optimizer's states by a step on zeros, before training (``fully_shard_optimizer``)."""
         self._step = step
+        if self._settings.lazy_states:
+            return
         with self._tracker.labelling("gradients"):
             for _, _, _, tensor in self._stepped:
                 tensor.grad = torch.zeros_like(tensor)
@@ -161,7 +164,8 @@ class MegatronEngine:
             kept = self._gradients.stored[bucket]
             part = bucket.own_parts(kept)[at] if self._settings.stage else bucket.views(kept)[at]
             with self._tracker.labelling("gradients"):
-                tensor.grad = part.to(tensor.dtype) if self._settings.main_weights else part
+                casts = self._settings.main_weights or self._settings.lazy_states
+                tensor.grad = part.to(tensor.dtype) if casts else part
         self._hooks.release_units()
 
 
@@ -187,24 +191,25 @@ class _Hooks:
         names = _names(model)
         self._trained = {parameter: name[0] for parameter, name in names.items() if parameter.requires_grad}
         self._shared = {parameter for parameter, name in names.items() if len(name) > 1}
+        self._units = set(units)
+        self._stage = settings.stage
+        self._whole_modules, self._all_wait = settings.whole_modules, not settings.frees_outside
         for module in self._modules:
-            own = units if module in units else ()
             if settings.stage:
-                module.register_forward_pre_hook(functools.partial(self._before_forward, bool(own)), prepend=True)
+                module.register_forward_pre_hook(self._before_forward, prepend=True)
+            if settings.whole_modules or (settings.stage == 3 and module in self._units):
+                module.register_forward_pre_hook(self._watch_inputs, with_kwargs=True)
         for unit in units:
-            if settings.stage == 3:
-                unit.register_forward_pre_hook(self._watch_inputs, with_kwargs=True)
             unit.register_forward_hook(self._after_forward)
             unit.register_forward_hook(self._watch_outputs)
-        for parameter in self._trained:
+        for parameter in () if settings.whole_modules else self._trained:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)
-        self._stage = settings.stage
 
     def begin_backward(self) -> None:
         """Begin a backward pass (``_root_pre_backward``)."""
         self._waiting = set(self._trained)
         if self._stage == 3:
-            self._running_backward = set(self._modules)
+            self._running_backward = set(self._modules) if self._all_wait else set(self._units)
             self._weights.mark_units_unused()
 
     @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
@@ -220,8 +225,8 @@ class _Hooks:
         """Free all units."""
         self._weights.release_units()
 
-    def _before_forward(self, is_unit: bool, module: Any, *_inputs: Any) -> None:
-        parameters = list(module.parameters(recurse=is_unit))
+    def _before_forward(self, module: Any, *_inputs: Any) -> None:
+        parameters = list(module.parameters(recurse=module in self._units))
         self._weights.gather(parameters, prefetch=module not in self._running_backward, forward=True)
 
     def _after_forward(self, unit: Any, _inputs: Any, output: Any) -> Any:
@@ -244,22 +249,34 @@ class _Hooks:
             torch.autograd.graph.register_multi_grad_hook(watched, gather, mode="any")
         return output
 
-    def _watch_inputs(self, unit: Any, args: Any, kwargs: Any) -> Any:
-        """Free the unit when the gradients of its inputs exist."""
+    def _watch_inputs(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """Free a unit when the gradients of its inputs exist."""
         if not torch.is_grad_enabled():
             return args, kwargs
         leaves, spec = tree_flatten((args, kwargs))
         at = [place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf) and leaf.requires_grad]
         if not at:
             return args, kwargs
-        watched = _AfterBackward.apply(functools.partial(self._after_backward, unit), *[leaves[place] for place in at])
+        watched = _AfterBackward.apply(
+            functools.partial(self._after_backward, module), *[leaves[place] for place in at]
+        )
         for place, leaf in zip(at, watched):  # noqa: B905 - not in Python 3.9
             leaves[place] = leaf
         return tree_unflatten(leaves, spec)
 
-    def _after_backward(self, unit: Any) -> None:
-        self._weights.release(unit.parameters())
-        self._running_backward.discard(unit)
+    @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
+    def _after_backward(self, module: Any) -> None:
+        is_unit = module in self._units
+        if is_unit and self._stage == 3:
+            self._weights.release(module.parameters())
+            self._running_backward.discard(module)
+        if self._whole_modules:
+            own = [each for each in module.parameters(recurse=is_unit) if each in self._trained]
+            own = [each for each in own if each not in self._shared]
+            for parameter in own:
+                self._gradients.take(parameter)
+            self._gradients.reduce(own)
+            self._waiting.difference_update(own)
 
     @torch.no_grad()  # type: ignore[untyped-decorator] # torch is not type-checked
     def _take_gradient(self, parameter: Any) -> None:

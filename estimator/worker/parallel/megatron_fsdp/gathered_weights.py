@@ -30,6 +30,7 @@ class GatheredWeights:
         self._buckets = buckets
         self._ahead = ahead
         self._shards = settings.stage == 3 and settings.ranks > 1
+        self._frees_outside = settings.frees_outside
         self._tracker: StorageTracker | None = None
         self._stream: Any = None
         self._bucket_of = {parameter: bucket for bucket in buckets for parameter in bucket.parameters}
@@ -88,6 +89,8 @@ class GatheredWeights:
     def release_units(self) -> None:
         """Free all units at the end of a step; what is outside of them keeps its memory (``reset``)."""
         self.mark_units_unused()
+        if self._shards and self._frees_outside:
+            self._unused = dict.fromkeys(self._buckets, True)
         self._free_unused()
 
     def _with_next(self, needed: list[Bucket], *, forward: bool) -> list[Bucket]:

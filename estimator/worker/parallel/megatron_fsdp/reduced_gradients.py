@@ -86,7 +86,8 @@ class ReducedGradients:
     def _reduce(self, bucket: Bucket) -> None:
         with torch.cpu.stream(self._stream):
             if self._shards:
-                self.stored[bucket].add_(self._allocate(bucket)[: bucket.shard])
+                reduced = self._allocate(bucket)[: bucket.shard]
+                self.stored[bucket].add_(torch.empty_like(reduced) if self._settings.lazy_states else reduced)
             elif self._settings.communicated != self._settings.main_gradients:
                 self._allocate(bucket).copy_(self.stored[bucket])
 

@@ -30,6 +30,12 @@ class MegatronSettings:
     """dtype in which gradients are accumulated (``main_grads_dtype``)."""
     communicated: Any
     """dtype of gradients under reduction (``grad_comm_dtype``)."""
+    frees_outside: bool = False
+    """What is outside of the units is freed after each pass, and gathers units ahead in every one (before 0.5)."""
+    lazy_states: bool = False
+    """The first step makes the optimizer's states, and a reduction a tensor of its own (before 0.4)."""
+    whole_modules: bool = False
+    """The gradients of a module are copied when all of them exist (before 0.3)."""
 
 
 def megatron_settings(request: Request, dtype: Any) -> MegatronSettings | None:
@@ -52,4 +58,7 @@ def megatron_settings(request: Request, dtype: Any) -> MegatronSettings | None:
         main_weights=bool(parallel.main_weights) and low,
         main_gradients=accumulated,
         communicated=reduced,
+        frees_outside=request.older.frees_outside_units,
+        lazy_states=request.older.lazy_states,
+        whole_modules=request.older.reduces_whole_modules,
     )

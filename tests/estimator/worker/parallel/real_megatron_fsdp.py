@@ -1,8 +1,8 @@
 """Allocations of two training steps under megatron-fsdp itself, on fake tensors.
 
-``python real_megatron_fsdp.py`` prints those of all cases as JSON, in which ``test_megatron_fsdp.py`` finds them. The
-package's streams, events and collectives are CUDA's and NCCL's; stand-ins that allocate nothing take their place, and
-a tensor takes that of the DTensor over it. The rest is the package's own.
+``python real_megatron_fsdp.py`` prints those of all cases under the installed version as JSON, from which
+``real_megatron_fsdp.json`` is made. The package's streams, events and collectives are CUDA's and NCCL's; stand-ins that
+allocate nothing take their place, and a tensor takes that of the DTensor over it. The rest is the package's own.
 """
 
 import contextlib
@@ -150,9 +150,24 @@ def stand_ins() -> Iterator[None]:
         yield
 
 
+def dtypes(case: dict[str, Any]) -> dict[str, Any]:
+    """Return what says the dtypes of a case: a policy since 0.4."""
+    import megatron_fsdp
+
+    policy = getattr(megatron_fsdp, "MixedPrecisionPolicy", None)
+    gradients = case.get("gradients", BF16)
+    if policy is None:
+        return {"preserve_fp32_weights": case.get("main", False), "grad_reduce_in_fp32": gradients == FP32}
+    chosen = policy(
+        main_params_dtype=torch.float32 if case.get("main") else None,
+        main_grads_dtype=getattr(torch, gradients),
+        grad_comm_dtype=getattr(torch, case.get("reduced", BF16)),
+    )
+    return {"mixed_precision_policy": chosen}
+
+
 def real_allocations(case: dict[str, Any]) -> list[str]:
     """Return the allocations of a case under the installed megatron-fsdp."""
-    from megatron_fsdp import MixedPrecisionPolicy
     from megatron_fsdp.fully_shard import fully_shard_model, fully_shard_optimizer
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
@@ -172,11 +187,7 @@ def real_allocations(case: dict[str, Any]) -> list[str]:
                     zero_dp_strategy=case.get("stage", 3),
                     device=torch.device("cpu"),
                     preproc_state_dict_for_dcp_ckpt=False,
-                    mixed_precision_policy=MixedPrecisionPolicy(
-                        main_params_dtype=torch.float32 if case.get("main") else None,
-                        main_grads_dtype=getattr(torch, case.get("gradients", BF16)),
-                        grad_comm_dtype=getattr(torch, case.get("reduced", BF16)),
-                    ),
+                    **dtypes(case),
                 )
                 if "unit" in case:
                     wrapped.suggested_RS_queue_capacity = case["unit"]
