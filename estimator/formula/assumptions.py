@@ -257,6 +257,11 @@ def _warnings(
         yield "Stepping in the backward pass does not work with gradient accumulation."
     if job.accumulates_unsharded:
         yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (no_sync)."
+    if parallel.expert > 1:
+        yield (
+            "Expert parallelism: a rank whose experts are chosen more often than others takes more than is counted, by "
+            "its share of what the experts' tokens take."
+        )
     if parallel.expert > 1 and parallel.expert > parallel.data_ranks * parallel.context:
         yield "There are more expert-parallel ranks than data-parallel ones to take them from."
     if not job.strategy.replicates and parallel.data_ranks > 1:

@@ -30,7 +30,7 @@ def test_ranks_that_share_a_fact_are_one_run_over_hosts(make_host, make_rank, sh
     assert [(rank.host.host, rank.rank) for rank in run.ranks] == [("a", 0), ("a", 1), ("b", 2), ("b", 3)]
     assert run.world_size == 4
     assert run.unseen_ranks == 0
-    (other,) = {key: value[:-1] + "9" for key, value in shared.items()}.items()
+    (other,) = {key: "9" + value for key, value in shared.items()}.items()
     apart = make_rank(9, facts={**dict([other]), "rank": 0, "world_size": 4})
     assert len(group_ranks([make_host("a", *ranks(0)), make_host("b", apart)])) == 2
 
@@ -69,6 +69,17 @@ def test_a_rank_that_is_on_two_hosts_is_in_two_runs(make_host, make_rank):
     runs = group_ranks(hosts)
     assert places(runs) == [[("a", 0), ("a", 1)], [("b", 0), ("b", 1)]]
     assert runs[0].key != runs[1].key
+
+
+def test_steps_of_a_slurm_job_are_one_run_unless_their_ranks_say_otherwise(make_host, make_rank):
+    """One srun per node that starts the ranks of one run; or two runs, each in a step of its own on two nodes."""
+
+    def host(name, step, rank):
+        return make_host(name, make_rank(1, facts={"slurm_job": f"4711.{step}", "rank": rank, "world_size": 2}))
+
+    assert places(group_ranks([host("a", 0, 0), host("b", 1, 1)])) == [[("a", 1), ("b", 1)]]
+    two = [host("a", 0, 0), host("b", 0, 1), host("c", 1, 0), host("d", 1, 1)]
+    assert places(group_ranks(two)) == [[("a", 1), ("b", 1)], [("c", 1), ("d", 1)]]
 
 
 def test_one_ranks_environment_speaks_for_its_run_on_the_host(make_host, make_rank):
