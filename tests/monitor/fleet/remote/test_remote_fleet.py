@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from waiting import until
 
 from vramtop.estimator.common.sizes import GIB
@@ -73,6 +74,7 @@ def test_texts_of_a_host_cannot_write_to_the_terminal(ssh, make_hosts, make_host
     assert process.user.isprintable()
 
 
+@pytest.mark.slow
 def test_closing_ends_the_command_on_every_host(ssh, make_hosts, make_host):
     ssh.sends("a", stream_line(make_host("a")))
     ssh.does("b", f"echo $$ >{ssh.folder}/b.pid; trap '' HUP; exec sleep 600")
