@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .fleet_run import FleetRank, FleetRun
+from .local_masters import is_loopback, join_local_masters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from .host_reading import FleetProcess, HostReading, RankFacts
 
 RunKey = tuple["Hashable", ...]
-
-_LOOPBACK = ("localhost", "0.0.0.0", "::1", "::", "[::1]", "[::]")  # noqa: S104 - compared, not listened on
 
 
 def group_ranks(hosts: Iterable[HostReading]) -> tuple[FleetRun, ...]:
@@ -29,6 +28,7 @@ def group_ranks(hosts: Iterable[HostReading]) -> tuple[FleetRun, ...]:
     for host in hosts:
         for key, rank in _ranks_of(host):
             members.setdefault(key, []).append(rank)
+    join_local_masters(members)
     runs = (run for key, ranks in members.items() for run in _without_clashes(key, ranks))
     return tuple(FleetRun(key, tuple(sorted(ranks, key=_order))) for key, ranks in runs)
 
@@ -89,7 +89,7 @@ def _normal_address(master: str, host: str) -> str:
     """Return an address as all hosts of a run would name it: the short name in small letters; loopback is this host."""
     address, _, port = master.rpartition(":")
     address = address.lower().rstrip(".")
-    if address in _LOOPBACK or address.startswith("127."):
+    if is_loopback(address):
         address = host.lower().rpartition("@")[2]
     if not address.replace(".", "").isdigit() and ":" not in address:
         address = address.partition(".")[0]
