@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy")
+HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy", "prometheus_client", "opentelemetry")
 
 DASHBOARD = """
 import asyncio

@@ -12,7 +12,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .credentials import read_credentials as read_credentials
     from .listen_address import ListenAddress as ListenAddress
-    from .metrics import LatestBoard as LatestBoard, metrics_registry as metrics_registry
+    from .metrics import LatestBoard as LatestBoard, MetricsText as MetricsText
     from .otlp import start_otlp as start_otlp
     from .ready_files import dashboard_text as dashboard_text, rules_text as rules_text
     from .server import MetricsServer as MetricsServer
@@ -24,7 +24,7 @@ else:
         {
             "credentials": "read_credentials",
             "listen_address": "ListenAddress",
-            "metrics": "LatestBoard metrics_registry",
+            "metrics": "LatestBoard MetricsText",
             "otlp": "start_otlp",
             "ready_files": "dashboard_text rules_text",
             "server": "MetricsServer",

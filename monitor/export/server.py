@@ -1,13 +1,14 @@
-"""The HTTP server of the metrics: prometheus-client's application behind basic authentication, over TLS if asked for.
+"""The HTTP server of the metrics, with basic authentication and TLS if asked for.
 
 ``prometheus_client.start_http_server`` (0.26.0, exposition.py) knows certificates but no authentication, does the TLS
 handshake on the thread that accepts, and waits for the client without a limit: one silent client would stop all
-scrapes. Here its application (``make_wsgi_app``) and its server class are used, and the handshake is done on the thread
-of the request, within a time limit.
+scrapes. Here its encoders and its server class are used, and the handshake is done on the thread of the request, within
+a time limit.
 """
 
 from __future__ import annotations
 
+import gzip
 import socket
 import socketserver
 import threading
@@ -15,18 +16,16 @@ import traceback
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler
 
-from prometheus_client import make_wsgi_app
-from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.exposition import ThreadingWSGIServer, gzip_accepted
 
 from vramtop.estimator.common import InputError, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from prometheus_client import CollectorRegistry
-
     from .credentials import Credentials
     from .listen_address import ListenAddress
+    from .metrics import MetricsText
     from .tls import TlsFiles
 
     StartResponse = Callable[[str, list[tuple[str, str]]], Any]
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 _CLIENT_SECONDS = 10.0
 """Longest wait for a client to send or take something."""
+_COMPRESSION = 1
+"""Level of gzip: the default, 9, takes several times as long for a text that is sent once."""
 _MAX_CLIENTS = 32
 """Connections at once; more are closed at once."""
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
@@ -47,7 +48,7 @@ class MetricsServer:
 
     Args:
         address: to listen on.
-        registry: of the metrics.
+        text: of the metrics.
         tls: certificate and key; None: HTTP without encryption.
         credentials: user and password that clients need; None: none.
         on_bug: called with the traceback of an unexpected failure.
@@ -59,7 +60,7 @@ class MetricsServer:
     def __init__(
         self,
         address: ListenAddress,
-        registry: CollectorRegistry,
+        text: MetricsText,
         *,
         tls: TlsFiles | None = None,
         credentials: Credentials | None = None,
@@ -67,7 +68,7 @@ class MetricsServer:
     ) -> None:
         self._scheme = "https" if tls else "http"
         self._address = address
-        application = _application(make_wsgi_app(registry), credentials, on_bug)
+        application = _application(text, credentials, on_bug)
         try:
             family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
             self._server = _server_class(family, tls)((address.host, address.port), _Handler)
@@ -166,7 +167,7 @@ def _server_class(family: int, tls: TlsFiles | None) -> type[ThreadingWSGIServer
     return Server
 
 
-def _application(metrics: Application, credentials: Credentials | None, on_bug: Callable[[str], object]) -> Application:
+def _application(text: MetricsText, credentials: Credentials | None, on_bug: Callable[[str], object]) -> Application:
     """Return the application: a page at ``/``, the metrics, and nothing else; all of it behind the credentials."""
 
     def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
@@ -174,6 +175,9 @@ def _application(metrics: Application, credentials: Credentials | None, on_bug: 
             headers = [("WWW-Authenticate", 'Basic realm="vramtop", charset="UTF-8"'), _TEXT]
             start_response("401 Unauthorized", headers)
             return [b"a user name and a password are needed\n"]
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start_response("405 Method Not Allowed", [("Allow", "GET, HEAD"), _TEXT])
+            return [b"only GET\n"]
         path = environ.get("PATH_INFO")
         if path == "/":
             start_response("200 OK", [("Content-Type", "text/html; charset=utf-8")])
@@ -182,10 +186,16 @@ def _application(metrics: Application, credentials: Credentials | None, on_bug: 
             start_response("404 Not Found", [_TEXT])
             return [b"the metrics are at /metrics\n"]
         try:
-            return metrics(environ, start_response)
+            body, content_type = text.encode(environ.get("HTTP_ACCEPT"))
         except Exception:  # noqa: BLE001 - the next scrape may succeed
             on_bug(traceback.format_exc())
             start_response("500 Internal Server Error", [_TEXT])
             return [b"the metrics could not be made; the exporter has said why\n"]
+        headers = [("Content-Type", content_type)]
+        if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
+            body = gzip.compress(body, _COMPRESSION)
+            headers.append(("Content-Encoding", "gzip"))
+        start_response("200 OK", headers)
+        return [body]
 
     return answer

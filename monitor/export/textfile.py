@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError
@@ -10,7 +11,7 @@ from vramtop.estimator.common import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from prometheus_client import CollectorRegistry
+    from .metrics import MetricsText
 
 
 class TextFile:
@@ -18,19 +19,19 @@ class TextFile:
 
     Args:
         path: of the file; node_exporter reads only names that end in ``.prom``.
-        registry: of the metrics.
+        text: of the metrics, without those of the process.
 
     Raises:
         InputError: the name does not end so, or the folder does not exist.
     """
 
-    def __init__(self, path: Path, registry: CollectorRegistry) -> None:
+    def __init__(self, path: Path, text: MetricsText) -> None:
         if path.suffix != ".prom":
             raise InputError(f"--textfile {path}: node_exporter reads only files whose names end in .prom")
         if not path.parent.is_dir():
             raise InputError(f"--textfile {path}: there is no folder {path.parent}")
         self._path = path
-        self._registry = registry
+        self._text = text
 
     def write(self) -> None:
         """Replace the file: a reader sees the old or the new one.
@@ -38,11 +39,13 @@ class TextFile:
         Raises:
             InputError: it cannot be written.
         """
-        from prometheus_client import write_to_textfile
-
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")  # node_exporter does not read this name
         try:
-            write_to_textfile(str(self._path), self._registry)  # into a file beside it, which is then renamed
+            beside.write_bytes(self._text.encode()[0])
+            beside.replace(self._path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
             raise InputError(f"--textfile {self._path}: {error.strerror}") from None
 
     def remove(self) -> None:

@@ -174,3 +174,8 @@ def is_complete(screen: Screen[Any]) -> bool:
 def is_ascii_only(widget: Widget) -> bool:
     """Return True if the widget's app draws with ASCII characters only."""
     return isinstance(widget.app, TerminalApp) and widget.app.ascii_only
+
+
+def is_view_only(widget: Widget) -> bool:
+    """Return True if the widget's app changes nothing."""
+    return isinstance(widget.app, BoardApp) and widget.app.view_only

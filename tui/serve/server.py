@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 MAX_DASHBOARDS = 8
 """Pages at a time: each is a process that reads the driver."""
-_MIN_CELLS, _MAX_CELLS = 20, 500
+_CELLS = (20, 500)
 """Columns or lines of a page's terminal."""
+_FONT_SIZES = (6, 48)
+"""Pixels."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -147,7 +149,9 @@ class BrowserServer:
         text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         scheme = "wss" if request.headers.get("X-Forwarded-Proto") == "https" else "ws"
         address = f"{scheme}://{request.headers['Host']}/{self._guard.token}/ws"
-        return web.Response(text=text.replace("{{ websocket }}", str(escape(address))), content_type="text/html")
+        size = _within(request.query.get("fontsize"), _FONT_SIZES, 15)
+        text = text.replace("{{ websocket }}", str(escape(address))).replace("{{ size }}", str(size))
+        return web.Response(text=text, content_type="text/html")
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
@@ -206,9 +210,14 @@ async def _pass_on(socket: web.WebSocketResponse, dashboard: Dashboard) -> None:
 
 
 def _cells(value: Any, default: int) -> int:
-    """Return a number of columns or lines within bounds."""
+    return _within(value, _CELLS, default)
+
+
+def _within(value: Any, bounds: tuple[int, int], default: int) -> int:
+    """Return a number of the page's within bounds; the default if it is none."""
+    low, high = bounds
     try:
-        return min(max(int(value), _MIN_CELLS), _MAX_CELLS)
+        return min(max(int(value), low), high)
     except (TypeError, ValueError):
         return default
 

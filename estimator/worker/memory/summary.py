@@ -37,8 +37,7 @@ def summarize(history: AllocationHistory) -> dict[str, Any]:
     }
     for event in history.events[loading_end : spans[0].start]:
         _apply_event(allocated, history.records, event)
-    levels, peak_event = _measure_phases(history, spans, allocated, phases)
-    points = _thinned(levels)
+    points, peak_event = _measure_phases(history, spans, allocated, phases)
     return {
         "phases": phases,
         "peak_tensors": _largest_tensors(history, peak_event),
@@ -72,16 +71,25 @@ def allocator_events(history: AllocationHistory) -> Iterator[tuple[int, tuple[in
 def _measure_phases(
     history: AllocationHistory, spans: list[PhaseSpan], allocated: dict[str, int], phases: dict[str, dict[str, Any]]
 ) -> tuple[list[_Level], int]:
-    """Add each phase's peak to `phases`; return the level after every event, and the event of the highest peak."""
+    """Add each phase's peak to `phases`; return the timeline's levels, and the event of the highest peak.
+
+    Of the levels after every event, the timeline has the highest of each of at most ``MAX_TIMELINE_POINTS`` stretches
+    of equal length.
+    """
     levels: list[_Level] = []
+    stretch = max(1, -(-sum(span.end - span.start for span in spans) // MAX_TIMELINE_POINTS))
+    number, total = 0, sum(allocated.values())
     peak = (-1, spans[0].start)
     for span in spans:
         highest = phases.setdefault(span.name, {"allocated": -1})
         for index in range(span.start - 1, span.end):  # the level at the start of the phase counts too
             if index >= span.start:
-                _apply_event(allocated, history.records, history.events[index])
-                levels.append((index, sum(allocated.values()), tuple(allocated.values())))
-            total = sum(allocated.values())
+                total += _apply_event(allocated, history.records, history.events[index])
+                if number % stretch == 0:
+                    levels.append((index, total, tuple(allocated.values())))
+                elif total > levels[-1][1]:
+                    levels[-1] = (index, total, tuple(allocated.values()))
+                number += 1
             if total > highest["allocated"]:
                 highest.update(allocated=total, components=dict(allocated))
             if total > peak[0]:
@@ -89,10 +97,14 @@ def _measure_phases(
     return levels, peak[1]
 
 
-def _apply_event(allocated: dict[str, int], records: list[StorageRecord], event: int) -> None:
+def _apply_event(allocated: dict[str, int], records: list[StorageRecord], event: int) -> int:
+    """Add an event to what is allocated by component; return by how much it changes the sum."""
     record = records[abs(event) - 1]
-    if not record.host:
-        allocated[record.component or "temporary"] += record.size if event > 0 else -record.size
+    if record.host:
+        return 0
+    change = record.size if event > 0 else -record.size
+    allocated[record.component or "temporary"] += change
+    return change
 
 
 def _largest_tensors(history: AllocationHistory, index: int) -> list[dict[str, Any]]:
@@ -115,9 +127,3 @@ def _largest_tensors(history: AllocationHistory, index: int) -> list[dict[str, A
         }
         for record in records[:MAX_PEAK_TENSORS]
     ]
-
-
-def _thinned(levels: list[_Level]) -> list[_Level]:
-    """Return the highest level of each of at most ``MAX_TIMELINE_POINTS`` stretches of equal length."""
-    stretch = max(1, -(-len(levels) // MAX_TIMELINE_POINTS))
-    return [max(levels[i : i + stretch], key=lambda level: level[1]) for i in range(0, len(levels), stretch)]

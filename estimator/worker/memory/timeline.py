@@ -100,7 +100,8 @@ def _selected_events(allocated: Sequence[int], max_points: int) -> set[int]:
     stretches = (max_points - 2) // 2
     kept = {0, total - 1}
     for number in range(stretches):
-        stretch = range(total * number // stretches, total * (number + 1) // stretches)
-        kept.add(min(stretch, key=allocated.__getitem__))
-        kept.add(max(stretch, key=allocated.__getitem__))
+        start = total * number // stretches
+        stretch = allocated[start : total * (number + 1) // stretches]
+        kept.add(start + stretch.index(min(stretch)))
+        kept.add(start + stretch.index(max(stretch)))
     return kept

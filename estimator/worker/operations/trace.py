@@ -53,6 +53,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
         return {"unsupported": str(reason)}
     from ..loops.state_spaces import kernel_versions
 
+    gc.disable()  # what is left to do makes 100,000 tuples and no garbage; the collection after the answer enables it
     summary = summarize(traced.history)
     allocations = list(allocator_events(traced.history))
     timeline_events = [event for event, _ in summary["timeline"]]

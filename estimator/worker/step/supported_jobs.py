@@ -62,7 +62,10 @@ def _unsupported_settings(request: Request) -> Iterator[str]:
     yield from _unsupported_training(request)
     yield from _unsupported_parallelism(request)
     if request.lora is not None and request.lora.quantization != "none" and request.parallel.tensor > 1:
-        yield f"tensor parallelism over weights quantized to {request.lora.quantization} cannot be traced"
+        yield (
+            f"weights that bitsandbytes quantizes to {request.lora.quantization} do not run under tensor parallelism: "
+            "split, they lose their quantization state"
+        )
 
 
 def _unsupported_training(request: Request) -> Iterator[str]:

@@ -69,12 +69,10 @@ def follow(
                 board = watchlist.update(_only(snapshot, lambda pid: descends(pid, command[0]), family))
                 attach.observe(board)
                 recorder.observe(board)
-                if (
-                    voice is not None
-                    and voice.is_open
-                    and (why := why_unkept(board, attach.candidate, ended=after > 0))
-                ):
-                    voice.say(why)
+                if voice is not None and voice.is_open:
+                    why = why_unkept(board, attach.candidate, ended=after > 0)
+                    if why is not None and not recorder.any_kept():
+                        voice.say(why)
             if voice is not None and after:
                 voice.close()
             wait(SECONDS if not after else 1.0)

@@ -65,7 +65,7 @@ _PENDING = ("job_name",)
 BUILD = _metric("info", "build", ("version",), "Version of vramtop.")
 HOST = _metric("info", "host", ("host", "driver_version", "cuda_version"), "Host name and versions of the driver.")
 SAMPLER_UP = _gauge(
-    "sampler_up", _NONE, "1 if the last reading is recent; 0 without a driver, if it fails, or if it hangs."
+    "sampler_up", _NONE, "1 if the last reading is recent; 0 without a driver, or if there are no readings."
 )
 LAST_READING = _gauge("sampler_last_reading_timestamp_seconds", _NONE, "Unix time of the last reading.")
 READING_AGE = _gauge("sampler_reading_age_seconds", _NONE, "Age of the last reading when the metrics were written.")

@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from exporter import families, needs, program, samples, scrape
-from prometheus_client import CollectorRegistry
-from prometheus_client.openmetrics.exposition import generate_latest
+from exporter import OPENMETRICS, families, needs, program, samples, scrape
 
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.export.listen_address import ListenAddress
-from vramtop.monitor.export.metrics.collector import metrics_registry
+from vramtop.monitor.export.metrics import metrics_text
 from vramtop.monitor.export.metrics.latest_board import LatestBoard
 from vramtop.monitor.export.metrics.metric_table import PENDING_VERDICTS, PHASES, STATUSES, TABLE
+from vramtop.monitor.export.metrics.metrics_text import MetricsText
 from vramtop.monitor.export.server import MetricsServer
 from vramtop.monitor.fleet.host_reading import RankFacts
 
@@ -28,25 +27,25 @@ def serve() -> Callable[..., str]:
     """Return the metrics of the last board, in OpenMetrics."""
 
     def served(*boards: Board, fail: str | None = None) -> str:
-        return generate_latest(_registry(*boards, fail=fail)).decode()
+        return _text(*boards, fail=fail).encode(OPENMETRICS)[0].decode()
 
     return served
 
 
-def _registry(*boards: Board, fail: str | None = None) -> CollectorRegistry:
+def _text(*boards: Board, fail: str | None = None) -> MetricsText:
     facts = RankFacts(rank=3, world_size=16, master="node01:29500", slurm_job="4711.0")
     latest = LatestBoard(1.0, facts_of={(10, 1_000.0): facts}.get, clock=lambda: 0.0)
     for board in boards:
         latest.set(board)
     if fail:
         latest.fail(fail)
-    return metrics_registry(latest, "1.2")
+    return MetricsText(latest, "1.2")
 
 
 @pytest.fixture
 def url(board) -> Iterator[str]:
     """Address at which the board is served."""
-    server = MetricsServer(ListenAddress("127.0.0.1", 0), _registry(board))
+    server = MetricsServer(ListenAddress("127.0.0.1", 0), _text(board))
     server.start()
     yield server.url
     server.stop()
@@ -186,6 +185,35 @@ def test_hostile_names_stay_one_label(board, serve) -> None:
     assert len(labels["user"]) == 120
     assert labels["user"].startswith('x"} 1 vramtop_sampler_up 7')
     assert samples(text, "vramtop_sampler_up") == [({}, 1)]
+
+
+def test_what_has_not_changed_is_not_encoded_again_and_what_has_is(board, monkeypatch) -> None:
+    latest = LatestBoard(1.0, clock=lambda: 0.0)
+    latest.set(board)
+    text = MetricsText(latest, "1.2", with_process=False)
+    first = text.encode(OPENMETRICS)
+    encoded: list[str] = []
+    real = metrics_text._family
+    monkeypatch.setattr(
+        metrics_text, "_family", lambda metric, values: encoded.append(metric.name) or real(metric, values)
+    )
+    assert text.encode(OPENMETRICS) == first
+    assert encoded == []
+    latest.set(board)  # one more reading
+    again, _ = text.encode(OPENMETRICS)
+    assert encoded == ["vramtop_sampler_readings_total"]
+    assert again == MetricsText(latest, "1.2", with_process=False).encode(OPENMETRICS)[0]
+    latest.fail("NO_DRIVER")
+    gone, _ = text.encode(OPENMETRICS)
+    assert gone == MetricsText(latest, "1.2", with_process=False).encode(OPENMETRICS)[0]
+    assert b"vramtop_gpu" not in gone
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x", "text/plain;version=", "\x00;=;,"])
+def test_a_format_that_does_not_exist_is_the_text_format(board, accept: str) -> None:
+    body, content_type = _text(board).encode(accept)
+    assert content_type.startswith("text/plain")
+    assert b"# EOF" not in body
 
 
 def test_only_processes_of_known_jobs_have_a_pid(board, serve) -> None:

@@ -9,14 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from exporter import samples
-from prometheus_client.openmetrics.exposition import generate_latest
+from exporter import OPENMETRICS, samples
 from waiting import until
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.export.metrics.collector import metrics_registry
 from vramtop.monitor.export.metrics.latest_board import LatestBoard
 from vramtop.monitor.export.metrics.metric_table import TABLE
+from vramtop.monitor.export.metrics.metrics_text import MetricsText
 from vramtop.monitor.export.otlp import start_otlp
 
 
@@ -71,7 +70,7 @@ def test_a_collector_receives_the_same_figures_as_prometheus(board, collector, m
     (resource,) = service.ExportMetricsServiceRequest.FromString(body).resource_metrics
     assert ("service.name", "vramtop") in {(each.key, each.value.string_value) for each in resource.resource.attributes}
     sent = {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
-    text = generate_latest(metrics_registry(latest, "1.2", with_process=False)).decode()
+    text = MetricsText(latest, "1.2", with_process=False).encode(OPENMETRICS)[0].decode()
     changing = {"vramtop_sampler_reading_age_seconds"}
     for metric in TABLE:
         points = sent[metric.family].sum if metric.type == "counter" else sent[metric.family].gauge

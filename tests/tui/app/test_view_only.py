@@ -68,7 +68,7 @@ async def shown(pilot: Any, app: VramtopApp) -> None:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("key", ["k", "r", *(pytest.param(key, marks=SLOW) for key in "fpl")])
+@pytest.mark.parametrize("key", ["k", *(pytest.param(key, marks=SLOW) for key in "fplr")])
 async def test_keys_that_would_change_something_are_refused_with_a_sentence(
     app: ViewOnlyApp, key: str, sleeper: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
@@ -146,6 +146,23 @@ async def test_the_settings_of_a_run_can_be_seen_and_not_changed(app: ViewOnlyAp
         form.focus()
         await pilot.pause()
         assert app.focused is None or form not in app.focused.ancestors_with_self
+
+
+@SLOW
+async def test_only_processes_on_the_gpus_can_be_read(app: ViewOnlyApp, sleeper: subprocess.Popen[bytes]) -> None:
+    from textual.widgets import Input, OptionList
+
+    from vramtop.tui.screens.attach.open_screen import open_attach_on
+
+    async with app.run_test(size=(140, 40)) as pilot:
+        await shown(pilot, app)
+        open_attach_on(app, None)
+        await until_shown(pilot, lambda: app.screen.query(OptionList))
+        box = app.screen.query_one("#pid", Input)
+        assert box.disabled
+        await pilot.press("1", "enter")
+        assert box.value == ""
+        assert [option.id for option in app.screen.query_one("#running", OptionList).options] == [str(sleeper.pid)]
 
 
 def test_no_file_of_the_users_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,14 @@ async def test_with_the_token_all_files_are_served_and_none_names_another_server
             assert "https:" not in text
 
 
+@pytest.mark.parametrize(
+    ("asked", "size"), [("", 15), ("?fontsize=9", 9), ("?fontsize=9999", 48), ('?fontsize="><b', 15)]
+)
+async def test_letters_are_as_large_as_asked_within_bounds(served: Served, asked: str, size: int) -> None:
+    _, text, _ = await served.get(f"/{served.guard.token}/{asked}")
+    assert f'data-font-size="{size}"' in text
+
+
 @pytest.mark.parametrize("before", ["", "/wrong", "/static", "/%2e%2e", "//"])
 async def test_without_the_token_every_answer_is_the_same_and_says_nothing(served: Served, before: str) -> None:
     for name in (*FILES, "ws", "static/js/textual.js"):

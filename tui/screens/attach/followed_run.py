@@ -26,6 +26,7 @@ from ...background import EstimateFunction, LatestOnlyTask
 from ...draw import MUTED
 from ...reports import divergence_content
 from ...widgets import StaticLines
+from ..base import is_view_only
 from ..crash import open_crash_on
 from .rank_rows import RankPlacement
 from .rank_table import RankTable
@@ -140,7 +141,7 @@ class FollowedRun(Vertical):
         """Show the settings of the run in this form."""
         settings = self.query_one("#settings")
         await settings.remove_children()
-        form.disabled = cast("BoardApp", self.app).view_only
+        form.disabled = is_view_only(self)
         await settings.mount(form)
 
     def remove_form(self) -> None:

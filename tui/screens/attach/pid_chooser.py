@@ -13,6 +13,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import Board, ProcessRow
 
 from ...draw import printable
+from ..base import is_view_only
 
 
 class PidChooser(Vertical):
@@ -39,9 +40,11 @@ class PidChooser(Vertical):
 
     def compose(self) -> ComposeResult:
         """The pid, a line for failures, and the processes on GPUs."""
+        picks_only = is_view_only(self)  # else any process of the machine could be read
         with Horizontal():
             yield Label("PID ")
-            yield Input(placeholder="type it, then press Enter", compact=True, id="pid")
+            hint = "one of these" if picks_only else "type it, then press Enter"
+            yield Input(placeholder=hint, compact=True, id="pid", disabled=picks_only)
         yield Static(id="failure", markup=False)
         yield Label("or choose one of these (Tab, then Enter):", id="these")
         yield OptionList(id="running", compact=True, markup=False)

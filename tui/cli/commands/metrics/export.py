@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -19,15 +18,13 @@ from ...estimators import Estimators
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import RankFactsReader
     from vramtop.monitor.export import LatestBoard, ListenAddress, TextFile
     from vramtop.monitor.snapshot import Snapshot
     from vramtop.monitor.sources import Sampler
-
-_DIGITS = re.compile(r"\d+")
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -64,7 +61,7 @@ def _print(name: str) -> int:
 def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Event) -> None:
     """Start everything that was asked for, and wait for the end; what runs is ended by ``running``."""
     from vramtop.monitor.attach import RankFactsReader
-    from vramtop.monitor.export import LatestBoard, TextFile, metrics_registry, start_otlp
+    from vramtop.monitor.export import LatestBoard, MetricsText, TextFile, start_otlp
 
     version, facts = _version(), RankFactsReader()
     latest = LatestBoard(options.interval, facts_of=facts.facts_of)
@@ -73,7 +70,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
         estimators.watchlist.add_pending(job)
     textfile = None
     if options.textfile is not None:
-        textfile = TextFile(Path(options.textfile), metrics_registry(latest, version, with_process=False))
+        textfile = TextFile(Path(options.textfile), MetricsText(latest, version, with_process=False))
         textfile.write()  # an error is reported before anything is started
         running.callback(textfile.remove)
     if options.listen is not None or (options.textfile is None and options.otlp is None):
@@ -97,7 +94,7 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
 
 
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
-    from vramtop.monitor.export import ListenAddress, MetricsServer, TlsFiles, metrics_registry, read_credentials
+    from vramtop.monitor.export import ListenAddress, MetricsServer, MetricsText, TlsFiles, read_credentials
 
     address = ListenAddress.default() if options.listen is None else ListenAddress.parse(options.listen)
     if bool(options.tls_cert) != bool(options.tls_key):
@@ -110,8 +107,8 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
         tls = TlsFiles(Path(options.tls_cert), Path(options.tls_key), authority)
     password_file = Path(options.password_file) if options.password_file else None
     credentials = read_credentials(options.auth_user, password_file, os.environ)
-    registry = metrics_registry(latest, version)
-    server = MetricsServer(address, registry, tls=tls, credentials=credentials, on_bug=_report_bug)
+    text = MetricsText(latest, version)
+    server = MetricsServer(address, text, tls=tls, credentials=credentials, on_bug=_report_bug)
     _warn_of_exposure(address, encrypted=tls is not None, asks=bool(credentials or options.client_ca))
     server.start()
     running.callback(server.stop)
@@ -171,14 +168,14 @@ def _sampler(
         board = watchlist.update(snapshot)
         latest.set(board)
         facts.keep_only(key for run in board.runs for key in run.pids)
-        log.faults(fault.message for fault in snapshot.faults)
+        log.faults(_whole_faults(snapshot))
         attach.observe(board)
         if recorder is not None:
             recorder.observe(board)
 
     def fail(error: VramtopError) -> None:
         latest.fail(NO_DRIVER)
-        log.say(error.message)
+        log.faults({NO_DRIVER: error.message})
 
     attach.start()
     running.callback(attach.close)
@@ -193,28 +190,37 @@ def _wait(interval: float, textfile: TextFile | None, stop: threading.Event) -> 
             try:
                 textfile.write()
             except VramtopError as error:
-                log.faults([error.message])
+                log.faults({"file": error.message})
             else:
-                log.faults([])
+                log.faults({})
 
 
 class _Log:
     """Sentences on standard error, each once while what it says lasts."""
 
     def __init__(self) -> None:
-        self._present: set[str] = set()
+        self._present: set[Hashable] = set()
 
     def say(self, sentence: str) -> None:
         """Print a sentence."""
         print(f"vramtop: {printable(sentence)}", file=sys.stderr, flush=True)
 
-    def faults(self, sentences: Iterable[str]) -> None:
-        """Print those that were not there the last time; figures in them, such as seconds, do not count."""
-        by_words = {_DIGITS.sub("", sentence): sentence for sentence in sentences}
-        for words, sentence in by_words.items():
-            if words not in self._present:
+    def faults(self, sentences: Mapping[Hashable, str]) -> None:
+        """Print those whose keys were not there the last time."""
+        for key, sentence in sentences.items():
+            if key not in self._present:
                 self.say(sentence)
-        self._present = set(by_words)
+        self._present = set(sentences)
+
+
+def _whole_faults(snapshot: Snapshot) -> dict[Hashable, str]:
+    """Return the faults of the machine and of whole GPUs; the metrics have only their codes."""
+    found: dict[Hashable, str] = {fault.code: fault.message for fault in snapshot.faults}
+    for gpu in snapshot.gpus:
+        for fault in gpu.faults:
+            if fault.field is None:
+                found[gpu.key, fault.code] = f"GPU {gpu.label}: {fault.message}"
+    return found
 
 
 def _report_bug(traceback: str) -> None:
