@@ -67,6 +67,6 @@ def test_weights_in_cpu_ram_pass_through_the_gpu_as_in_a_trace(family: str, shar
     tables["parallel"] = {"device_map": "auto", "max_memory": limits}
     job = job_from_mapping(tables, where="test")
     formula, traced = (estimate(job, method=method, python=sys.executable).peak for method in ("exact", "traced"))
-    assert formula.components.weights < 0.9 * whole
+    assert formula.components.weights < 0.95 * whole
     assert formula.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.02)
     assert formula.reserved_bytes == pytest.approx(traced.reserved_bytes, rel=close)
