@@ -54,8 +54,8 @@ def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
 
 def _more_tensor_ranks(job: ResolvedJob, gpus: int) -> Iterator[Change]:
     """Yield tensor parallelism over twice as many GPUs, if there are that many."""
-    placed = job.job.parallel.device_map is not None
-    if job.framework.tensor_parallel_plan and not placed and 2 * job.parallel.world_size <= gpus:
+    apart = job.job.parallel.device_map is not None or (job.quantization is not None and not job.is_served)
+    if job.framework.tensor_parallel_plan and not apart and 2 * job.parallel.world_size <= gpus:
         yield Change(
             kind="sharding",
             changes={"parallel.tensor": 2 * job.parallel.tensor},

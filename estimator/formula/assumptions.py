@@ -257,8 +257,19 @@ def _warnings(
         yield "Stepping in the backward pass does not work with gradient accumulation."
     if job.accumulates_unsharded:
         yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (no_sync)."
+    if parallel.expert > 1:
+        yield (
+            "Expert parallelism: a rank whose experts are chosen more often than others takes more than is counted, by "
+            "its share of what the experts' tokens take."
+        )
     if parallel.expert > 1 and parallel.expert > parallel.data_ranks * parallel.context:
         yield "There are more expert-parallel ranks than data-parallel ones to take them from."
+    if job.quantization and parallel.tensor > 1 and job.framework.tensor_parallel_plan and not job.is_served:
+        yield (
+            "Weights that bitsandbytes quantizes do not run under a tensor-parallel plan: split, they lose their "
+            "quantization state, and the first forward pass fails (transformers 5.23 with bitsandbytes 0.50). The "
+            "figures are those of weights that are split all the same."
+        )
     if not job.strategy.replicates and parallel.data_ranks > 1:
         yield "Several data-parallel ranks without a strategy: each rank is estimated as a copy that reduces nothing."
 

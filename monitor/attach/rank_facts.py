@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_POD_GROUPS = ("VRAMTOP_POD_GROUP", "LWS_LEADER_ADDRESS")
+"""Labels of a pod are not in the environment of its processes: a manifest may pass one on under the first name."""
 _NO_RENDEZVOUS_ID = "none"
 """Run id of torchrun where the user gives none."""
 _CLUSTER = re.compile(r"--gcs-address=([^\s\0]+)")
@@ -60,7 +62,7 @@ def rank_facts(environ: Mapping[str, str], *, ray_cluster: str | None = None) ->
     rank = _number(environ, *_RANKS, *(["SLURM_PROCID"] if in_step else []))
     local_rank = _number(environ, *_LOCAL_RANKS, *(["SLURM_LOCALID"] if in_step else []))
     world_size = _number(environ, *_WORLD_SIZES, *(["SLURM_STEP_NUM_TASKS"] if in_step else []))
-    pod_group, ray_job = _text(environ, "LWS_LEADER_ADDRESS"), _text(environ, "RAY_JOB_ID")
+    pod_group, ray_job = _first_text(environ, *_POD_GROUPS), _text(environ, "RAY_JOB_ID")
     if rank is None and local_rank is None and pod_group is None and (ray_job is None or ray_cluster is None):
         return None
     address, port = _text(environ, "MASTER_ADDR"), _text(environ, "MASTER_PORT")
@@ -104,6 +106,10 @@ def _number(environ: Mapping[str, str], *names: str) -> int | None:
 def _text(environ: Mapping[str, str], name: str) -> str | None:
     value = environ.get(name, "").strip()
     return value[:_MAX_CHARACTERS] if value and value.isprintable() else None
+
+
+def _first_text(environ: Mapping[str, str], *names: str) -> str | None:
+    return next((text for name in names if (text := _text(environ, name))), None)
 
 
 def _read_text(path: str) -> str:

@@ -1,7 +1,7 @@
 """Groups processes into runs: ranks of one run on several hosts are one run.
 
 Facts of the environment decide, the most telling first: the address and port at which ranks meet, the rendezvous id of
-torchrun, the group of pods, the Ray job, the Slurm job step. Processes with no such fact are runs of their own host.
+torchrun, the group of pods, the Ray job, the Slurm job. Processes with no such fact are runs of their own host.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .fleet_run import FleetRank, FleetRun
+from .local_masters import is_loopback, join_local_masters
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from .host_reading import FleetProcess, HostReading, RankFacts
 
 RunKey = tuple["Hashable", ...]
-
-_LOOPBACK = ("localhost", "0.0.0.0", "::1", "::", "[::1]", "[::]")  # noqa: S104 - compared, not listened on
 
 
 def group_ranks(hosts: Iterable[HostReading]) -> tuple[FleetRun, ...]:
@@ -29,6 +28,7 @@ def group_ranks(hosts: Iterable[HostReading]) -> tuple[FleetRun, ...]:
     for host in hosts:
         for key, rank in _ranks_of(host):
             members.setdefault(key, []).append(rank)
+    join_local_masters(members)
     runs = (run for key, ranks in members.items() for run in _without_clashes(key, ranks))
     return tuple(FleetRun(key, tuple(sorted(ranks, key=_order))) for key, ranks in runs)
 
@@ -81,7 +81,7 @@ def _identity(host: str, facts: RankFacts) -> RunKey | None:
     if facts.ray_job:
         return ("ray", facts.ray_job)
     if facts.slurm_job:
-        return ("slurm", facts.slurm_job)
+        return ("slurm", facts.slurm_job.partition(".")[0])
     return None
 
 
@@ -89,7 +89,7 @@ def _normal_address(master: str, host: str) -> str:
     """Return an address as all hosts of a run would name it: the short name in small letters; loopback is this host."""
     address, _, port = master.rpartition(":")
     address = address.lower().rstrip(".")
-    if address in _LOOPBACK or address.startswith("127."):
+    if is_loopback(address):
         address = host.lower().rpartition("@")[2]
     if not address.replace(".", "").isdigit() and ":" not in address:
         address = address.partition(".")[0]
@@ -97,15 +97,27 @@ def _normal_address(master: str, host: str) -> str:
 
 
 def _without_clashes(key: RunKey, ranks: Sequence[FleetRank]) -> Iterable[tuple[RunKey, Sequence[FleetRank]]]:
-    """Yield the ranks of one key; by host if one rank is on two of them, as these are then two runs."""
-    hosts_of: dict[int, str] = {}
-    for rank in ranks:
-        if rank.rank is not None and hosts_of.setdefault(rank.rank, rank.host.host) != rank.host.host:
-            break
-    else:
+    """Return the ranks of one key; if one rank is on two hosts, those of each Slurm step, or else of each host."""
+    if not _clash(ranks):
         return [(key, ranks)]
-    names = dict.fromkeys(rank.host.host for rank in ranks)
-    return [((*key, name), [rank for rank in ranks if rank.host.host == name]) for name in names]
+    steps = _grouped(ranks, lambda rank: rank.process.facts.slurm_job if rank.process.facts else None)
+    if len(steps) > 1 and not any(_clash(each) for each in steps.values()):
+        return [((*key, step), each) for step, each in steps.items()]
+    return [((*key, host), each) for host, each in _grouped(ranks, lambda rank: rank.host.host).items()]
+
+
+def _clash(ranks: Sequence[FleetRank]) -> bool:
+    """Return True if one rank is on two hosts now; a run may have been restarted elsewhere when a host went silent."""
+    hosts_of: dict[int, str] = {}
+    known = (rank for rank in ranks if rank.rank is not None and rank.is_live)
+    return any(hosts_of.setdefault(rank.rank or 0, rank.host.host) != rank.host.host for rank in known)
+
+
+def _grouped(ranks: Sequence[FleetRank], by: Callable[[FleetRank], Hashable]) -> dict[Hashable, list[FleetRank]]:
+    groups: dict[Hashable, list[FleetRank]] = {}
+    for rank in ranks:
+        groups.setdefault(by(rank), []).append(rank)
+    return groups
 
 
 def _order(rank: FleetRank) -> tuple[bool, int, str, int]:

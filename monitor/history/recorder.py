@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import CannotTellError, ProcessLimitError, start_thread
 
-from .history import History
+from .history import Choice, History
 from .run_measurement import is_own, measurement_of_run, run_identity
 
 if TYPE_CHECKING:
@@ -76,6 +76,19 @@ class RunRecorder:
             followed = self._runs[run.pids]
             if followed.own and run.budget is not None and not run.missing and not run.job.is_served:
                 self._observe_run(run, run.budget, followed, board)
+
+    def any_kept(self) -> bool:
+        """Return True if the history has one of the runs that were observed last, whoever kept it; reads the file."""
+        from vramtop.estimator.learning import digest
+
+        from .new_measurement import machine_digest
+
+        machine = machine_digest()
+        known = [digest(machine, each.identity) for each in self._runs.values() if each.identity]
+        try:
+            return any(self.history().list(Choice(run=run)) for run in known)
+        except CannotTellError:
+            return False
 
     def _observe_run(self, run: RunRow, budget: Budget, followed: _Followed, board: Board) -> None:
         row = max(run.rows, key=_peak_bytes, default=None)

@@ -134,15 +134,18 @@ def selective_per_token(context: LayerContext) -> float:
     """Bytes that torchtitan's per-op checkpointing keeps: attention's output and every second matrix product.
 
     These are the queries, the values, the MLP's first projection and its output, which is a whole tensor under tensor
-    parallelism too; the results of the two reduce-scatters are kept besides.
+    parallelism too; the results of the two reduce-scatters are kept besides. Experts' grouped products are recomputed.
     """
     arch, c = context.arch, context.widths.compute
-    products = arch.query_size + arch.value_size + context.widest_mlp
+    moe = arch.moe_layers / arch.layers
+    shared = moe if arch.shared_mlp_size else 0.0
+    dense = arch.mlp_size if arch.moe_layers else context.widest_mlp
+    products = arch.query_size + arch.value_size + (1 - moe) * dense + shared * arch.shared_mlp_size
     kept = c * (products + arch.attention_output_size) / context.tensor_parallel
     kept += 4 * arch.heads / context.tensor_parallel
     scattered = 2 * c * arch.hidden / context.residual_ranks if context.residual_ranks > 1 else 0
     # the partitioner of compiled blocks drops the MLP's output, which nothing reads in the backward pass
-    output = 0 if context.compiled and context.tensor_parallel == 1 else c * arch.hidden
+    output = 0 if context.compiled and context.tensor_parallel == 1 else c * arch.hidden * (1 - moe + shared)
     return kept + output + scattered
 
 

@@ -159,8 +159,9 @@ class LayerContext(Struct, frozen=True, kw_only=True):
 
     @property
     def expert_width(self) -> int:
-        """Bytes per element in which experts multiply: autocast ignores grouped products (integrations/moe.py)."""
-        return self.widths.weight if self.widths.autocast else self.widths.compute
+        """Bytes per element in which experts multiply: autocast ignores transformers' (its integrations/moe.py)."""
+        ignored = self.widths.autocast and not self.framework.autocasts_fused_experts
+        return self.widths.weight if ignored else self.widths.compute
 
     @property
     def casts_per_linear(self) -> bool:

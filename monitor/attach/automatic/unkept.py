@@ -42,7 +42,7 @@ def why_unkept(board: Board, candidate: Callable[[ProcessKey], Candidate | None]
         if run.missing:
             more = len(run.missing) - _MOST_KEYS
             keys = ", ".join(run.missing[:_MOST_KEYS]) + (f" and {more} more" if more > 0 else "")
-            return _sentence(f"{keys} could not be read from it", first, ended=ended)
+            return _sentence(f"{keys} could not be read from it", first, ended=ended, one=len(run.missing) == 1)
         if run.problem is not None:
             return _sentence(f"there is no budget ({run.problem.rstrip('.')})", first, ended=ended)
     for row in board.processes:
@@ -52,9 +52,10 @@ def why_unkept(board: Board, candidate: Callable[[ProcessKey], Candidate | None]
     return None
 
 
-def _sentence(reason: str, pid: int | None, *, ended: bool) -> str:
+def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -> str:
     if ended or pid is None:
-        helps = "name them on the command line, or while it runs with vramtop attach PID --set KEY=VALUE"
+        what = "it" if one else "them"
+        helps = f"name {what} on its command line, or with vramtop run --fit --set KEY=VALUE -- COMMAND"
     else:
         helps = f"vramtop attach {pid} shows what was read, and with --set KEY=VALUE keeps one"
     return f"no measurement of this run is kept: {reason}; {helps}"

@@ -104,3 +104,28 @@ def test_what_no_stand_in_covers_is_refused(ask_worker: Any, tiny_llama: dict[st
     ):
         with pytest.raises(UnsupportedError, match=sentence):
             check_supported(read_request(message_of(tiny_llama, **tables)))
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"parallel": {"strategy": "fsdp1", "data_shard": 2}},
+        {"parallel": {"strategy": "zero2", "data_shard": 2}},
+        {"parallel": {"tensor": 2}, "training": {"framework": "torchtitan"}},
+        {"lora": {"quantization": "nf4"}},
+        {"training": {"framework": "litgpt"}},
+    ],
+)
+def test_what_is_compiled_and_not_traced_has_a_wider_range(tiny_llama: dict[str, Any], tables: dict[str, Any]) -> None:
+    from vramtop.estimator.estimation import estimate
+
+    widths = []
+    for compiles in (False, True):
+        training = {"precision": "bf16", **tables.get("training", {}), "compile": compiles}
+        job = job_from_mapping({"model": {"config": tiny_llama}, **tables, "training": training}, where="test")
+        if compiles:
+            with pytest.raises(UnsupportedError, match="cannot be traced"):
+                check_supported(read_request(message_of(tiny_llama, **tables)))
+        span = estimate(job, method="formula").peak.allocated_range
+        widths.append((span.high_bytes - span.low_bytes) / span.high_bytes)
+    assert widths[1] > widths[0]

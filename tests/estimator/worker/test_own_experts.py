@@ -40,6 +40,12 @@ REAL_TUNE = [
 """The same of torchtune's own ``MoE`` (main branch, April 2026): experts of a token, a shared expert."""
 REAL_SELECTIVE = [("scatter", (496640, 90112, 1044480)), ("matmul", (496640, 90112, 1047552))]
 """The same of ``x + moe(linear(x))`` under torchtitan's own ``_apply_op_sac``."""
+REAL_BLOCKS = [
+    ("deepseek_v3", "scatter", (9891840, 7265280, 10677248)),
+    ("deepseek_v3", "matmul", (9629696, 7265280, 10129408)),
+    ("llama4_text", "matmul", (8419328, 6317056, 9691136)),
+]
+"""The same of torchtitan's own ``TransformerBlock`` (0.2.0 and 0.2.2) with sdpa and without its norms."""
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 128, "head_dim": 64, "num_experts_per_tok": 2},
     "deepseek_v3": {
@@ -123,6 +129,43 @@ def test_torchtunes_experts_take_what_its_own_take(top_k: int, shared: bool, exp
     assert taken(made) == pytest.approx(expected, rel=0.003)
 
 
+@pytest.mark.parametrize(("family", "form", "expected"), REAL_BLOCKS)
+def test_blocks_take_what_torchtitans_own_take(family: str, form: str, expected: tuple[int, int, int]) -> None:
+    transformers = pytest.importorskip("transformers")
+    from storage_counter import StorageCounter
+
+    from vramtop.estimator.worker.model.experts.replace_experts import replace_experts
+    from vramtop.estimator.worker.request.request import Loop, Request
+
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 100}
+    sizes |= {"num_experts_per_tok": 2, "intermediate_size": 512, "num_key_value_heads": 4}
+    llama4 = {"num_local_experts": 8, "head_dim": 64, "interleave_moe_layer_step": 1, "intermediate_size_mlp": 512}
+    llama4 |= {"intermediate_size": 256, "num_key_value_heads": 2, "use_qk_norm": True}
+    fields = sizes | (FAMILIES["deepseek_v3"] | {"n_group": 1, "num_key_value_heads": 4} if "v3" in family else llama4)
+    config = transformers.AutoConfig.for_model(family, **fields)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)
+    model.config.use_cache = False
+    replace_experts(model, Request(config={"model_type": family}, loop=Loop(experts=form)))
+    block = model.model.layers[0]
+    for module in list(block.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__.endswith("RMSNorm"):
+                setattr(module, name, torch.nn.Identity())
+    positions, tokens = torch.arange(256)[None], torch.zeros(2, 256, 256, dtype=torch.bfloat16, requires_grad=True)
+    with StorageCounter() as counter:
+        for tensor in (*block.parameters(), *block.buffers(), tokens):
+            tensor.data.zero_()
+            counter.count(tensor)
+        start = counter.live
+        rotations = model.model.rotary_emb(tokens, positions)
+        output = block(tokens, position_embeddings=rotations, attention_mask=None, position_ids=positions)
+        output = output[0] if isinstance(output, tuple) else output
+        forward, kept = counter.peak - start, counter.live - start
+        counter.reset_peak()
+        output.backward(torch.ones_like(output))
+    assert (forward, kept, counter.peak - start) == pytest.approx(expected, rel=0.04)
+
+
 @pytest.mark.usefixtures("in_bf16")
 @pytest.mark.parametrize(("form", "expected"), REAL_SELECTIVE)
 def test_selective_checkpointing_recomputes_experts_and_routers(form: str, expected: tuple[int, int, int]) -> None:
@@ -160,6 +203,8 @@ JOBS: list[Any] = [
             ("qwen3_moe", {}, {}, {}),
             ("qwen3_moe", {"expert": 4}, {"torchtitan": "0.2.0"}, {}),
             ("qwen3_moe", {"data_shard": 16}, {}, {}),
+            ("qwen3_moe", {}, {}, {"activation_checkpointing": "selective"}),
+            ("qwen3_moe", {"strategy": "none", "data_shard": 1}, {}, {}),
             ("deepseek_v3", {"expert": 8}, {"torchtitan": "0.2.2"}, {"activation_checkpointing": "full"}),
             ("deepseek_v3", {"data_shard": 4}, {"torchtitan": "0.2.0"}, {}),
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
 
@@ -15,6 +17,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.worker.parallel.process_group import fake_process_group
 from vramtop.estimator.worker.parallel.tp_plan_styles import module_style
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
@@ -156,6 +159,28 @@ def test_adapters_are_split_where_their_layer_is(trace: Trace) -> None:
 def test_adapters_on_fused_experts_are_refused(trace: Trace) -> None:
     answer = trace(CONFIGS["mixtral"], lora={"targets": "all-linear"}, parallel={"tensor": 2})
     assert "adapters on fused experts" in answer["unsupported"]
+
+
+class QuantizedWeight(torch.nn.Parameter):
+    """A weight that knows how it is quantized, as bitsandbytes' ``Params4bit``."""
+
+    quant_state: object = None
+
+
+def test_split_weights_lose_their_quantization_state(trace: Trace) -> None:
+    """So that bitsandbytes' layers fail in their first forward pass: two CPU ranks showed it, with 0.50.2."""
+    layer = torch.nn.Linear(16, 16, bias=False)
+    layer.weight = QuantizedWeight(layer.weight.data)
+    with fake_process_group(2):
+        ALL_PARALLEL_STYLES["colwise"].shard_param(layer, "weight", init_device_mesh("cpu", (2,)))
+    assert not hasattr(layer.weight, "quant_state")
+    lora, parallel = {"targets": "all-linear", "quantization": "nf4"}, {"tensor": 2}
+    assert "lose their quantization state" in trace(LLAMA, lora=lora, parallel=parallel)["unsupported"]
+    tables = {"model": {"config": LLAMA}, "training": {"sequence_length": 128}, "parallel": parallel}
+    for quantization, warns in (("nf4", True), ("none", False)):
+        job = job_from_mapping({**tables, "lora": {"quantization": quantization}}, where="test")
+        budget = estimate(job, method="formula")
+        assert any("first forward pass fails" in warning for warning in budget.warnings) == warns
 
 
 def test_every_style_of_transformers_has_a_style_of_torch() -> None:

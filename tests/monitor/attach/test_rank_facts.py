@@ -43,6 +43,8 @@ def test_open_mpi():
 
 def test_a_group_of_pods_and_a_ray_job_need_no_rank():
     assert rank_facts({"LWS_LEADER_ADDRESS": "tune-0.tune.ml"}).pod_group == "tune-0.tune.ml"
+    named = {"VRAMTOP_POD_GROUP": "tune-7", "LWS_LEADER_ADDRESS": "tune-0.tune.ml"}
+    assert rank_facts(named).pod_group == "tune-7"
     assert rank_facts({"RAY_JOB_ID": "01000000"}, ray_cluster="10.0.0.1:6379").ray_job == "10.0.0.1:6379 01000000"
     assert rank_facts({"RAY_JOB_ID": "01000000"}) is None  # every cluster begins to count at 1
 

@@ -30,7 +30,7 @@ def test_ranks_that_share_a_fact_are_one_run_over_hosts(make_host, make_rank, sh
     assert [(rank.host.host, rank.rank) for rank in run.ranks] == [("a", 0), ("a", 1), ("b", 2), ("b", 3)]
     assert run.world_size == 4
     assert run.unseen_ranks == 0
-    (other,) = {key: value[:-1] + "9" for key, value in shared.items()}.items()
+    (other,) = {key: "9" + value for key, value in shared.items()}.items()
     apart = make_rank(9, facts={**dict([other]), "rank": 0, "world_size": 4})
     assert len(group_ranks([make_host("a", *ranks(0)), make_host("b", apart)])) == 2
 
@@ -52,6 +52,26 @@ def test_loopback_on_two_hosts_is_two_runs(make_host, make_rank):
     assert places(group_ranks(hosts)) == [[("a", 0), ("a", 1)], [("b", 0), ("b", 1)]]
 
 
+def kubeflow(make_host, make_rank, name, rank, **changes):
+    """One pod of a PyTorchJob of three, on a node of another name than its service."""
+    address = "localhost" if rank == 0 else "tune-master-0"
+    facts = {"master": f"{address}:23456", "rank": rank, "world_size": 3}
+    return make_host(name, make_rank(rank, facts=facts, run=rank, **changes))
+
+
+def test_a_master_that_calls_itself_localhost_is_joined_with_its_workers(make_host, make_rank):
+    hosts = [kubeflow(make_host, make_rank, f"gpu-{rank}", rank) for rank in range(3)]
+    assert places(group_ranks(hosts)) == [[("gpu-0", 0), ("gpu-1", 1), ("gpu-2", 2)]]
+
+
+def test_it_is_left_alone_where_that_is_not_certain(make_host, make_rank):
+    workers = [kubeflow(make_host, make_rank, f"gpu-{rank}", rank) for rank in (1, 2)]
+    masters = [kubeflow(make_host, make_rank, name, 0) for name in ("gpu-8", "gpu-9")]
+    assert len(group_ranks([*masters, *workers])) == 3
+    another = kubeflow(make_host, make_rank, "gpu-8", 0, user="bob")
+    assert len(group_ranks([another, *workers])) == 2
+
+
 def test_addresses_are_compared_as_a_whole(make_host, make_rank):
     hosts = [
         make_host(name, make_rank(1, facts={"master": f"{address}:29500", "rank": at, "world_size": 2}))
@@ -69,6 +89,17 @@ def test_a_rank_that_is_on_two_hosts_is_in_two_runs(make_host, make_rank):
     runs = group_ranks(hosts)
     assert places(runs) == [[("a", 0), ("a", 1)], [("b", 0), ("b", 1)]]
     assert runs[0].key != runs[1].key
+
+
+def test_steps_of_a_slurm_job_are_one_run_unless_their_ranks_say_otherwise(make_host, make_rank):
+    """One srun per node that starts the ranks of one run; or two runs, each in a step of its own on two nodes."""
+
+    def host(name, step, rank):
+        return make_host(name, make_rank(1, facts={"slurm_job": f"4711.{step}", "rank": rank, "world_size": 2}))
+
+    assert places(group_ranks([host("a", 0, 0), host("b", 1, 1)])) == [[("a", 1), ("b", 1)]]
+    two = [host("a", 0, 0), host("b", 0, 1), host("c", 1, 0), host("d", 1, 1)]
+    assert places(group_ranks(two)) == [[("a", 1), ("b", 1)], [("c", 1), ("d", 1)]]
 
 
 def test_one_ranks_environment_speaks_for_its_run_on_the_host(make_host, make_rank):
@@ -95,7 +126,7 @@ def test_runs_without_such_facts_stay_on_their_hosts(make_host, make_rank):
 
 def test_a_job_without_pids_is_one_run_per_host(make_host, make_rank):
     hosts = [make_host(name, make_rank(None), make_rank(None)) for name in ("a", "b")]
-    assert [len(run.ranks) for run in group_ranks(hosts)] == [2, 2]
+    assert [(len(run.ranks), run.rank_count) for run in group_ranks(hosts)] == [(2, 2), (2, 2)]
 
 
 def test_a_world_of_one_rank_spans_nothing(make_host, make_rank):

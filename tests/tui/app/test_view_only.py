@@ -68,7 +68,7 @@ async def shown(pilot: Any, app: VramtopApp) -> None:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("key", ["k", "r", *(pytest.param(key, marks=SLOW) for key in "fpl")])
+@pytest.mark.parametrize("key", ["k", *(pytest.param(key, marks=SLOW) for key in "fplr")])
 async def test_keys_that_would_change_something_are_refused_with_a_sentence(
     app: ViewOnlyApp, key: str, sleeper: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

@@ -1,5 +1,7 @@
 """``vramtop explain``: logs and snapshots from files and pipes, with a job and without, and bad input."""
 
+import argparse
+import contextlib
 import io
 import json
 import os
@@ -12,6 +14,8 @@ import pytest
 from memory_snapshots import LOAD, Recorder, training_crash
 
 from vramtop.estimator.crash.log_reader import read_log
+from vramtop.estimator.job import Job, ModelSpec, find_gpu
+from vramtop.tui.cli.commands.crash import gpu_of_failure
 from vramtop.tui.cli.main import main
 
 JOB = (
@@ -245,3 +249,25 @@ def test_a_host_out_of_memory_kill_asks_for_a_job_for_what_it_says_of_cpu_ram(
     out = " ".join(capsys.readouterr().out.split())
     assert "The host ran out of memory" in out
     assert "what would have fitted" not in out
+
+
+@pytest.mark.parametrize(
+    ("gib", "flag", "name", "here"),
+    [(79.6, None, "h100", True), (79.1, None, "h100", True), (40.0, None, None, False), (40.0, "l4", "l4", False)],
+)
+def test_a_log_is_taken_for_one_of_this_machine_by_the_memory_of_its_gpu(
+    gib: float,
+    flag: str | None,
+    name: str | None,
+    here: bool,
+    make_snapshot: Any,
+    make_gpu: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = make_gpu(name="NVIDIA H100 80GB HBM3", total_bytes=round(79.6 * 2**30), reserved_bytes=2**29)
+    monkeypatch.setattr(gpu_of_failure, "open_source", contextlib.nullcontext)
+    monkeypatch.setattr(gpu_of_failure, "read_gpus", lambda _: make_snapshot([gpu]))
+    found, is_here = gpu_of_failure.gpu_of_failure(
+        argparse.Namespace(gpu_type=flag), Job(model=ModelSpec(id="gpt2")), round(gib * 2**30)
+    )
+    assert (found and found.name, is_here) == (find_gpu(name).name if name else None, here)

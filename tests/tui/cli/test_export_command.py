@@ -11,6 +11,8 @@ import yaml
 from exporter import Exporter, samples, scrape
 from waiting import until
 
+from vramtop.monitor.snapshot.snapshot import Fault, GpuReading
+from vramtop.tui.cli.commands.metrics.export import _Log, _whole_faults
 from vramtop.tui.cli.main import main
 
 GIB = 2**30
@@ -62,6 +64,18 @@ def test_rules_and_dashboard_are_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert yaml.safe_load(capsys.readouterr().out)["groups"]
     assert main(["export", "--print-dashboard"]) == 0
     assert json.loads(capsys.readouterr().out)["panels"]
+
+
+def test_a_fault_is_said_once_while_it_lasts(capsys: pytest.CaptureFixture[str], make_gpu, make_snapshot) -> None:
+    def lost(seconds: int) -> GpuReading:
+        return make_gpu(1, faults=(Fault(field=None, code="NO_ANSWER", message=f"has not answered for {seconds} s"),))
+
+    refused = Fault(field="power_w", code="NOT_SUPPORTED", message="no power")
+    log = _Log()
+    for gpus in ([lost(1)], [lost(2), make_gpu(2, faults=(refused,))], [make_gpu(1)], [lost(5)]):
+        log.faults(_whole_faults(make_snapshot(gpus)))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"vramtop: GPU 1: has not answered for {seconds} s" for seconds in (1, 5)]
 
 
 @pytest.fixture

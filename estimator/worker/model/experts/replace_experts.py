@@ -42,6 +42,19 @@ def replace_experts(model: Any, request: Request) -> None:
             found += 1
     if not found:
         raise UnsupportedError(f"the experts of {type(model).__name__} are not in one tensor and cannot be replaced")
+    if family.startswith("llama4") and form != "torchtune":
+        _take_plain_attention(model, config)
+
+
+def _take_plain_attention(model: Any, config: Any) -> None:
+    """Leave out what torchtitan's Llama 4 has not: norms and temperatures of queries, masks beside the kernel's own."""
+    for module in model.modules():
+        if hasattr(module, "qk_norm"):
+            del module.qk_norm
+        if hasattr(module, "attn_temperature_tuning"):
+            module.attn_temperature_tuning = False
+    if getattr(config, "layer_types", None):
+        config.layer_types = ["full_attention"] * len(config.layer_types)
 
 
 def _is_mixture(module: Any) -> bool:

@@ -13,14 +13,18 @@ from typing import Any
 
 import psutil
 import pytest
+from simulated_machine import Machine, job as simulated_job
 from waiting import until
 
+from vramtop.estimator.learning import digest
 from vramtop.monitor.attach.automatic import automatic_attach
 from vramtop.monitor.attach.automatic.follow_program import follow
 from vramtop.monitor.attach.automatic.start_following import start_following
 from vramtop.monitor.attach.automatic.unkept import Voice
 from vramtop.monitor.history.history import History
+from vramtop.monitor.history.new_measurement import machine_digest
 from vramtop.monitor.history.recorder import THREAD, RunRecorder
+from vramtop.monitor.history.run_measurement import run_identity
 from vramtop.monitor.snapshot.snapshot import ProcessCounters
 
 GIB = 2**30
@@ -56,6 +60,7 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
             watchlist.add_run(WatchedJob(job=job, pids=(command,)), make_budget(job))
 
         def observe(self, board: Any) -> None:
+            assert self.settings == settings
             seen.append({row.process.pid for row in board.processes})
 
     monkeypatch.setattr("vramtop.monitor.attach.automatic.follow_program.AutomaticAttach", Attach)
@@ -70,7 +75,8 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
 
     history = History(tmp_path / "history.sqlite3")
     recorder = RunRecorder(history=lambda: history)
-    follow(command, source, recorder, wait=wait, is_running=lambda _: alive["now"])
+    settings = {"training.sequence_length": 96}
+    follow(command, source, recorder, wait=wait, is_running=lambda _: alive["now"], settings=settings)
     for thread in threading.enumerate():
         if thread.name == THREAD:
             thread.join()
@@ -79,7 +85,9 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
     assert (run.state, run.observed.device_bytes) == ("ended", 38 * GIB)
 
 
-@pytest.mark.parametrize("case", ["a setting is missing", "nothing is known", "it is read again", "all is known"])
+@pytest.mark.parametrize(
+    "case", ["a setting is missing", "nothing is known", "it is read again", "all is known", "another has kept it"]
+)
 def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
     case: str,
     command: tuple[int, float],
@@ -112,6 +120,11 @@ def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
     own = make_process(pid, 38, start_time=start)
     source = scripted_source([make_snapshot([make_gpu(0, [own])])] * 5)
     reads, writes = os.pipe()
+    history = History(tmp_path / "history.sqlite3")
+    if case == "another has kept it":  # such as vramtop attach, with --set
+        identity = run_identity(pid)
+        assert identity
+        history.add(replace(Machine().run(simulated_job()), run=digest(machine_digest(), identity)))
     said: list[bytes] = []
 
     def wait(_: float) -> None:
@@ -120,11 +133,11 @@ def test_why_nothing_is_kept_is_said_once_on_the_commands_standard_error(
     def is_running(_: object) -> bool:
         return source.reads < 3
 
-    recorder = RunRecorder(history=lambda: History(tmp_path / "history.sqlite3"))
+    recorder = RunRecorder(history=lambda: history)
     follow(command, source, recorder, wait=wait, is_running=is_running, voice=Voice(writes))
     os.close(reads)
     sentences = [each.decode() for each in said if each]
-    if case == "all is known":
+    if case in ("all is known", "another has kept it"):
         assert sentences == []
         return
     [sentence] = sentences

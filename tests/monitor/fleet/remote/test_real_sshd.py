@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,18 +74,20 @@ class Sshd:
         self.process = None
 
 
-@pytest.fixture
-def sshds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Sshd]]:
+@pytest.fixture(params=[False, True], ids=["own connections", "shared connections"])
+def sshds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[dict[str, Sshd]]:
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)  # noqa: S607
     made = {name: Sshd(tmp_path / name, key) for name in ("a", "b", "bare")}
     program(tmp_path / "a" / "bin", 2, 24)
     program(tmp_path / "b" / "bin", 1, 80)
     config = tmp_path / "config"
+    sockets = Path(tempfile.mkdtemp())  # the path of a socket has at most 108 characters
     config.write_text(
         "".join(f"Host {name}\n  Port {each.port}\n" for name, each in made.items())
         + f"Host *\n  HostName 127.0.0.1\n  User {getpass.getuser()}\n  IdentityFile {key}\n  IdentitiesOnly yes\n"
         f"  StrictHostKeyChecking no\n  UserKnownHostsFile {tmp_path}/known\n"
+        + (f"  ControlMaster auto\n  ControlPersist 5\n  ControlPath {sockets}/%n\n" if request.param else "")
     )
     monkeypatch.setenv(SSH_VARIABLE, f"ssh -F {config}")
     for each in made.values():
@@ -92,6 +95,7 @@ def sshds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     yield made
     for each in made.values():
         each.stop()
+    shutil.rmtree(sockets)
 
 
 def test_hosts_with_different_drivers_are_merged_and_one_goes_and_comes_back(sshds: dict[str, Sshd]) -> None:

@@ -8,7 +8,7 @@ from vramtop.estimator.job import Gpu, Job, find_gpu, match_nvml_name
 from ...fitting import open_source, read_gpus
 
 _SAME_SHARE = 0.01
-"""The driver holds back a part of the memory, which its versions count differently."""
+"""Torch prints two decimals, and the driver holds back a part of the memory, which its versions count differently."""
 
 
 def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | None) -> tuple[Gpu | None, bool]:
@@ -31,7 +31,7 @@ def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | No
     except CannotTellError:
         return None, False
     for gpu in snapshot.gpus:
-        total = gpu.cuda_total_bytes or gpu.total_bytes
-        if total and gpu.name and abs(total - memory_bytes) <= _SAME_SHARE * total:
+        totals = [size for size in (gpu.cuda_total_bytes, gpu.total_bytes) if size]  # with and without the reserve
+        if gpu.name and any(abs(size - memory_bytes) <= _SAME_SHARE * size for size in totals):
             return match_nvml_name(gpu.name, gpu.total_bytes), True
     return None, False

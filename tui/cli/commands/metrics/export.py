@@ -175,7 +175,7 @@ def _sampler(
 
     def fail(error: VramtopError) -> None:
         latest.fail(NO_DRIVER)
-        log.say(error.message)
+        log.faults({NO_DRIVER: error.message})
 
     attach.start()
     running.callback(attach.close)

@@ -58,6 +58,8 @@ def _refuse_what_is_for_one_host(options: argparse.Namespace) -> None:
         "--user": options.display_user,
         "--gpu": options.display_gpu,
         "--only": options.display_only,
+        "--on-fit": options.on_fit,
+        "--signal-fit": options.signal_fit != "none",
     }
     for name, value in given.items():
         if value:
