@@ -18,7 +18,7 @@ def diagnose(
     *,
     assumed: Collection[str] = (),
 ) -> Divergence:
-    """Return where the difference lies and the settings that would explain it; takes about 100 ms, for deep models a second.
+    """Return where the difference lies and the settings that would explain it; takes 50 ms to a second.
 
     Where measured runs have corrected the budget, each cause is searched with the part of that correction that a job so
     changed shares.
