@@ -262,8 +262,6 @@ def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
         yield f"weights quantized to {request.lora.quantization} under Megatron-FSDP cannot be traced"
     if any(request.config.get(name) for name in _EXPERTS):
         yield "experts under Megatron-FSDP, which needs a mesh of their own, cannot be traced"
-    if parallel.double_buffer:
-        yield "Megatron-FSDP's double buffers cannot be traced"
     if parallel.outer_sharding != "none":
         yield "Megatron-FSDP's sharding over replicas cannot be traced"
     weights = "fp32" if training.precision == "fp32" else "bf16"
