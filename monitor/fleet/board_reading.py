@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..snapshot import DeviceIndex, GpuReading, ProcessKey
     from .host_reading import RankFacts
 
+_MEMORY_FIELDS = (None, "total_bytes", "used_bytes", "free_bytes", "processes")
+"""A fault of one of these, or of the whole device, is passed on; many GPUs do not report their utilisation."""
 _MAX_COMMAND_CHARACTERS = 200
 """Of a command line, which a table over many hosts never shows whole."""
 
@@ -83,7 +85,7 @@ def _figures(
         unattributed_bytes=row.unattributed_bytes,
         utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
-        fault=reading.faults[0].message if reading.faults else None,
+        fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
         processes=processes,
         devices=devices,
     )

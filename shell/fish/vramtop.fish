@@ -99,6 +99,7 @@ function __vramtop_settings
     printf '%s\n' 'software.peft='
     printf '%s\n' 'software.litgpt='
     printf '%s\n' 'software.torchtitan='
+    printf '%s\n' 'software.megatron_fsdp='
     printf '%s\n' 'software.trl='
     printf '%s\n' 'software.vllm='
     printf '%s\n' 'software.sglang='

@@ -258,6 +258,8 @@ def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
         yield "fp16 under Megatron-FSDP cannot be traced"
     if request.lora is not None and request.lora.quantization != "none":
         yield f"weights quantized to {request.lora.quantization} under Megatron-FSDP cannot be traced"
+    if any(request.config.get(name) for name in _EXPERTS):
+        yield "experts under Megatron-FSDP, which needs a mesh of their own, cannot be traced"
     if parallel.double_buffer:
         yield "Megatron-FSDP's double buffers cannot be traced"
     if parallel.outer_sharding != "none":
@@ -267,7 +269,8 @@ def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
     accumulated = parallel.gradient_dtype or (weights if weights == "fp32" else reduced)
     if parallel.data_replicate > 1 and accumulated != reduced:
         yield "Megatron-FSDP's replicas with gradients of two dtypes cannot be traced"
-    if accumulated != weights and not (parallel.main_weights and weights == "bf16"):
+    casts = request.older.lazy_states or (parallel.main_weights and weights == "bf16")
+    if accumulated != weights and not casts:
         yield (
             f"{accumulated} gradients of {weights} weights cannot be traced: Megatron-FSDP's optimizer fails on them, "
             "unless it has main weights"

@@ -38,11 +38,15 @@ class ReducedGradients:
         self._stream = torch.cpu.Stream()
         trained = [bucket for bucket in buckets if bucket.trains]
         self._place = {p: (bucket, at) for bucket in trained for at, p in enumerate(bucket.parameters)}
-        sizes = [bucket.shard if self._shards else bucket.size for bucket in trained]
-        with tracker.labelling("gradients"):
-            whole = torch.empty(sum(sizes), dtype=settings.main_gradients).zero_()
-        self.stored = dict(zip(trained, whole.split(sizes)))  # noqa: B905 - not in Python 3.9
+        self._dtypes = {bucket: settings.main_gradients or bucket.parameters[0].dtype for bucket in trained}
+        self.stored: dict[Bucket, Any] = {}
         """What this rank keeps of each bucket: its shard, or all of it."""
+        for dtype in dict.fromkeys(self._dtypes.values()):
+            alike = [bucket for bucket in trained if self._dtypes[bucket] == dtype]
+            sizes = [bucket.shard if self._shards else bucket.size for bucket in alike]
+            with tracker.labelling("gradients"):
+                whole = torch.empty(sum(sizes), dtype=dtype).zero_()
+            self.stored.update(zip(alike, whole.split(sizes)))  # noqa: B905 - not in Python 3.9
         self._ready: dict[Bucket, set[Any]] = {bucket: set() for bucket in trained}
         self._data: dict[Bucket, Any] = {}
         """Buckets whose gradients are being computed or reduced."""
@@ -80,7 +84,7 @@ class ReducedGradients:
     def _allocate(self, bucket: Bucket) -> Any:
         if bucket not in self._data:
             with self._tracker.labelling("communication"):
-                self._data[bucket] = torch.empty(bucket.size, dtype=self._settings.communicated)
+                self._data[bucket] = torch.empty(bucket.size, dtype=self._communicated(bucket))
         return self._data[bucket]
 
     def _reduce(self, bucket: Bucket) -> None:
@@ -88,8 +92,11 @@ class ReducedGradients:
             if self._shards:
                 reduced = self._allocate(bucket)[: bucket.shard]
                 self.stored[bucket].add_(torch.empty_like(reduced) if self._settings.lazy_states else reduced)
-            elif self._settings.communicated != self._settings.main_gradients:
+            elif self._communicated(bucket) != self._dtypes[bucket]:
                 self._allocate(bucket).copy_(self.stored[bucket])
+
+    def _communicated(self, bucket: Bucket) -> Any:
+        return self._settings.communicated or self._dtypes[bucket]
 
     def _wait(self, capacity: int) -> None:
         waiting = sum(bucket.size for bucket in self._queue)

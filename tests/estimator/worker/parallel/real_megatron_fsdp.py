@@ -36,7 +36,27 @@ CASES: dict[str, dict[str, Any]] = {
     "gradients sharded": {"stage": 2, "unit": 100_000, "layers": 5, "main": True},
     "optimizer sharded": {"stage": 1, "main": True, "gradients": FP32},
     "nothing sharded": {"stage": 0},
+    "fp32 adapters": {"adapters": True, "gradients": None, "reduced": None},
 }
+
+
+class Adapter(torch.nn.Module):
+    """A frozen linear layer with a trained product of two fp32 matrices beside it."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+        self.first = torch.nn.Linear(layer.in_features, 64, bias=False, dtype=torch.float32)
+        self.second = torch.nn.Linear(64, layer.out_features, bias=False, dtype=torch.float32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.second(self.first(x.float())).to(x.dtype)
+
+
+def dtype_of(case: dict[str, Any], name: str) -> torch.dtype | None:
+    """Return a dtype of a case; None: the package's default."""
+    found = case.get(name, BF16)
+    return None if found is None else getattr(torch, found)
 
 
 def model_of(case: dict[str, Any]) -> Any:
@@ -57,6 +77,11 @@ def model_of(case: dict[str, Any]) -> Any:
         model = transformers.LlamaForCausalLM(config)
     finally:
         torch.set_default_dtype(torch.float32)
+    if case.get("adapters"):
+        model.requires_grad_(requires_grad=False)
+        for layer in model.model.layers:
+            layer.self_attn.q_proj = Adapter(layer.self_attn.q_proj)
+            layer.mlp.down_proj = Adapter(layer.mlp.down_proj)
     if case.get("frozen"):
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("layers.1" in name or "norm" in name)
@@ -155,13 +180,12 @@ def dtypes(case: dict[str, Any]) -> dict[str, Any]:
     import megatron_fsdp
 
     policy = getattr(megatron_fsdp, "MixedPrecisionPolicy", None)
-    gradients = case.get("gradients", BF16)
     if policy is None:
-        return {"preserve_fp32_weights": case.get("main", False), "grad_reduce_in_fp32": gradients == FP32}
+        return {"preserve_fp32_weights": case.get("main", False), "grad_reduce_in_fp32": case.get("gradients") == FP32}
     chosen = policy(
         main_params_dtype=torch.float32 if case.get("main") else None,
-        main_grads_dtype=getattr(torch, gradients),
-        grad_comm_dtype=getattr(torch, case.get("reduced", BF16)),
+        main_grads_dtype=dtype_of(case, "gradients"),
+        grad_comm_dtype=dtype_of(case, "reduced"),
     )
     return {"mixed_precision_policy": chosen}
 
