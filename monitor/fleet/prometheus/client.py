@@ -66,8 +66,8 @@ class Credentials:
             return ssl.create_default_context()
         try:
             return ssl.create_default_context(cafile=str(self.ca_file))
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "strerror", None) or "it holds no PEM certificate"
+        except OSError as error:
+            reason = "it holds no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
             raise InputError(f"--prometheus-ca {self.ca_file} cannot be used: {reason}") from None
 
 

@@ -10,11 +10,11 @@ import msgspec
 from ..fleet import Fleet
 from ..host_reading import HostReading
 from .other_exporters import EXPORTERS, OtherVector, other_hosts
-from .samples import Target, Vector
+from .samples import Target, Vector, plain
 from .vramtop_hosts import vramtop_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from .client import PrometheusClient
     from .other_exporters import Exporter, OtherSample
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _OWN = "vramtop_sampler_up"
 _LOOK_BACK = "1h"
+_LOOK_BACK_STEP = "30s"
 _LOOK_BACK_SECONDS = 3600.0
 """Hosts that were seen within this time are listed as silent; older ones are forgotten."""
 _EXPORTERS_CHECK_SECONDS = 60.0
@@ -101,17 +102,14 @@ class PrometheusFleet:
 
     def _add_silent_hosts(self, now: float) -> None:
         """List the hosts that vramtop's exporters spoke for within the last hour, without figures."""
-        hosts = {
-            sample.metric.target: sample.metric.host
-            for sample in self._ask(f"last_over_time(vramtop_host_info[{_LOOK_BACK}])")
+        seen = {
+            sample.metric.target: now - max(0.0, sample.value[0] - (sample.number or 0.0))
+            for sample in self._ask(f"max_over_time(timestamp({_OWN})[{_LOOK_BACK}:{_LOOK_BACK_STEP}])")
         }
-        for sample in self._ask(f"max_over_time(timestamp({_OWN})[{_LOOK_BACK}:30s])"):
+        for sample in self._ask(f"last_over_time(vramtop_host_info[{_LOOK_BACK}])"):
             target = sample.metric.target
-            self._hosts[_Place(target, None)] = HostReading(
-                host=hosts.get(target) or target.host,
-                since=now - max(0.0, sample.value[0] - (sample.number or 0.0)),
-                state="silent",
-            )
+            name = plain(sample.metric.host) or target.host
+            self._hosts[_Place(target, None)] = HostReading(host=name, since=seen.get(target), state="silent")
 
     def _read_hosts(self, now: float) -> dict[_Place, HostReading]:
         found: dict[_Place, HostReading] = {}
@@ -162,12 +160,14 @@ class PrometheusFleet:
             return host
         return msgspec.structs.replace(host, state="silent", reason=reason)
 
-    def _forget(self, now: float, found: Iterable[_Place]) -> None:
-        """Drop hosts that have been gone for long, and those that another exporter speaks for now."""
-        spoken = {self._hosts[place].host for place in found}
+    def _forget(self, now: float, found: Collection[_Place]) -> None:
+        """Drop hosts that have been gone for long, and those whose GPUs another exporter reports now."""
+        live = {gpu.uuid for place in found for gpu in self._hosts[place].gpus if gpu.uuid}
         for place in [place for place in self._hosts if place not in found]:
             host = self._hosts[place]
-            if host.host in spoken or host.since is None or now - host.since > _LOOK_BACK_SECONDS:
+            if any(gpu.uuid in live for gpu in host.gpus) or (
+                host.since is not None and now - host.since > _LOOK_BACK_SECONDS
+            ):
                 del self._hosts[place]
 
 

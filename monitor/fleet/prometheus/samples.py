@@ -83,7 +83,10 @@ class Vector(Struct, frozen=True):
 
 def finite(value: tuple[float, str]) -> float | None:
     """Return the number of a pair of time and value; None: not a number."""
-    number = float(value[1])
+    try:
+        number = float(value[1])
+    except ValueError:
+        return None
     return number if math.isfinite(number) else None
 
 

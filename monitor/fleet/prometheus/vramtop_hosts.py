@@ -53,7 +53,8 @@ class _Gpu:
     devices: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     processes: dict[tuple[str, str, str, str], dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     """By pid, MIG device, job and user."""
-    by_user: dict[str, int] = field(default_factory=dict)
+    user_bytes: dict[str, int | None] = field(default_factory=dict)
+    user_processes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -120,9 +121,9 @@ def _read_gpus(ask: Ask, hosts: dict[Target, _Host]) -> None:
 
 def _read_processes(ask: Ask, hosts: dict[Target, _Host]) -> None:
     for sample in ask("vramtop_gpu_user_memory_used_bytes"):
-        size = whole(sample)
-        if size is not None:
-            _gpu(hosts, sample.metric).by_user[sample.metric.user] = size
+        _gpu(hosts, sample.metric).user_bytes[sample.metric.user] = whole(sample)
+    for sample in ask("vramtop_gpu_user_processes"):
+        _gpu(hosts, sample.metric).user_processes[sample.metric.user] = whole(sample) or 0
     for sample in ask("vramtop_process_run_info"):
         process = _process(hosts, sample.metric)
         process["facts"], process["run"] = _rank_facts(sample.metric), _number(sample.metric.run)
@@ -200,23 +201,31 @@ def _gpu_order(item: tuple[tuple[str, str], object]) -> tuple[int, str]:
 def _fleet_gpu(position: int, key: tuple[str, str], gpu: _Gpu) -> FleetGpu:
     uuid, index = plain(key[0]), _number(key[1])
     index = position if index is None else index
-    devices = (
-        FleetGpu(index=index, uuid=uuid, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items())
-    )
+    devices = (FleetGpu(index=index, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items()))
     return FleetGpu(index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), **gpu.sizes)
 
 
 def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:
-    """Return the processes of known jobs, and for each user what the others hold together; largest first."""
-    known: dict[str, int] = defaultdict(int)
-    rows = []
+    """Return the processes of known jobs, and for each user a row for all others; largest first."""
+    rows: list[FleetProcess] = []
     for (pid, mig, job, user), values in gpu.processes.items():
-        if values.keys() <= {"status"}:  # has ended
-            continue
-        rows.append(FleetProcess(pid=_number(pid), job=plain(job), user=plain(user), device=plain(mig), **values))
-        known[user] += values.get("used_bytes") or 0
-    for user, size in gpu.by_user.items():
-        rest = size - known[user]
-        if rest > 0:
-            rows.append(FleetProcess(user=plain(user), used_bytes=rest, note="other processes"))
+        if not values.keys() <= {"status"}:  # one that has ended has nothing else
+            rows.append(FleetProcess(pid=_number(pid), job=plain(job), user=plain(user), device=plain(mig), **values))
+    for user, count in gpu.user_processes.items():
+        own = [row for row in rows if row.job is not None and row.user == plain(user)]
+        others = count - len(own)
+        if others > 0:
+            rows.append(
+                FleetProcess(
+                    user=plain(user),
+                    used_bytes=_rest(gpu.user_bytes.get(user), own),
+                    note=f"{others} other process{'es' if others > 1 else ''}",
+                )
+            )
     return sorted(rows, key=lambda row: -(row.used_bytes or 0))
+
+
+def _rest(size: int | None, rows: Iterable[FleetProcess]) -> int | None:
+    """Return what of a size remains beside these processes; None: unknown."""
+    known = [row.used_bytes for row in rows]
+    return None if size is None or None in known else max(0, size - sum(each or 0 for each in known))
