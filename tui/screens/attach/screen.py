@@ -39,6 +39,8 @@ class AttachScreen(Screen[None]):
         watchlist: compares the run with its budget as soon as the job is complete.
         attach: reads a running process; called off the UI thread.
         estimate: a quick estimate, likewise.
+        estimate_changed: one of the hundreds of jobs that may explain a divergence, not corrected by measured runs: the
+            search carries the correction of the job itself over to them. None: ``estimate``.
         refine: a better and slower one, likewise; None: there is none.
         answers: the file of settings that the user fills in.
         attached: what was read of processes before: an ended process can no longer be read.
@@ -59,6 +61,7 @@ class AttachScreen(Screen[None]):
         *,
         attach: AttachFunction = read_run,
         estimate: EstimateFunction = estimate,
+        estimate_changed: EstimateFunction | None = None,
         refine: EstimateFunction | None = None,
         answers: SavedAnswers | None = None,
         attached: MutableMapping[ProcessKey, Attachment] | None = None,
@@ -68,7 +71,7 @@ class AttachScreen(Screen[None]):
     ) -> None:
         super().__init__()
         self._watchlist = watchlist
-        self._estimate = estimate
+        self._estimate_changed = estimate_changed or estimate
         self._board = board
         self._pid: int | None = None
         """The process that was read last; None: the user is choosing one."""
@@ -103,7 +106,7 @@ class AttachScreen(Screen[None]):
         """The choice of a process, or the run."""
         yield StaticLines(id="title")
         yield PidChooser(id="choose")
-        yield FollowedRun(self._watchlist.history, self._estimate, self._watchlist.is_running, id="attached")
+        yield FollowedRun(self._watchlist.history, self._estimate_changed, self._watchlist.is_running, id="attached")
         yield KeysLine()
 
     def on_mount(self) -> None:
