@@ -9,7 +9,8 @@ from ..job import Generation, Gpu, Parallel, ResolvedJob
 from ..job.rules import VersionRules
 from ..model import Stage
 from .fsdp1 import flat_buffers, gathered_share, unit_rule
-from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers, whole_model_buffers
+from .fsdp_buffers import Buffers, root_buffers, unit_buffers, whole_model_buffers
+from .megatron_fsdp import megatron_buffers
 from .model_states import largest_gradient
 from .zero import zero_buffers
 

@@ -13,13 +13,9 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..job import ResolvedJob
 from ..job.rules import Widths
 from ..model import LocalParameters, ParameterGroup, Stage
 from .model_states import weight_width
-
-_MEGATRON_MIN_UNIT_ELEMENTS = 1_000_000_000
-"""Smallest unit of communication of Megatron-FSDP (``suggested_communication_unit_size``)."""
 
 
 class Buffers(Struct, frozen=True, kw_only=True):
@@ -75,7 +71,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     """Their gradients in the dtype in which they are reduced."""
 
 
-_NO_UNIT = Unit(whole=0, gradients=0, reduced=0)
+NO_UNIT = Unit(whole=0, gradients=0, reduced=0)
 
 
 @lru_cache(maxsize=256)
@@ -215,84 +211,6 @@ def whole_model_buffers(stage: Stage, widths: Widths) -> Buffers:
     )
 
 
-def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
-    """Return the buffers of Megatron-FSDP, whose units are the blocks (megatron-fsdp 0.6.1, param_and_grad_buffer.py).
-
-    While a block runs, those behind it are gathered until they have half of ``megatron_capacity`` elements. Gradients
-    are copied into a whole buffer of their unit, in the dtype they are reduced in, which is freed once those that were
-    reduced after it have more elements than that. What is around the blocks is one unit, whose weights stay gathered
-    and whose gradients are reduced last; so is the whole model where no unit is named. Doubled, there are two units of
-    each, which are kept. Megatron-LM's kernels write gradients into these buffers; autograd makes a tensor of each
-    first, and keeps that of a tied head until the end. ``VersionRules`` has what older versions do.
-
-    Args:
-        job: the job.
-        stage: what the rank holds.
-        tied: the stage's head is its embedding.
-    """
-    widths, layers, tokens = job.widths, stage.layers, stage.token_embedding
-    if job.zero_stage < 2 and widths.reduce == widths.gradient:
-        return Buffers()  # gradients are added to those of all parameters, which exist anyhow
-    parts = largest_block(stage)
-    block = unit_of(parts, widths)
-    root = whole_unit((held for held in stage.parameters if not held.group.layered), widths)
-    around = [held for held in stage.parameters if not held.group.layered and (tied or held is not tokens)]
-    head = [held for held in around if held.group.linear or held is tokens]
-    capacity, elements = megatron_capacity(job, _elements(parts)), _elements(parts)
-    ahead = min(layers - 1, -int(-(capacity // 2) // max(1.0, elements)))
-    trained = _elements([part for part in parts if part[0].trainable])
-    pending, doubled = min(layers, 1 + int(capacity // max(1.0, trained))), 0
-    if job.parallel.fsdp_units == "model":
-        root, block, ahead, pending = whole_unit(stage.parameters, widths), _NO_UNIT, 0, 0
-    elif job.parallel.double_buffer:
-        doubled, block, ahead, pending = 2 * (block.whole + block.reduced), _NO_UNIT, 0, 0
-    if job.zero_stage < 3:
-        block = Unit(whole=0, gradients=block.gradients, reduced=block.reduced)
-        ahead = 0
-    own = job.framework.gradient_buffer
-    computed, of_head, of_embedding = (
-        0 if own else round(max((h.largest_tensor for h in held if h.trainable), default=0) * widths.compute)
-        for held in ([held for held, _ in parts], head, [tokens] if tokens else [])
-    )
-    kept, versions = (root.whole if job.zero_stage == 3 else 0) + doubled, job.versions
-    before = kept + root.reduced + (of_head if tied else 0)
-    gathered = block.whole * (1 + ahead)
-    at_loss = (
-        min(layers, ahead + 1, -int(-(capacity // 2) // max(1.0, elements))) if versions.frees_outside_units else 0
-    )
-    whole = block.gradients if versions.reduces_whole_modules and not own else 0
-    under_way = 0 if whole else block.reduced + computed
-    return Buffers(
-        forward=kept + block.whole,
-        head_forward=kept + at_loss * block.whole,
-        loss_backward=kept + at_loss * block.whole,
-        head_backward=kept + at_loss * block.whole + root.reduced + of_head,
-        after_head=before + at_loss * block.whole,
-        first_block=before + gathered + under_way,
-        block=before + gathered + under_way,
-        block_end=before + block.whole * ahead + block.reduced + whole,
-        unreduced=whole,
-        embedding=kept + root.reduced + pending * block.reduced + of_embedding,
-        pending_blocks=pending,
-        pending_bytes=block.reduced,
-        ahead_blocks=ahead,
-        ahead_bytes=block.whole,
-        step=doubled if versions.frees_outside_units else kept,
-        pool=gathered,
-    )
-
-
-def megatron_capacity(job: ResolvedJob, elements: float) -> int:
-    """Return the elements that Megatron-FSDP has in flight (``suggested_communication_unit_size``).
-
-    Args:
-        job: the job.
-        elements: of a unit.
-    """
-    units = round(2 * elements) if job.zero_stage == 3 else 0
-    return job.parallel.communication_unit or max(_MEGATRON_MIN_UNIT_ELEMENTS, units)
-
-
 def whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> Unit:
     """Return a unit of whole parameter groups."""
     return unit_of(((held, 1.0) for held in parameters), widths)
@@ -321,7 +239,7 @@ def largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
     for held in stage.parameters:
         if held.group.layered:
             stacks.setdefault(held.group.name.partition(".*.")[0], []).append(held)
-    return max((_block(stack, stage.layers) for stack in stacks.values()), key=_elements, default=[])
+    return max((_block(stack, stage.layers) for stack in stacks.values()), key=elements_of, default=[])
 
 
 def _block(stack: list[LocalParameters], layers: int) -> list[tuple[LocalParameters, float]]:
@@ -341,8 +259,9 @@ def _block(stack: list[LocalParameters], layers: int) -> list[tuple[LocalParamet
             everywhere.append((held, total / blocks / held.tensors))
         else:
             kinds.setdefault(total, []).append((held, 1 / held.tensors))
-    return everywhere + max(kinds.values(), key=_elements, default=[])
+    return everywhere + max(kinds.values(), key=elements_of, default=[])
 
 
-def _elements(parts: list[tuple[LocalParameters, float]]) -> float:
+def elements_of(parts: list[tuple[LocalParameters, float]]) -> float:
+    """Return the elements of parameter groups, each with the share of it that counts."""
     return sum(held.elements * share for held, share in parts)

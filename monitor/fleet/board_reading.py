@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..snapshot import DeviceIndex, GpuReading, ProcessKey
     from .host_reading import RankFacts
 
+_MEMORY_FIELDS = (None, "total_bytes", "used_bytes", "free_bytes", "processes")
+"""A fault of one of these, or of the whole device, is passed on; many GPUs do not report their utilisation."""
 _MAX_COMMAND_CHARACTERS = 200
 """Of a command line, which a table over many hosts never shows whole."""
 
@@ -80,10 +82,10 @@ def _figures(
         reserved_bytes=reading.reserved_bytes,
         free_bytes=reading.free_bytes,
         committed_bytes=_committed(board, reading, devices),
-        unattributed_bytes=row.unattributed_bytes,
+        unattributed_bytes=row.unattributed_bytes if reading.attributed_bytes is not None else None,
         utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
-        fault=reading.faults[0].message if reading.faults else None,
+        fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
         processes=processes,
         devices=devices,
     )

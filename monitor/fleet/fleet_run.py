@@ -100,7 +100,7 @@ class FleetRun:
     @cached_property
     def rank_count(self) -> int:
         """Ranks that were found, whether their figures are of now or not."""
-        return len({(rank.host.host, rank.process.pid, rank.process.start_time, rank.rank) for rank in self.ranks})
+        return len({(rank.host.host, *_identity(rank)) for rank in self.ranks})
 
     @property
     def unseen_ranks(self) -> int:
@@ -177,6 +177,12 @@ class FleetRun:
         one_step = median(seconds)
         front = max(counted, key=lambda rank: rank.process.steps or 0).process
         return [rank for rank in counted if _steps_behind(rank.process, front, one_step) > _STEPS_APART]
+
+
+def _identity(rank: FleetRank) -> tuple[object, ...]:
+    """Return what tells a rank from the others on its host: its process, or its GPU where that is not known."""
+    process = rank.process
+    return (rank.gpu.index,) if process.pid is None else (process.pid, process.start_time, rank.rank)
 
 
 def _steps_behind(process: FleetProcess, front: FleetProcess, one_step: float) -> float:

@@ -112,7 +112,7 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     is_stale: bool = False
     """The driver hangs: the figures are from an earlier reading."""
     fault: str | None = None
-    """Why something is unknown, in one sentence."""
+    """Why its memory or its processes are unknown, in one sentence."""
     processes: tuple[FleetProcess, ...] | None = None
     """Largest first; None: could not be read."""
     devices: tuple[FleetGpu, ...] = ()

@@ -134,6 +134,11 @@ class FleetApp(ThemedApp):
         else:
             self.action_show_help_panel()
 
+    def show_notice(self, sentence: str) -> None:
+        """Show a warning; called from other threads."""
+        if self.is_running:
+            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
+
     def _tick(self) -> None:
         self.check_size()
         self._show()

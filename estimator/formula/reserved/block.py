@@ -7,6 +7,7 @@ so that a part that no program has (masks, latents, relative positions) is one m
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Literal
 
 from ...model import LocalParameters, Stage
@@ -78,6 +79,7 @@ def record_block(
     gradient_width: int,
     graph: bool,
     keeps_input: bool = False,
+    passes: bool = False,
 ) -> BlockProgram:
     """Return the programs of a block.
 
@@ -89,11 +91,12 @@ def record_block(
         gradient_width: bytes per element of the gradients that its backward pass computes.
         graph: False: only a forward pass that saves nothing but its input.
         keeps_input: the caller releases the input.
+        passes: its weights come from CPU RAM while their layers run.
     """
     filler = 0.0
     for _ in range(2):
         rec = Recorder(_FIRST_SLOT)
-        w = Writer(rec=rec, context=context, gradient_width=gradient_width, graph=graph)
+        w = Writer(rec=rec, context=context, gradient_width=gradient_width, graph=graph, passes=passes)
         forward, backward, kept = _record(w, weights, kind, filler)
         if not graph or kept > saved_bytes * (1 - _CLOSE) or filler:
             break
@@ -319,7 +322,7 @@ def _per_layer(held: LocalParameters, stage: Stage) -> int:
 
 
 def _of_one(held: LocalParameters) -> int:
-    return -(-held.elements // max(1, held.tensors))
+    return -(-held.elements // max(1, held.tensors)) or prod(held.group.shape)
 
 
 def _three(heads: tuple[Weight, ...]) -> tuple[Weight, ...]:

@@ -23,7 +23,7 @@ def experts(
     if w.context.separate_experts:
         return _one_by_one(w, x, gate_up, down, trained=trained, shared=shared)
     if w.context.prompts:
-        return _of_prompts(w, x, shared)
+        return _of_prompts(w, x, (gate_up, down), shared)
     rec, context = w.rec, w.context
     arch, wide = context.arch, context.expert_width
     rows = w.tokens * arch.experts_per_token / context.tensor_parallel
@@ -68,7 +68,9 @@ def experts(
     return result, backward
 
 
-def _of_prompts(w: Writer, x: Tensor, shared: tuple[Sequence[Weight], Weight] | None) -> tuple[Tensor, Backward]:
+def _of_prompts(
+    w: Writer, x: Tensor, tensors: Sequence[int], shared: tuple[Sequence[Weight], Weight] | None
+) -> tuple[Tensor, Backward]:
     """Return the output of experts that run prompts: what a variable does not hold is released at once.
 
     ``grouped_mm_experts_forward`` of transformers 5.23: tensor parallelism by plan splits the experts' factors only,
@@ -80,6 +82,7 @@ def _of_prompts(w: Writer, x: Tensor, shared: tuple[Sequence[Weight], Weight] | 
     rows, split = (whole, context.tensor_parallel) if context.follows_plan else (whole / context.tensor_parallel, 1)
     inner = wide * rows * arch.expert_mlp_size / split
     weighted = (4 if arch.rules.fp32_routing else wide) * rows * arch.hidden
+    passing = [rec.new(w.compute * elements) for elements in tensors] if w.passes else []
     permuted = rec.new(wide * rows * arch.hidden)
     factors = rec.new(inner * (2 if arch.gated else 1))
     activated = rec.new(inner)
@@ -92,7 +95,7 @@ def _of_prompts(w: Writer, x: Tensor, shared: tuple[Sequence[Weight], Weight] | 
     rec.drop(sorted_rows)
     total = rec.new(weighted * w.tokens / whole)
     result = rec.cast_copy(total, context.widths.compute * w.tokens * arch.hidden)
-    rec.drop(permuted, outputs, in_order, total)
+    rec.drop(permuted, outputs, in_order, total, *passing)
     if shared is not None:
         output, _ = mlp(w, x, shared[0], shared[1], arch.shared_mlp_size, own=False)
         result = rec.add(result, output)

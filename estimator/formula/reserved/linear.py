@@ -37,6 +37,8 @@ class Writer:
     """Autocast's casts of trained weights, which it keeps until the forward pass is over."""
     gradients: list[tuple[int, int]] = field(default_factory=list)
     """Slots and bytes of the weights' gradients."""
+    passes: bool = False
+    """Weights come from CPU RAM while their layer runs."""
     held: list[Tensor] = field(default_factory=list)
     """What variables of the block hold until it returns."""
     selected: set[int] = field(default_factory=set)
@@ -145,6 +147,7 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
     into = c * in_size * w.tokens
     source = x.size
     casts_weight = widths.autocast and not weight.quantized
+    passing = rec.new(c * weight.elements) if w.passes else None
     weight16 = rec.new(c * weight.elements) if casts_weight else None
     own = x.keep() if round(into) == x.size else rec.new(into)
     unpacked = rec.new(w.context.framework.unpacked_width * weight.elements) if weight.quantized else None
@@ -164,6 +167,8 @@ def linear(w: Writer, x: Tensor, weight: Weight, in_size: float, out_size: float
             w.casts.append(weight16)
         else:
             rec.drop(weight16)
+    if passing is not None:
+        rec.drop(passing)
     adapter = _adapter(w, x, weight.adapter, in_size, out_size) if weight.adapter else None
     if adapter is not None:
         output = adapter[0](output)

@@ -250,10 +250,13 @@ def run_prompts(rank: RankMemory, machine: Machine) -> None:
     """Load the weights, and run the forward pass of inference, which fills the key-value cache."""
     job, stage = rank.job, rank.stage
     context = layer_context(job, rank.arch, stage)
-    kinds = _kinds(rank)
+    held = stage.layers - stage.passing_blocks
+    kinds = [(kind, at >= held) for at, kind in enumerate(_kinds(rank))]
     programs = {
-        kind: record_block(context, block_weights(stage, kind), kind, saved_bytes=0, gradient_width=0, graph=False)
-        for kind in set(kinds)
+        (kind, passes): record_block(
+            context, block_weights(stage, kind), kind, saved_bytes=0, gradient_width=0, graph=False, passes=passes
+        )
+        for kind, passes in set(kinds)
     }
     machine.take_all(p.weight for p in stored_parameters(job, stage) if p.weight >= SMALLEST_BYTES)
     parts = [rank.residual_bytes] if context.follows_plan and stage.splits_embedding else []

@@ -15,7 +15,7 @@ class PlacedModule:
     size: int
     """Bytes of its weights as they are loaded."""
     largest: int
-    """Bytes of the largest weight of one of its layers."""
+    """Bytes that the largest of its innermost modules has of its own: what accelerate's hooks copy at a time."""
     block: bool
     embedding: bool
     """It holds an embedding."""
@@ -36,7 +36,11 @@ def placed_modules(inventory: Inventory, sizes: tuple[int, ...]) -> tuple[Placed
     groups = tuple(zip(inventory.groups, sizes, strict=True))
     layered = [(group, size) for group, size in groups if group.layered]
     block = sum(size for _, size in layered) / max(1, inventory.layers)
-    largest = max((size / group.repeat for group, size in layered), default=0.0)
+    inner: dict[str, float] = {}
+    for group, size in layered:  # experts in two tensors are one module
+        module = group.name.rpartition(".")[0]
+        inner[module] = inner.get(module, 0.0) + size / group.repeat
+    largest = max(inner.values(), default=0.0)
     prefix = layered[0][0].name.partition(".*")[0] if layered else "layers"
     around = [
         PlacedModule(

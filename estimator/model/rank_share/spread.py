@@ -89,7 +89,15 @@ def _placed(inventory: Inventory, partitioning: Partitioning, placement: Placeme
         if at == run_by and placement.offloaded:
             (layers, first, last), _ = share_of((*held, *placement.offloaded))
             largest = max(module.largest for module in placement.offloaded)
-            stage = replace(stage, layers=layers, first=first, last=last, passing_bytes=largest)
+            stage = replace(
+                stage,
+                layers=layers,
+                first=first,
+                last=last,
+                passing_bytes=largest,
+                passing_blocks=layers - kind[0],
+                passing_head=last and not kind[2],
+            )
         found.append(stage)
     return tuple(found)
 

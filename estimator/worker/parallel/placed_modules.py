@@ -3,7 +3,8 @@
 Sources: accelerate 1.15, ``big_modeling.py`` (``dispatch_model``) and ``hooks.py`` (``AlignDevicesHook``). A module
 that the map names gets a hook that copies its inputs to its GPU where they are on another one; the model's own copies
 its outputs back to the GPU of its inputs. Everything else is computed where its inputs are. A copy's gradient is
-copied back (``ToCopyBackward0``).
+copied back (``ToCopyBackward0``). Modules in CPU RAM or on the disk run on the first GPU: the hook of each that has
+parameters of its own copies them there, and drops the copies when it has run.
 """
 
 from __future__ import annotations
@@ -26,14 +27,29 @@ _OFFLOADED = ("cpu", "disk", "meta")
 
 
 def gpu_numbers(device_map: Mapping[str, Any]) -> dict[str, int]:
-    """Return the GPU of each module in a device map.
+    """Return the GPU that runs each module in a device map: of those that no GPU holds, the first (``main_device``).
 
     Raises:
-        UnsupportedError: no GPU holds some of them.
+        UnsupportedError: no GPU holds anything.
+    """
+    held = {
+        name: int(str(device).rpartition(":")[2] or 0)
+        for name, device in device_map.items()
+        if device not in _OFFLOADED
+    }
+    if not held:
+        raise UnsupportedError("a device map that leaves all modules in CPU RAM or on the disk cannot be traced")
+    return {name: held.get(name, min(held.values())) for name in device_map}
+
+
+def refuse_offloaded_training(device_map: Mapping[str, Any]) -> None:
+    """Refuse a device map of a job that trains and leaves modules in CPU RAM or on the disk: they cannot be trained.
+
+    Raises:
+        UnsupportedError: it does.
     """
     if any(device in _OFFLOADED for device in device_map.values()):
-        raise UnsupportedError("modules that a device map leaves in CPU RAM or on the disk cannot be traced")
-    return {name: int(str(device).rpartition(":")[2] or 0) for name, device in device_map.items()}
+        raise UnsupportedError("modules that a device map leaves in CPU RAM or on the disk cannot be trained")
 
 
 class PlacedModules:
@@ -50,8 +66,13 @@ class PlacedModules:
         self._root = model.get_base_model() if hasattr(model, "get_base_model") else model
         gpus, modules = gpu_numbers(device_map), dict(self._root.named_modules())
         self._gpus: dict[Any, int] = {}
+        offloaded: dict[Any, bool] = {}
         for name in sorted(set(gpus) & set(modules), key=len):  # inner modules last
             self._gpus.update(dict.fromkeys(modules[name].modules(), gpus[name]))
+            offloaded.update(dict.fromkeys(modules[name].modules(), device_map[name] in _OFFLOADED))
+        self._offloaded = {each for each, elsewhere in offloaded.items() if elsewhere}
+        self._loaded: dict[Any, list[Any]] = {}
+        """Copies of the parameters of offloaded modules that run."""
         named = {modules[name] for name in gpus if name in modules}
         self._hooked = [each for each in self._gpus if each is not self._root and (each in named or each.state_dict())]
         self._running: list[int] = [0]
@@ -65,6 +86,8 @@ class PlacedModules:
         for module, gpu in self._gpus.items():
             self._tracker.gpu = gpu
             self._tracker.label((*module._parameters.values(), *module._buffers.values()), "weights")
+            if module in self._offloaded:
+                self._tracker.mark_on_host(each for each in module._parameters.values() if each is not None)
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
@@ -81,14 +104,18 @@ class PlacedModules:
                 handle.remove()
 
     def _enter(self, gpu: int) -> Any:
-        def enter(_module: Any, args: Any, kwargs: Any) -> Any:
+        def enter(module: Any, args: Any, kwargs: Any) -> Any:
+            if module in self._offloaded:
+                own = (each for each in module._parameters.values() if each is not None)
+                self._loaded[module] = [self.copy(each.detach(), gpu) for each in own]
             inputs = self._moved(args, gpu), self._moved(kwargs, gpu)
             self._running.append(gpu)
             return inputs
 
         return enter
 
-    def _leave(self, *_unused: Any) -> None:
+    def _leave(self, module: Any, *_unused: Any) -> None:
+        self._loaded.pop(module, None)
         self._running.pop()
 
     def _return(self, _module: Any, _args: Any, outputs: Any) -> Any:

@@ -26,7 +26,7 @@ from ..parallel.fsdp1.host_copies import host_copies
 from ..parallel.fsdp1.streams import ordered_streams
 from ..parallel.fsdp1.wrapping import wrap_fsdp1
 from ..parallel.megatron_fsdp.engine import MegatronModel, megatron_model
-from ..parallel.placed_modules import PlacedModules, keep_highest_gpu
+from ..parallel.placed_modules import PlacedModules, keep_highest_gpu, refuse_offloaded_training
 from ..parallel.process_group import device_mesh, fake_process_group, meta_propagation_untracked
 from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
@@ -118,6 +118,8 @@ def _build_and_run(request: Request, whole: Any) -> TracedSteps:
         sums_in_place=not request.cpu_kernels,
     )
     running = contextlib.nullcontext() if zero is None else zero.running()
+    if request.parallel.device_map and not inference:
+        refuse_offloaded_training(request.parallel.device_map)
     placed = PlacedModules(model, parallel.device_map, tracker) if (parallel := request.parallel).device_map else None
     with _tracking(model, request, tracker, running), placed.copying() if placed else contextlib.nullcontext():
         if placed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import ProcessLimitError, current_folder, start_thread
 
@@ -15,7 +15,7 @@ from .candidates import KIND_REASONS, MAX_RUNS, Candidates, reason_by_kind
 from .left_alone import LeftAlone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, Mapping, MutableMapping
 
     from ...board import Board, ProcessRow, Watchlist
     from ...host.kinds import KnownProgram
@@ -86,6 +86,8 @@ class AutomaticAttach:
         self._on_gpu: frozenset[int] = frozenset()
         self._time = 0.0
         self._live = False
+        self.settings: Mapping[str, Any] = {}
+        """Settings of whatever job is read, by dotted key: the user has named them."""
         self.known: MutableMapping[ProcessKey, Attachment] = {}
         """What was read of each rank of a run; shared with whoever reads runs besides."""
         self.bugs: deque[str] = deque(maxlen=_MAX_BUGS)
@@ -232,6 +234,7 @@ class AutomaticAttach:
             gpu_bytes=candidate.gpu_bytes,
             folder=current_folder(),
             corrects=self._corrects,
+            settings=self.settings,
         )
 
     def _take(self, candidate: Candidate, answer: RunAnswer) -> None:

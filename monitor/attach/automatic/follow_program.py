@@ -8,11 +8,12 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import VramtopError
+from vramtop.estimator.job import parse_assignment
 
 from ...board import Watchlist
 from ...history import History, RunRecorder
@@ -43,6 +44,7 @@ def follow(
     is_running: Callable[["ProcessKey"], bool] = is_running,
     descends: Callable[[int, int], bool] = lambda pid, root: root == pid or root in ancestor_pids(pid),
     voice: Voice | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Follow the processes of a command until it has ended.
 
@@ -53,10 +55,12 @@ def follow(
         wait: waits for some seconds.
         is_running: returns True if a process still runs.
         descends: returns True if a process is the other one, or descends from it.
+        settings: of the job that the user has named, by dotted key.
         voice: says why no measurement is kept, if none is; None: nobody listens.
     """
     watchlist = Watchlist(_estimate, is_running=is_running)
     attach = AutomaticAttach(watchlist)
+    attach.settings = settings or {}
     recorder.facts = attach.known.get
     attach.start()
     family: dict[ProcessKey, bool] = {}
@@ -101,10 +105,11 @@ def _estimate(job: "Job") -> "Budget":
 
 
 def main() -> None:
-    """Follow the process whose pid is the first argument; the second one is its standard error."""
+    """Follow the process whose pid is the first argument; then its standard error, and settings of its job."""
     from ...sources.nvml import NvmlSource
 
     pid, voice = int(sys.argv[1]), Voice(int(sys.argv[2]))
+    settings = dict(parse_assignment(text) for text in sys.argv[3:])
     start_time = start_time_of(pid)
     if start_time is None:
         return
@@ -113,7 +118,9 @@ def main() -> None:
     source = NvmlSource()
     try:
         source.open()
-        follow((pid, start_time), source, RunRecorder(history=History), wait=waiter(pid), voice=voice)
+        follow(
+            (pid, start_time), source, RunRecorder(history=History), wait=waiter(pid), voice=voice, settings=settings
+        )
     except VramtopError:  # no driver, or none any more
         pass
     finally:

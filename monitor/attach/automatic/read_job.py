@@ -8,7 +8,7 @@ import psutil
 
 from vramtop.estimator.common import CannotTellError, InputError, VramtopError
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job import match_nvml_name
+from vramtop.estimator.job import match_nvml_name, replaces_model
 from vramtop.estimator.readers.source import Finding
 from vramtop.estimator.trace import keep_idle_workers
 
@@ -45,7 +45,9 @@ def _read(request: ReadRequest) -> RunAnswer:
     try:
         _require_environment(pid)
         read = partial(read_run, pid, start_time=start_time, on_gpu=request.on_gpu or None)
-        attachment = with_saved_answers(read(), SavedAnswers(), reread=lambda given: read(given=given))
+        settings = request.settings
+        reread = None if replaces_model(settings) else lambda given: read(given=given)
+        attachment = with_saved_answers(read(given=settings), SavedAnswers(), reread=reread)
     except UnreadableProcessError as error:
         return RunAnswer(reason=error.reason, sentence=error.message, too_early=error.reason == "starting")
     except VramtopError as error:
@@ -68,7 +70,7 @@ def _require_environment(pid: int) -> None:
 
 def _with_budget(request: ReadRequest, attachment: Attachment) -> RunAnswer:
     reading = attachment.reading
-    missing, job = reading.missing, reading.job()
+    missing, job = reading.still_missing(request.settings), reading.job(request.settings)
     reason: NoBudgetReason | None = None
     sentence = "its model is not known"
     if missing and not any(_shows_training(finding) for finding in reading.findings):

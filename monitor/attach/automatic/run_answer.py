@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class ReadRequest:
     """Working folder of vramtop itself; None: it was removed."""
     corrects: bool = False
     """Correct the budget by the runs that were measured."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the job that the user has named, by dotted key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vramtop.estimator.trace import safe_environment
@@ -13,7 +13,7 @@ _MODULE = "vramtop.monitor.attach.automatic.follow_program"
 _START_SECONDS = 10.0
 
 
-def start_following(pid: int, environ: Mapping[str, str]) -> None:
+def start_following(pid: int, environ: Mapping[str, str], *, settings: Sequence[str] = ()) -> None:
     """Start to follow a command that this process becomes; what hinders that changes nothing for the command.
 
     The process is started by one that ends at once: a command that waits for its children must not find one that it
@@ -22,6 +22,7 @@ def start_following(pid: int, environ: Mapping[str, str]) -> None:
     Args:
         pid: of the command.
         environ: of vramtop itself, which the probe is not in.
+        settings: of its job that the user has named, each as ``KEY=VALUE``.
     """
     code = (
         "import os, sys\n"
@@ -37,7 +38,7 @@ def start_following(pid: int, environ: Mapping[str, str]) -> None:
         voice = -1
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
-            [sys.executable, "-I", "-c", code, str(pid), str(voice)],
+            [sys.executable, "-I", "-c", code, str(pid), str(voice), *settings],
             env=safe,
             cwd="/",  # where nobody has put a module
             stdin=subprocess.DEVNULL,

@@ -55,7 +55,7 @@ def why_unkept(board: Board, candidate: Callable[[ProcessKey], Candidate | None]
 def _sentence(reason: str, pid: int | None, *, ended: bool, one: bool = False) -> str:
     if ended or pid is None:
         what = "it" if one else "them"
-        helps = f"name {what} on its command line, or while it runs with vramtop attach PID --set KEY=VALUE"
+        helps = f"name {what} on its command line, or with vramtop run --fit --set KEY=VALUE -- COMMAND"
     else:
         helps = f"vramtop attach {pid} shows what was read, and with --set KEY=VALUE keeps one"
     return f"no measurement of this run is kept: {reason}; {helps}"

@@ -172,13 +172,13 @@ class Connection:
         if not readings or self._fault is not None:
             return
         try:
-            reading = parse_stream_line(bytes(readings[-1]))
+            reading = plain_reading(parse_stream_line(bytes(readings[-1])))
         except StreamLineError as error:
             self._refuse(error.message)
             return
         self.has_read, self._failures, self._heard_at = True, 0, self.clock()
         changes = {"host": self.host, "state": "live", "reason": None, "since": self.now()}
-        self.reading = msgspec.structs.replace(plain_reading(reading), **changes)
+        self.reading = msgspec.structs.replace(reading, **changes)
 
     def _refuse(self, reason: str) -> None:
         """End a process that sends what cannot be read."""

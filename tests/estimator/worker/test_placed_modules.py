@@ -41,6 +41,8 @@ class GpuCounter(StorageCounter):
         self.running = [0]
         self.levels = [0, 0]
         self.peaks = [0, 0]
+        self.hosted: dict[Any, Any] = {}
+        """Parameters in host memory of modules that run."""
 
     def count(self, tensor: torch.Tensor) -> None:
         storage, gpu = tensor.untyped_storage(), self.running[-1]
@@ -78,11 +80,23 @@ class GpuCounter(StorageCounter):
 
         return run
 
-    def place(self, module: torch.nn.Module, path: str, gpu: int, **_unused: Any) -> None:
-        """Count a parameter or buffer on a GPU, as ``set_module_tensor_to_device`` moves it there."""
+    def place(self, module: torch.nn.Module, path: str, gpu: int | str, value: Any = None, **_unused: Any) -> None:
+        """Count a parameter or buffer on a GPU, as ``set_module_tensor_to_device`` moves it there.
+
+        An offloaded one is copied, and taken away again ("meta"), which leaves what is in host memory.
+        """
         owner, _, name = path.rpartition(".")
+        holder = module.get_submodule(owner)
+        if gpu == "meta":
+            holder._parameters[name] = self.hosted.pop((holder, name), holder._parameters[name])
+            return
+        assert isinstance(gpu, int)
         self.running.append(gpu)
-        self.count(getattr(module.get_submodule(owner), name))
+        if value is None:
+            self.count(getattr(holder, name))
+        else:
+            self.hosted[holder, name] = holder._parameters[name]
+            holder._parameters[name] = torch.nn.Parameter(value.clone(), requires_grad=False)
         self.running.pop()
 
 
@@ -101,24 +115,25 @@ class RunningHook(hooks.AlignDevicesHook):
         return super().post_forward(module, output)
 
 
-def forward_peaks(table: dict[str, int]) -> list[int]:
-    """Return the peak of each GPU in a real forward pass of a training step that accelerate's hooks spread."""
+def forward_peaks(table: dict[str, Any], *, trains: bool = True) -> list[int]:
+    """Return the peak of each GPU in a real forward pass that accelerate's hooks spread: of a training step, or not."""
     fields = dict(LLAMA)
-    config = AutoConfig.for_model(fields.pop("model_type"), **fields, attn_implementation="eager", use_cache=False)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields, attn_implementation="eager", use_cache=not trains)
     counter = RunningHook.counter = GpuCounter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hooks, "set_module_tensor_to_device", counter.place)
         patch.setattr(hooks, "send_to_device", counter.send)
         patch.setattr(hooks, "find_device", lambda _inputs: 0)
         patch.setattr(hooks, "AlignDevicesHook", RunningHook)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train(trains)
         model.loss_function = counter.with_logits(model.loss_function)
-        gpus = {**table, "": 0}
-        hooks.attach_align_device_hook_on_blocks(model, execution_device=gpus, offload=dict.fromkeys(table, False))
-        with counter:
+        gpus = {name: 0 if device == "cpu" else device for name, device in table.items()} | {"": 0}
+        offload = {name: device == "cpu" for name, device in table.items()}
+        hooks.attach_align_device_hook_on_blocks(model, execution_device=gpus, offload=offload)
+        with counter, torch.set_grad_enabled(trains):
             ids = torch.randint(0, 100, (BATCH, LENGTH))
             counter.count(ids)
-            outputs = model(input_ids=ids, labels=ids.clone())
+            outputs = model(input_ids=ids, labels=ids.clone()) if trains else model(input_ids=ids)
         assert counter.gpus[outputs.logits.untyped_storage()._cdata] == 0
     return counter.peaks
 
@@ -127,7 +142,7 @@ def forward_peaks(table: dict[str, int]) -> list[int]:
 def trace(ask_worker: AskWorker) -> Callable[..., dict[str, Any]]:
     """Return the answer for settings of the training and a device map."""
 
-    def ask(table: dict[str, int] | None, **training: Any) -> dict[str, Any]:
+    def ask(table: dict[str, Any] | None, **training: Any) -> dict[str, Any]:
         return ask_worker(
             {
                 "op": "trace",
@@ -177,5 +192,25 @@ def test_gradients_and_states_are_where_their_weights_are(
     assert answer["phases"]["backward"]["allocated"] < trace(None, **settings)["phases"]["backward"]["allocated"]
 
 
-def test_what_no_gpu_holds_is_not_traced(trace: Callable[..., dict[str, Any]]) -> None:
-    assert "CPU RAM" in trace({**HALVES, "lm_head": "cpu"})["unsupported"]  # type: ignore[dict-item]
+@pytest.mark.parametrize("name", ["blocks", pytest.param("head", marks=pytest.mark.slow)])
+def test_offloaded_modules_pass_through_the_first_gpu(trace: Callable[..., dict[str, Any]], name: str) -> None:
+    """accelerate copies what a module has of its own to the GPU before it runs, and drops the copies after it."""
+    tables: dict[str, dict[str, Any]] = {
+        "blocks": {**dict.fromkeys((*HALVES, "lm_head"), 0), "model.layers.2": "cpu", "model.layers.3": "cpu"},
+        "head": {**HALVES, "lm_head": "cpu", "model.norm": "cpu", "model.layers.1": 0},
+    }
+    peaks = forward_peaks(tables[name], trains=False)
+    answer = trace(tables[name], mode="inference", optimizer="none")
+    assert answer["gpu"] == peaks.index(max(peaks))
+    assert answer["phases"]["forward"]["allocated"] == pytest.approx(max(peaks), abs=8 * 512)
+    if name == "blocks":
+        assert (
+            answer["phases"]["loading"]["components"]["weights"]
+            < trace(None, mode="inference", optimizer="none")["phases"]["loading"]["components"]["weights"]
+        )
+
+
+def test_what_no_gpu_holds_is_not_trained(trace: Callable[..., dict[str, Any]]) -> None:
+    table: dict[str, Any] = {**HALVES, "lm_head": "cpu"}
+    assert "CPU RAM" in trace(table)["unsupported"]
+    assert "all modules" in trace(dict.fromkeys(table, "cpu"), mode="inference", optimizer="none")["unsupported"]

@@ -49,7 +49,8 @@ def test_it_survives_json_and_has_no_secrets(reading):
 
 
 def test_a_hanging_driver_is_said(make_snapshot, make_gpu, make_process, make_budget):
+    quiet = Fault(field="utilisation_percent", code="NOT_SUPPORTED", message="this GPU does not report its utilisation")
     fault = Fault(field=None, code="NO_ANSWER", message="the driver does not answer")
     watchlist = Watchlist(estimate=make_budget)
-    host = reading_of_board(watchlist.update(make_snapshot([make_gpu(0, [], faults=(fault,))])), host="a")
+    host = reading_of_board(watchlist.update(make_snapshot([make_gpu(0, [], faults=(quiet, fault))])), host="a")
     assert (host.gpus[0].is_stale, host.gpus[0].fault) == (True, "the driver does not answer")

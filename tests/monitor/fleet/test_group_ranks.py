@@ -126,7 +126,7 @@ def test_runs_without_such_facts_stay_on_their_hosts(make_host, make_rank):
 
 def test_a_job_without_pids_is_one_run_per_host(make_host, make_rank):
     hosts = [make_host(name, make_rank(None), make_rank(None)) for name in ("a", "b")]
-    assert [len(run.ranks) for run in group_ranks(hosts)] == [2, 2]
+    assert [(len(run.ranks), run.rank_count) for run in group_ranks(hosts)] == [(2, 2), (2, 2)]
 
 
 def test_a_world_of_one_rank_spans_nothing(make_host, make_rank):

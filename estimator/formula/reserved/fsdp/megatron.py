@@ -13,7 +13,7 @@ outside after each pass, gather the first units while the loss runs, and copy a 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from ...fsdp_buffers import megatron_capacity
+from ...megatron_fsdp import megatron_capacity
 from ...rank_memory import RankMemory
 from ..communication import Communication
 from ..machine import Machine
@@ -184,7 +184,7 @@ class MegatronUnits(Communication):
         self._unused.difference_update(wanted)
         while at in self._blocks and size < self._capacity // 2:
             wanted.append(at)
-            size += self._blocks[at].elements
+            size += self._blocks[at].elements + 1
             at += step
         for at in sorted(wanted):
             unit = self._blocks.get(at)
@@ -219,10 +219,10 @@ class MegatronUnits(Communication):
             self._queue.append(unit)
 
     def _wait(self, capacity: int) -> None:
-        size = sum(unit.trained for unit in self._queue)
+        size = sum(unit.trained + 1 for unit in self._queue)  # padding makes a bucket larger than its parameters
         while self._queue and size > capacity:
             unit = self._queue.popleft()
-            size -= unit.trained
+            size -= unit.trained + 1
             self.machine.release([] if unit.bucket is None else [unit.bucket])
             unit.bucket = None
 

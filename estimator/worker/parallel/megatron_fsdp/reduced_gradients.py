@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .double_buffers import DoubleBuffers
+
 if TYPE_CHECKING:
     from ...memory.tracker import StorageTracker
     from .buckets import Bucket
     from .settings import MegatronSettings
+
+_UNITS = 2
+"""Units that have buffers at once."""
 
 
 class ReducedGradients:
@@ -38,11 +43,18 @@ class ReducedGradients:
         self._stream = torch.cpu.Stream()
         trained = [bucket for bucket in buckets if bucket.trains]
         self._place = {p: (bucket, at) for bucket in trained for at, p in enumerate(bucket.parameters)}
-        sizes = [bucket.shard if self._shards else bucket.size for bucket in trained]
-        with tracker.labelling("gradients"):
-            whole = torch.empty(sum(sizes), dtype=settings.main_gradients).zero_()
-        self.stored = dict(zip(trained, whole.split(sizes)))  # noqa: B905 - not in Python 3.9
+        self._dtypes = {bucket: settings.main_gradients or bucket.parameters[0].dtype for bucket in trained}
+        self.stored: dict[Bucket, Any] = {}
         """What this rank keeps of each bucket: its shard, or all of it."""
+        for dtype in dict.fromkeys(self._dtypes.values()):
+            alike = [bucket for bucket in trained if self._dtypes[bucket] == dtype]
+            sizes = [bucket.shard if self._shards else bucket.size for bucket in alike]
+            with tracker.labelling("gradients"):
+                whole = torch.empty(sum(sizes), dtype=dtype).zero_()
+            self.stored.update(zip(alike, whole.split(sizes)))  # noqa: B905 - not in Python 3.9
+        doubled = trained if settings.doubles else []
+        self._buffers = DoubleBuffers(doubled, {bucket: self._communicated(bucket) for bucket in doubled})
+        self._buckets = len(buckets)
         self._ready: dict[Bucket, set[Any]] = {bucket: set() for bucket in trained}
         self._data: dict[Bucket, Any] = {}
         """Buckets whose gradients are being computed or reduced."""
@@ -51,6 +63,7 @@ class ReducedGradients:
     def take(self, parameter: Any) -> None:
         """Copy a parameter's gradient into its bucket, or add it to this rank's (``_grad_acc``)."""
         bucket, at = self._place[parameter]
+        self._keep_two_units([bucket])
         data = self._allocate(bucket) if self._shards else self.stored[bucket]
         if parameter.grad is None:
             return
@@ -69,6 +82,7 @@ class ReducedGradients:
             together = [each for each in bucket.together if each.trains]
             if all(len(self._ready[each]) == len(each.parameters) for each in together):
                 self._wait(self._capacity)
+                self._keep_two_units(together)
                 for each in together:
                     self._reduce(each)
                 self._queue.extend(together)
@@ -80,7 +94,10 @@ class ReducedGradients:
     def _allocate(self, bucket: Bucket) -> Any:
         if bucket not in self._data:
             with self._tracker.labelling("communication"):
-                self._data[bucket] = torch.empty(bucket.size, dtype=self._settings.communicated)
+                if bucket in self._buffers:
+                    self._data[bucket] = self._buffers.take(bucket)
+                else:
+                    self._data[bucket] = torch.empty(bucket.size, dtype=self._communicated(bucket))
         return self._data[bucket]
 
     def _reduce(self, bucket: Bucket) -> None:
@@ -88,13 +105,31 @@ class ReducedGradients:
             if self._shards:
                 reduced = self._allocate(bucket)[: bucket.shard]
                 self.stored[bucket].add_(torch.empty_like(reduced) if self._settings.lazy_states else reduced)
-            elif self._settings.communicated != self._settings.main_gradients:
+            elif self._communicated(bucket) != self._dtypes[bucket]:
                 self._allocate(bucket).copy_(self.stored[bucket])
+
+    def _communicated(self, bucket: Bucket) -> Any:
+        return self._settings.communicated or self._dtypes[bucket]
 
     def _wait(self, capacity: int) -> None:
         waiting = sum(bucket.size for bucket in self._queue)
         while self._queue and waiting > capacity:
-            bucket = self._queue.popleft()
-            waiting -= bucket.size
-            self._ready[bucket] = set()
-            self._data.pop(bucket, None)
+            waiting -= self._queue[0].size
+            self._release(self._queue.popleft())
+
+    def _keep_two_units(self, buckets: list[Bucket]) -> None:
+        """Wait for reductions of more than two units that share buffers (``_enforce_double_buffer_limit``)."""
+        if not self._buffers.units:
+            return
+        units = {bucket.unit for bucket in buckets if bucket in self._buffers}
+        keep = len(self._queue)
+        for bucket in reversed(self._queue):
+            units.add(bucket.unit)
+            keep -= len(units) > _UNITS
+        while len(self._queue) > max(0, min(keep, self._buckets - 1)):
+            self._release(self._queue.popleft())
+
+    def _release(self, bucket: Bucket) -> None:
+        self._ready[bucket] = set()
+        self._data.pop(bucket, None)
+        self._buffers.give_back(bucket)

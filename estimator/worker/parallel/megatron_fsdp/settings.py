@@ -27,9 +27,11 @@ class MegatronSettings:
     main_weights: bool
     """The optimizer steps an fp32 copy of 16-bit weights (``main_params_dtype``)."""
     main_gradients: Any
-    """dtype in which gradients are accumulated (``main_grads_dtype``)."""
+    """dtype in which gradients are accumulated (``main_grads_dtype``); None: that of their parameters."""
     communicated: Any
-    """dtype of gradients under reduction (``grad_comm_dtype``)."""
+    """dtype of gradients under reduction (``grad_comm_dtype``); None: that in which they are accumulated."""
+    doubles: bool = False
+    """Buckets of alike units have two buffers, which stay (``fsdp_double_buffer``)."""
     frees_outside: bool = False
     """What is outside of the units is freed after each pass, and gathers units ahead in every one (before 0.5)."""
     lazy_states: bool = False
@@ -49,15 +51,17 @@ def megatron_settings(request: Request, dtype: Any) -> MegatronSettings | None:
     if not parallel.megatron_fsdp or request.training.mode == "inference":
         return None
     low = dtype != torch.float32
-    reduced = _DTYPES.get(parallel.reduce_dtype or "", dtype)
-    accumulated = _DTYPES.get(parallel.gradient_dtype or "", reduced if low else dtype)
+    reduced, stated = _DTYPES.get(parallel.reduce_dtype or "", dtype), _DTYPES.get(parallel.gradient_dtype or "")
+    accumulated = torch.float32 if stated is None and low and reduced == torch.float32 else stated
+    accumulated = None if accumulated == dtype else accumulated
     return MegatronSettings(
         stage=_STAGES.get(parallel.sharding, 3),
         ranks=parallel.data_shard,
         unit=parallel.communication_unit,
         main_weights=bool(parallel.main_weights) and low,
         main_gradients=accumulated,
-        communicated=reduced,
+        communicated=None if accumulated is None and reduced == dtype else reduced,
+        doubles=parallel.double_buffer,
         frees_outside=request.older.frees_outside_units,
         lazy_states=request.older.lazy_states,
         whole_modules=request.older.reduces_whole_modules,

@@ -27,6 +27,8 @@ CASES = [
     ("gpt2", "map 2", 0.04),
     ("phi3", "map 2", 0.06),
 ]
+OFFLOADED = [("llama", 0.5, 0.01), ("llama", 0.65, 0.01), ("mixtral", 0.8, 0.01), ("gpt_oss", 0.5, 0.02)]
+"""Family, the share of the weights that the GPU has room for, and how close the reserved memory is to the trace's."""
 QUICK = (("llama", "tensor 2"), ("mixtral", "map 2"))
 
 
@@ -47,3 +49,24 @@ def test_prompts_reserve_what_traced_ones_reserve(family: str, parallel: str, cl
     assert formula.peak.allocated_bytes == pytest.approx(traced.peak.allocated_bytes, rel=0.04)
     assert formula.peak.reserved_bytes == pytest.approx(traced.peak.reserved_bytes, rel=close)
     assert formula.peak.low_bytes <= traced.peak.device_bytes <= formula.peak.high_bytes
+
+
+@pytest.mark.parametrize(
+    ("family", "share", "close"),
+    [pytest.param(*case, marks=() if case[:2] == ("llama", 0.5) else pytest.mark.slow) for case in OFFLOADED],
+)
+def test_weights_in_cpu_ram_pass_through_the_gpu_as_in_a_trace(family: str, share: float, close: float) -> None:
+    """accelerate's hooks copy what a module has of its own before it runs, and drop the copies after it."""
+    attention = {"attention": "eager"} if family in ONLY_EAGER else {}
+    tables: dict[str, Any] = {
+        "model": {"config": {"model_type": family, **CONFIGS[family], "num_hidden_layers": 8}, **attention},
+        "training": {"mode": "inference", "precision": "bf16", "micro_batch": 8, "sequence_length": 2048},
+    }
+    whole = estimate(job_from_mapping(tables, where="test"), method="formula").peak.components.weights
+    limits = {"0": round(share * whole) + (200 << 20), "cpu": "100GiB"}
+    tables["parallel"] = {"device_map": "auto", "max_memory": limits}
+    job = job_from_mapping(tables, where="test")
+    formula, traced = (estimate(job, method=method, python=sys.executable).peak for method in ("exact", "traced"))
+    assert formula.components.weights < 0.9 * whole
+    assert formula.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.02)
+    assert formula.reserved_bytes == pytest.approx(traced.reserved_bytes, rel=close)

@@ -6,6 +6,7 @@ allocate nothing take their place, and a tensor takes that of the DTensor over i
 """
 
 import contextlib
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -36,7 +37,36 @@ CASES: dict[str, dict[str, Any]] = {
     "gradients sharded": {"stage": 2, "unit": 100_000, "layers": 5, "main": True},
     "optimizer sharded": {"stage": 1, "main": True, "gradients": FP32},
     "nothing sharded": {"stage": 0},
+    "double buffers": {"double": True, "unit": 100_000, "layers": 5},
+    "double buffers, checkpointed": {
+        "double": True,
+        "main": True,
+        "gradients": FP32,
+        "layers": 4,
+        "checkpointed": True,
+    },
+    "double buffers, gradients sharded": {"double": True, "stage": 2, "layers": 4},
+    "fp32 adapters": {"adapters": True, "gradients": None, "reduced": None},
 }
+
+
+class Adapter(torch.nn.Module):
+    """A frozen linear layer with a trained product of two fp32 matrices beside it."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+        self.first = torch.nn.Linear(layer.in_features, 64, bias=False, dtype=torch.float32)
+        self.second = torch.nn.Linear(64, layer.out_features, bias=False, dtype=torch.float32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.second(self.first(x.float())).to(x.dtype)
+
+
+def dtype_of(case: dict[str, Any], name: str) -> torch.dtype | None:
+    """Return a dtype of a case; None: the package's default."""
+    found = case.get(name, BF16)
+    return None if found is None else getattr(torch, found)
 
 
 def model_of(case: dict[str, Any]) -> Any:
@@ -57,6 +87,11 @@ def model_of(case: dict[str, Any]) -> Any:
         model = transformers.LlamaForCausalLM(config)
     finally:
         torch.set_default_dtype(torch.float32)
+    if case.get("adapters"):
+        model.requires_grad_(requires_grad=False)
+        for layer in model.model.layers:
+            layer.self_attn.q_proj = Adapter(layer.self_attn.q_proj)
+            layer.mlp.down_proj = Adapter(layer.mlp.down_proj)
     if case.get("frozen"):
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("layers.1" in name or "norm" in name)
@@ -106,6 +141,19 @@ def allocations(history: AllocationHistory) -> list[str]:
     return found
 
 
+class MemoryBuffer:
+    """The package's ``GlobalMemoryBuffer``, on the CPU."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[Any, Any] = {}
+
+    def get_tensor(self, shape: list[int], dtype: torch.dtype, name: str, **_others: Any) -> Any:
+        """Return a tensor that stays, by its name."""
+        if (name, dtype) not in self._buffers:
+            self._buffers[name, dtype] = torch.empty(shape, dtype=dtype)
+        return self._buffers[name, dtype]
+
+
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
     """Put stand-ins in place of CUDA's streams and events, of collectives, and of DTensors."""
@@ -138,6 +186,7 @@ def stand_ins() -> Iterator[None]:
         module: {
             "_coalescing_manager": lambda *_, **__: contextlib.nullcontext(event),
             "make_fsdp_dtensor": local,
+            "get_global_memory_buffer": functools.cache(MemoryBuffer),
         },
         buffers: {"update_main_grads": forgetting(update), "zero_grad": forgetting(zero)},
     }
@@ -155,13 +204,12 @@ def dtypes(case: dict[str, Any]) -> dict[str, Any]:
     import megatron_fsdp
 
     policy = getattr(megatron_fsdp, "MixedPrecisionPolicy", None)
-    gradients = case.get("gradients", BF16)
     if policy is None:
-        return {"preserve_fp32_weights": case.get("main", False), "grad_reduce_in_fp32": gradients == FP32}
+        return {"preserve_fp32_weights": case.get("main", False), "grad_reduce_in_fp32": case.get("gradients") == FP32}
     chosen = policy(
         main_params_dtype=torch.float32 if case.get("main") else None,
-        main_grads_dtype=getattr(torch, gradients),
-        grad_comm_dtype=getattr(torch, case.get("reduced", BF16)),
+        main_grads_dtype=dtype_of(case, "gradients"),
+        grad_comm_dtype=dtype_of(case, "reduced"),
     )
     return {"mixed_precision_policy": chosen}
 
@@ -187,6 +235,7 @@ def real_allocations(case: dict[str, Any]) -> list[str]:
                     zero_dp_strategy=case.get("stage", 3),
                     device=torch.device("cpu"),
                     preproc_state_dict_for_dcp_ckpt=False,
+                    fsdp_double_buffer=case.get("double", False),
                     **dtypes(case),
                 )
                 if "unit" in case:

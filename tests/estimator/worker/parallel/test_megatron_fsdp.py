@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from real_megatron_fsdp import BF16, CASES, RANKS, allocations, model_of, real_allocations, two_steps
+from real_megatron_fsdp import CASES, RANKS, allocations, dtype_of, model_of, real_allocations, two_steps
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vramtop.estimator.worker.memory.tracker import StorageTracker
@@ -27,8 +27,9 @@ def traced_allocations(case: dict[str, Any], version: tuple[int, ...] = (0, 6)) 
         ranks=RANKS,
         unit=case.get("unit"),
         main_weights=case.get("main", False),
-        main_gradients=getattr(torch, case.get("gradients", BF16)),
-        communicated=getattr(torch, case.get("reduced", BF16)),
+        main_gradients=dtype_of(case, "gradients"),
+        communicated=dtype_of(case, "reduced"),
+        doubles=case.get("double", False),
         frees_outside=version < (0, 5),
         lazy_states=version < (0, 4),
         whole_modules=version < (0, 3),

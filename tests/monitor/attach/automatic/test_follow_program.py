@@ -60,6 +60,7 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
             watchlist.add_run(WatchedJob(job=job, pids=(command,)), make_budget(job))
 
         def observe(self, board: Any) -> None:
+            assert self.settings == settings
             seen.append({row.process.pid for row in board.processes})
 
     monkeypatch.setattr("vramtop.monitor.attach.automatic.follow_program.AutomaticAttach", Attach)
@@ -74,7 +75,8 @@ def test_the_processes_of_the_command_alone_are_followed_to_their_end(
 
     history = History(tmp_path / "history.sqlite3")
     recorder = RunRecorder(history=lambda: history)
-    follow(command, source, recorder, wait=wait, is_running=lambda _: alive["now"])
+    settings = {"training.sequence_length": 96}
+    follow(command, source, recorder, wait=wait, is_running=lambda _: alive["now"], settings=settings)
     for thread in threading.enumerate():
         if thread.name == THREAD:
             thread.join()

@@ -1,9 +1,13 @@
 """A worker that hangs, dies or answers nonsense harms nothing: each is a reason, and a new one is started."""
 
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from vramtop.monitor.attach.automatic.read_job import answer
 from vramtop.monitor.attach.automatic.run_answer import ReadRequest
 from vramtop.monitor.attach.automatic.worker_client import WorkerClient
 
@@ -24,9 +28,9 @@ def test_a_bad_worker_is_a_reason(tmp_path: Path, program: str, words: str) -> N
     path = tmp_path / "worker.py"
     path.write_text(program)
     client = WorkerClient(path, reading_seconds=0.5)
-    answer = client.read(request(1))
-    assert answer.reason == "unreadable"
-    assert words in (answer.sentence or "")
+    found = client.read(request(1))
+    assert found.reason == "unreadable"
+    assert words in (found.sentence or "")
     client.close()
 
 
@@ -37,3 +41,15 @@ def test_the_worker_answers_for_a_process_that_is_not_there() -> None:
         assert client.read(request(2**22 + 2)).reason == "ended"
     finally:
         client.close()
+
+
+def test_settings_that_the_user_has_named_are_those_of_the_job(start: Callable[..., int], tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    pid = start([sys.executable, str(script), "--model_name_or_path", "gpt2", "--per_device_train_batch_size", "2"])
+    plain, named = answer(request(pid)), answer(replace(request(pid), settings={"training.sequence_length": 96}))
+    assert "training.sequence_length" in plain.missing
+    assert "training.sequence_length" not in named.missing
+    assert named.job
+    assert named.job.training.sequence_length == 96
+    assert named.job.training.micro_batch == 2

@@ -66,6 +66,14 @@ def test_what_cannot_be_understood_is_refused(ssh, make_hosts, make_host):
     assert "something else" in fleet.hosts[1].reason
 
 
+@pytest.mark.parametrize("figure", [-1, 10**30, 10**400])
+def test_figures_that_no_machine_has_are_refused(ssh, make_hosts, make_host, make_rank, figure):
+    line = stream_line(make_host("a", make_rank(7))).replace(b'"used_bytes":10737418240', b'"used_bytes":%d' % figure)
+    ssh.sends("a", line)
+    fleet = make_hosts("a").read_until(lambda fleet: states(fleet) == ["unreachable"])
+    assert fleet.hosts[0].reason.startswith("sent ")
+
+
 def test_texts_of_a_host_cannot_write_to_the_terminal(ssh, make_hosts, make_host, make_rank):
     ssh.sends("a", stream_line(make_host("a", make_rank(1, command="x\x1b]0;title\x07\ny", user="\u202eann"))))
     fleet = make_hosts("a").read_until(lambda fleet: states(fleet) == ["live"])

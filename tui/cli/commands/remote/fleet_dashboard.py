@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.storage import Settings
 
 from ....draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal
+from ...crash_report import crash_sentence
 
 if TYPE_CHECKING:
     import argparse
@@ -57,6 +59,7 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
         ),
     )
+    threading.excepthook = lambda failed: app.show_notice(crash_sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash
