@@ -11,7 +11,15 @@ from vramtop.estimator.common import InputError, VramtopError, caused_by_process
 
 from ..draw import printable
 from .display_options import add_display_arguments, require_none_typed
-from .parsing import CommandParser, Parser, add_host_arguments, add_output_arguments, positive_seconds, process_id
+from .parsing import (
+    CommandParser,
+    Parser,
+    add_alert_arguments,
+    add_host_arguments,
+    add_output_arguments,
+    positive_seconds,
+    process_id,
+)
 from .streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
@@ -123,6 +131,8 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
+    if options.on_alert and (recordings or options.once):
+        raise InputError(f"--on-alert watches this machine; it is not for {(recordings or ['--once'])[0]}")
     if options.view_only and (options.once or options.host or options.hosts):
         raise InputError("--view-only is for the dashboard of this machine")
     if options.host or options.hosts:
@@ -180,6 +190,9 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)
     text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     parser.add_argument("--on-fit", metavar="COMMAND", help=text)
+    text = "how to signal that an alert fires or clears (default: none, only a notice)"
+    parser.add_argument("--signal-alert", choices=("none", "bell", "desktop"), default="none", help=text)
+    add_alert_arguments(parser)
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
     text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
     parser.add_argument("--view-only", action="store_true", help=text)
