@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .budget import Budget, widen_for_uncertainty
-from .common import CannotTellError, InputError, VramtopError, how_reserved_memory_is_found
+from .common import CannotTellError, InputError, VramtopError, estimates_only_figures, how_reserved_memory_is_found
 from .formula import free_for_modules, host_need
 from .formula.unstated import LeftOpen, find_left_open, with_left_open
 from .job import Gpu, Job, find_gpu, resolve_job
@@ -104,7 +104,8 @@ def estimate(
         remarks.append(f"The allocator is set by {variable}: {conf.strip()}.")
     budget = _closed_form(job, model, arch, method=method, gpu=gpu, conf=conf, python=python, progress=progress)
     budget = _with_other_models(budget, arch, environ)
-    budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
+    if not estimates_only_figures():
+        budget = with_left_open(budget, find_left_open(job, arch, gpu, conf))
     return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
@@ -136,12 +137,14 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        from .formula.beside import with_other_models
         from .formula.closed_form import closed_form
 
         budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
-        held = self._held(changed)
-        return widen_for_uncertainty(with_other_models(budget, held) if held else budget)
+        if held := self._held(changed):
+            from .formula.beside import with_other_models
+
+            budget = with_other_models(budget, held)
+        return widen_for_uncertainty(budget)
 
     def _held(self, changed: Job) -> "tuple[HeldModel, ...]":
         same = changed.other_models == self.job.other_models

@@ -1,8 +1,8 @@
 """``vramtop export`` in a process of its own with a fake libnvidia-ml, and what it serves.
 
 As a program, ``exporter.py MACHINE.json WORD ...`` runs vramtop. The machine is a list of GPUs: ``{"used_gib": 20,
-"processes": {"PID": GiB}, "lost": false}``; null: the driver is gone. It is read again whenever the file changes. The
-time of day, and the time for which alerts hold, run ``CLOCK_SPEED`` times as fast.
+"processes": {"PID": GiB}, "lost": false, "uuid": "GPU-0"}``; null: the driver is gone. It is read again whenever the
+file changes. The time of day, and the time for which alerts hold, run ``CLOCK_SPEED`` times as fast.
 """
 
 import json
@@ -123,7 +123,7 @@ class FileDriver(FakeDriver):
         self.errors.clear()
         self.gpus = [
             FakeGpu(
-                uuid=f"GPU-{at}",
+                uuid=gpu.get("uuid", f"GPU-{at}"),
                 used_bytes=round(gpu["used_gib"] * GIB),
                 processes=[FakeProcess(int(pid), round(size * GIB)) for pid, size in gpu["processes"].items()],
             )

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Literal, Protocol
 
 from ..budget import Budget
-from ..common import MIB, VramtopError, format_gib
+from ..common import MIB, VramtopError, format_gib, only_figures
 from .cause_search import Measure
 from .explain import Explanation, explain
 from .extra_memory import Estimate
@@ -174,6 +174,7 @@ def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate
     return Divergence(sentence=f"{figures}; {why}", parts=(), explanations=found)
 
 
+@only_figures()
 def _unexplained(budget: Budget, estimate: Estimate) -> str:
     try:
         estimate(budget.job)

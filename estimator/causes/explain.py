@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..budget import Budget
-from ..common import VramtopError
+from ..common import VramtopError, only_figures
 from ..job import Job
 from .cause_search import FALLBACK_MAX_Z_SCORE, MAX_Z_SCORE, SAME_BYTES_SHARE, CauseSearch, Measure, WeighedCauses
 from .cause_table import setting_causes
@@ -39,6 +39,7 @@ class Explanation:
     """Explanations of one group predict the same bytes, so that memory cannot distinguish them."""
 
 
+@only_figures()
 def explain(
     job: Job,
     budget: Budget,

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     )
     from .reserved_memory import (
         ReservedMemory as ReservedMemory,
+        estimates_only_figures as estimates_only_figures,
         how_reserved_memory_is_found as how_reserved_memory_is_found,
+        only_figures as only_figures,
         with_reserved_memory as with_reserved_memory,
     )
     from .secrets import (
@@ -68,7 +70,9 @@ else:
         __name__,
         {
             "cancellation": "CancelToken current_token",
-            "reserved_memory": "how_reserved_memory_is_found ReservedMemory with_reserved_memory",
+            "reserved_memory": (
+                "estimates_only_figures how_reserved_memory_is_found only_figures ReservedMemory with_reserved_memory"
+            ),
             "errors": "CancelledError CannotTellError InputError VramtopError",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"

@@ -1,4 +1,7 @@
-"""How estimates of a search find what torch's allocator reserves: replaying a step takes much longer than the rest."""
+"""What estimates of a search leave out: replaying a step takes much longer than the rest.
+
+They may find what torch's allocator reserves without a replay, and need not replay what the job may be instead.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,3 +27,25 @@ def with_reserved_memory(how: ReservedMemory) -> Iterator[None]:
 def how_reserved_memory_is_found() -> ReservedMemory:
     """Return how estimates find the reserved memory: ``replayed`` outside of ``with_reserved_memory``."""
     return _FOUND.get()
+
+
+_ONLY_FIGURES: ContextVar[bool] = ContextVar("only figures are estimated", default=False)
+
+
+@contextmanager
+def only_figures() -> Iterator[None]:
+    """Let estimates that the thread makes in the block leave out what widens ranges and adds sentences alone.
+
+    That is what the job does not state: versions of libraries, units, and whether batches differ in length. It takes
+    several replays, and a search that compares figures needs none of it.
+    """
+    before = _ONLY_FIGURES.set(True)
+    try:
+        yield
+    finally:
+        _ONLY_FIGURES.reset(before)
+
+
+def estimates_only_figures() -> bool:
+    """Return True inside of ``only_figures``."""
+    return _ONLY_FIGURES.get()

@@ -59,6 +59,7 @@ def peak_with_range(
     if reserved != "least":
         kept_less = max(0, slack - _slack_with(rank, phase, -fewer, reserved=reserved, conf=conf)) if fewer else 0
         kept_more = max(0, _slack_with(rank, phase, more, reserved=reserved, conf=conf) - slack) if more else 0
+        kept_more += _second_reduction(rank)
     fewer, more = fewer + rank.preparation_doubt[0], more + rank.preparation_doubt[1]
     fewer += longest_first_doubt(rank.job, phase.components)
     outgrown = rank.generation_cache if phase.name == "generation" else 0
@@ -121,6 +122,16 @@ def _slack_bytes(rank: RankMemory, phase: Phase, *, reserved: ReservedMemory, co
         return _guessed_slack(rank, phase)
     # no allocator reserves less than it has allocated
     return 0 if reserved == "least" else max(0, replayed_slack(rank, conf))
+
+
+def _second_reduction(rank: RankMemory) -> int:
+    """Return the bytes of a second input of the reduction of a whole model that is not a decoder; 0 otherwise.
+
+    One unit's gradients are reduced from one tensor. Whether that of the second step finds the first one's block whole
+    depends on a few small tensors, and those around an encoder's blocks are replayed as what they take together.
+    """
+    one_unit = rank.job.parallel.fsdp_units == "model" and rank.job.strategy.fsdp2
+    return rank.buffers.largest_reduction if one_unit and not rank.arch.causal else 0
 
 
 def _slack_with(rank: RankMemory, phase: Phase, more: int, *, reserved: ReservedMemory, conf: str | None) -> int:

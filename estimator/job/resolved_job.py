@@ -155,6 +155,8 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     ``compile`` covers blocks and loss in torchtitan (since 0.1: components/loss.py, pull request 1033) and torchtune
     (training/_compile.py); the logits themselves are saved then, and backward writes their gradient.
     """
+    masks_blocks_apart: bool
+    """Compiled blocks make masks of their own: FSDP's hooks, which are not compiled, end a graph before each."""
 
 
 def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
@@ -249,6 +251,7 @@ def resolve_job(job: Job, *, optimizer: Optimizer | None = None) -> ResolvedJob:
         and framework.compiles_loss
         and not (framework.casts_logits and training.loss == "full")
         and not ("torchtitan" in framework.libraries and versions.leaves_loss_to_eager),
+        masks_blocks_apart=training.compile and framework.trainer and strategy.fsdp and parallel.fsdp_units != "model",
         **rank_sizes(job),
     )
 

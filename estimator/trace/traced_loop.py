@@ -36,6 +36,7 @@ def loop_request(job: Job, family: str) -> dict[str, Any]:
         or ("torchtitan" in framework.libraries and resolved.versions.repeats_keys),
         "compiles": compiles,
         "masks_attention": compiles and framework.trainer and job.model.attention == "sdpa",
+        "masks_per_block": resolved.masks_blocks_apart,
         "own_loss": not framework.trainer,
         "chunks_at_once": framework.chunked_loss == "at-once",
         "compiles_loss": resolved.compiles_loss,

@@ -82,7 +82,7 @@ def _figures(
         reserved_bytes=reading.reserved_bytes,
         free_bytes=reading.free_bytes,
         committed_bytes=_committed(board, reading, devices),
-        unattributed_bytes=row.unattributed_bytes,
+        unattributed_bytes=row.unattributed_bytes if reading.attributed_bytes is not None else None,
         utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
         fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),

@@ -46,12 +46,16 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
+_SECONDS = 1.0
+"""Time between readings of this machine or of hosts over ssh."""
+_PROMETHEUS_SECONDS = 5.0
 _ROOMS = {
     "explain": "crash.",
     "snapshot": "crash.",
     "history": "measured.",
     "stream": "remote.",
     "hosts": "remote.",
+    "prometheus": "remote.",
     "report": "browser.",
     "serve": "browser.",
     "export": "metrics.",
@@ -119,13 +123,17 @@ def _main(arguments: list[str]) -> int:
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.show_secrets:
         show_secrets()
+    if options.interval is None:
+        options.interval = _PROMETHEUS_SECONDS if options.prometheus else _SECONDS
+    fleet = options.prometheus or options.host or options.hosts
     recordings = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
     if recordings and (options.command or options.once):
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
         require_none_typed(options)
-        if options.host or options.hosts:
-            raise InputError(f"--host is for the dashboard and --once; {options.command} reads this machine")
+        if fleet:
+            name = "--prometheus" if options.prometheus else "--host"
+            raise InputError(f"{name} is for the dashboard and --once; {options.command} reads this machine")
         return int(_started(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
@@ -133,9 +141,13 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("--json needs --once or a command")
     if options.on_alert and (recordings or options.once):
         raise InputError(f"--on-alert watches this machine; it is not for {(recordings or ['--once'])[0]}")
-    if options.view_only and (options.once or options.host or options.hosts):
+    if options.view_only and (options.once or fleet):
         raise InputError("--view-only is for the dashboard of this machine")
-    if options.host or options.hosts:
+    if options.prometheus:
+        return int(_started("prometheus").run(options))
+    if options.prometheus_token_file or options.prometheus_ca:
+        raise InputError("--prometheus-token-file and --prometheus-ca need --prometheus URL")
+    if fleet:
         return int(_started("hosts").run(options))
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
@@ -184,7 +196,10 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
         "--job", action="append", default=[], metavar="FILE", help="job file of a pending job (repeatable)"
     )
     parser.add_argument(
-        "--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help="time between readings (default: 1)"
+        "--interval",
+        type=positive_seconds,
+        metavar="SECONDS",
+        help="time between readings (default: 1; with --prometheus 5)",
     )
     text = "how to signal that a pending job fits now or no longer fits (default: none)"
     parser.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)

@@ -85,6 +85,8 @@ class LayerContext(Struct, frozen=True, kw_only=True):
     """
     masks_compiled: bool = False
     """A mask of all pairs of positions, which all blocks share: transformers makes one while it is traced."""
+    masks_apart: bool = False
+    """Compiled blocks make such a mask each, from one of bools."""
     repeats_keys: bool = False
     """Keys and values are copied to all query heads."""
     drops_adapter_input: bool = False
@@ -213,6 +215,7 @@ def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerCo
         or ("torchtitan" in job.framework.libraries and job.versions.repeats_keys)
         or masks,  # a mask keeps sdpa from sharing keys itself
         masks_compiled=masks,
+        masks_apart=masks and job.masks_blocks_apart,
         lora_rank=lora.rank if lora else None,
         drops_adapter_input=job.adapters.dropout > 0 and job.trains,
         quantization=job.quantization,

@@ -233,8 +233,10 @@ def _outside_blocks_per_token(context: LayerContext, stage: Stage, *, flows: tup
     size = 0.0
     if stage.first:
         size += 8  # token ids
-        if context.masks_compiled:
-            size += widths.compute * context.length
+        if context.masks_apart and context.recomputes:  # of bools, and of the block that is recomputed
+            size += (1 + widths.compute) * context.length
+        elif context.masks_compiled:
+            size += widths.compute * context.length * (stage.layers if context.masks_apart else 1)
         if arch.norm == "layer" and not arch.causal and enters:
             size += norm
         if arch.hidden_dropout and enters:

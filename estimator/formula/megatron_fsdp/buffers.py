@@ -32,12 +32,12 @@ def megatron_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
     capacity = megatron_capacity(job, units.elements - 1)
     ahead = -int(-(capacity // 2) // units.elements)
     pending, doubled = min(layers, 1 + int(capacity // units.trained)), 0
+    if job.zero_stage < 3:
+        block, ahead = replace(block, whole=0), 0
     if job.parallel.fsdp_units == "model":
         outside, block, ahead, pending = units.model, NO_UNIT, 0, 0
     elif job.parallel.double_buffer:
         doubled, block, ahead, pending = 2 * (block.whole + block.reduced), NO_UNIT, 0, 0
-    if job.zero_stage < 3:
-        block, ahead = replace(block, whole=0), 0
     # before 0.5 the first blocks are gathered while the loss runs
     at_loss = min(layers, ahead) * block.whole if versions.frees_outside_units else 0
     ahead = min(layers - 1, ahead)

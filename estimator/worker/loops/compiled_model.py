@@ -22,6 +22,8 @@ from .losses import full_loss
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..request.request import Parallel
+
 
 def compile_model(model: Any) -> None:
     """Check that stand-ins exist for all that the partitioner cuts differently, and compile the loss.
@@ -39,6 +41,17 @@ def compile_model(model: Any) -> None:
                 kind = type(module).__name__
                 raise UnsupportedError(f"torch.compile of {name} with {kind} cannot be traced")
     inner.loss_function = _compiled_loss
+
+
+def check_units(model: Any, parallel: Parallel) -> None:
+    """Check that the classes that FSDP1 is to wrap are the blocks, so that its hooks end no graph inside of one.
+
+    Raises:
+        UnsupportedError: they are not.
+    """
+    names = {type(block).__name__ for block in transformer_blocks(model).values()}
+    if parallel.flat_sharded and parallel.fsdp_wrap_classes and set(parallel.fsdp_wrap_classes) != names:
+        raise UnsupportedError("torch.compile under fsdp1 with units that are not blocks cannot be traced")
 
 
 def _compiled_loss(logits: Any, labels: Any, *_: Any, **__: Any) -> Any:

@@ -42,7 +42,7 @@ def attention_of_loop(model: Any, loop: Loop) -> Iterator[None]:
             for name in _block_modules(model):
                 stack.enter_context(_replaced(name, _ROTATION, _rotate_in_place))
         if loop.masks_attention:
-            stack.enter_context(masks_made())
+            stack.enter_context(masks_made(per_block=loop.masks_per_block))
         if loop.repeats_keys:
             stack.enter_context(_replaced("transformers.integrations.sdpa_attention", "use_gqa_in_sdpa", _never))
         if kernel_versions(_block_modules(model)):

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..model.build import recomputing, transformer_blocks
 from ..request.errors import UnsupportedError
-from .compiled_model import compile_model
+from .compiled_model import check_units, compile_model
 from .fused_kernels import fuse_modules
 from .litgpt.step import litgpt_loss
 from .losses import CHUNKS, chunked_loss, chunks_at_once_loss, full_loss, fused_linear_loss
@@ -44,6 +44,7 @@ def prepare_loop(model: Any, request: Request) -> None:
         return
     if request.loop.compiles and not request.loop.own_loss:
         compile_model(model)
+        check_units(model, request.parallel)
     fuse_modules(model, request.loop)
     if request.loop.checkpoints_parts:
         _checkpoint_parts(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..loops.training_loop import prepare_loop
 from ..model.build import build_model, prepare_for_training
+from ..parallel.fsdp1.wrapping import wrap_fsdp1
+from ..parallel.process_group import device_mesh
 from ..request.request import OlderVersions
-from ..step.forward_pass import weights_dtype
+from ..step.forward_pass import autocast_dtype, weights_dtype
 from ..step.training_steps import parallelize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ..request.request import Request
 
@@ -41,7 +44,7 @@ def placed_model(request: Request, device: Any) -> Any:
         request = replace(request, loop=replace(request.loop, fused=(), compiles=False))  # of which torch does all
     parallel, lora = request.parallel, request.lora
     quantized = lora is not None and lora.quantization != "none"
-    without_weights = quantized or parallel.sharded or parallel.tensor > 1
+    without_weights = quantized or parallel.sharded or parallel.flat_sharded or parallel.tensor > 1
     with torch.device(device), weights_on_meta() if without_weights else contextlib.nullcontext():
         model = build_model(
             request.config,
@@ -58,7 +61,8 @@ def placed_model(request: Request, device: Any) -> Any:
         model = prepare_for_training(model, request)
     prepare_loop(model, request)
     if parallel.flat_sharded:
-        return parallelize(model, request)
+        mesh = device_mesh(parallel, request.device)
+        return wrap_fsdp1(model, request, mesh, autocast_dtype(request), materialize=_materializer(device))
     model = parallelize(model, request)
     if without_weights:
         fill_weights(model, torch.device("cpu") if parallel.cpu_offload == "all" else device)
@@ -97,11 +101,36 @@ def fill_weights(model: Any, device: Any) -> None:
                 continue
             made = torch.nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
             torch.utils.swap_tensors(parameter, made)
-            local = getattr(parameter, "_local_tensor", parameter)
-            if parameter.dim() > 1:
-                local.normal_(std=STANDARD_DEVIATION)
-            else:
-                local.fill_(0.0 if name.endswith("bias") else 1.0)
+            _fill(getattr(parameter, "_local_tensor", parameter), name)
+
+
+def _fill(tensor: Any, name: str) -> None:
+    if tensor.dim() > 1:
+        tensor.normal_(std=STANDARD_DEVIATION)
+    else:
+        tensor.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+def _materializer(device: Any) -> Callable[[Any], None]:
+    """Return what gives a module's own parameters storage on the device, as FSDP1 calls it before it shards a unit.
+
+    The Trainer moves a unit at a time to the GPU, too: its model is loaded in CPU RAM.
+    """
+    made: dict[Any, weakref.ref[Any]] = {}  # tied parameters are one; nothing here keeps them
+
+    def materialize(module: Any) -> None:
+        with torch.no_grad():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is None or not parameter.is_meta:
+                    continue
+                known = made[parameter]() if parameter in made else None
+                if known is None:
+                    known = torch.nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad)
+                    _fill(known, name)
+                    made[parameter] = weakref.ref(known)
+                module._parameters[name] = known
+
+    return materialize
 
 
 class _Copy(DistributedDataParallel):  # type: ignore[misc] # torch is not type-checked

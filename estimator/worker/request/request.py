@@ -149,6 +149,8 @@ class Loop:
     """What torch.compile makes of the blocks is among these settings."""
     masks_attention: bool = False
     """sdpa is given a mask of all pairs of positions."""
+    masks_per_block: bool = False
+    """Each block makes its own of it."""
     own_loss: bool = False
     """The loop takes the loss itself, from what the model returns."""
     chunks_at_once: bool = False

@@ -39,7 +39,7 @@ LOSSES = {
 """Losses that can be traced, by framework."""
 FRAMEWORKS = tuple(LOSSES)
 LITGPT_STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
-COMPILED_STRATEGIES = ("none", "ddp", "fsdp2")
+COMPILED_STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2")
 """Strategies under which a transformers model can be traced as compiled: they leave its blocks whole."""
 STRATEGIES = ("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "megatron-fsdp")
 
@@ -192,6 +192,8 @@ def _unsupported_compile(request: Request) -> Iterator[str]:
         yield "torch.compile of eager attention cannot be traced"
     if strategy not in COMPILED_STRATEGIES:
         yield f"torch.compile under {strategy} cannot be traced, only {', '.join(COMPILED_STRATEGIES)}"
+    if strategy == "fsdp1" and (request.lora is not None or request.parallel.fsdp_min_unit_parameters is not None):
+        yield "torch.compile under fsdp1 with units inside of blocks cannot be traced"
     if request.lora is not None and request.lora.quantization != "none":
         yield f"torch.compile of weights quantized to {request.lora.quantization} cannot be traced"
     if training.loss != "full" or training.fused_kernels:
@@ -260,8 +262,6 @@ def _unsupported_megatron_fsdp(request: Request) -> Iterator[str]:
         yield f"weights quantized to {request.lora.quantization} under Megatron-FSDP cannot be traced"
     if any(request.config.get(name) for name in _EXPERTS):
         yield "experts under Megatron-FSDP, which needs a mesh of their own, cannot be traced"
-    if parallel.double_buffer:
-        yield "Megatron-FSDP's double buffers cannot be traced"
     if parallel.outer_sharding != "none":
         yield "Megatron-FSDP's sharding over replicas cannot be traced"
     weights = "fp32" if training.precision == "fp32" else "bf16"

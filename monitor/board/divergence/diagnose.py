@@ -18,7 +18,7 @@ def diagnose(
     *,
     assumed: Collection[str] = (),
 ) -> Divergence:
-    """Return where the difference lies and the settings that would explain it; takes 10 ms, at most 150.
+    """Return where the difference lies and the settings that would explain it; takes 50 ms to a second.
 
     Where measured runs have corrected the budget, each cause is searched with the part of that correction that a job so
     changed shares.

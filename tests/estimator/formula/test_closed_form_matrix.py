@@ -95,6 +95,18 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
         assert abs(error) <= CLOSE, component  # two errors that cancel are errors
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_one_unit_of_an_encoder_may_be_reduced_from_a_second_block(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    job = CELLS[f"{family}, mixed fsdp2 one unit"]
+    formula, trace = estimate(job).peak, estimate(job, method="traced", python=sys.executable).peak
+    assert formula.low_bytes <= trace.device_bytes <= formula.high_bytes
+    assert formula.reserved_range.low_bytes <= trace.reserved_bytes <= formula.reserved_range.high_bytes
+
+
 def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
     """Return the closed form's error by component at the trace's peak, relative to all allocated bytes."""
     same = formula.phase(trace.peak.phase)

@@ -99,6 +99,9 @@ AUTOMODEL: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"sharding": "optim_grads", "communication_unit": 7 * BLOCK // 2}, {"gradient_accumulation": 2}, {}),
     ({"sharding": "optim"}, {}, {}),
     ({"sharding": "none"}, {}, {}),
+    ({"double_buffer": True, "main_weights": True}, {}, {}),
+    ({"double_buffer": True}, {"activation_checkpointing": "full", "sequence_length": 64}, {}),
+    ({"double_buffer": True, "sharding": "optim_grads"}, {"activation_checkpointing": "full"}, {}),
     ({}, {}, {"tie_word_embeddings": True}),
 ]
 """Settings of Megatron-FSDP, of training, and of the model."""

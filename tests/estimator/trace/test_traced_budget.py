@@ -115,8 +115,8 @@ def test_the_second_answer_comes_from_the_cache(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_unsupported_job_is_an_error_and_auto_uses_the_formula() -> None:
-    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8, "double_buffer": True})
-    with pytest.raises(CannotTellError, match=r"double buffers cannot be traced.*exact"):
+    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8, "outer_sharding": "optim"})
+    with pytest.raises(CannotTellError, match=r"over replicas cannot be traced.*exact"):
         estimate(megatron, method="traced", python=sys.executable)
     assert estimate(megatron, method="auto", python=sys.executable).method == "exact"
 
@@ -189,7 +189,7 @@ def test_the_allocators_settings_are_those_of_the_given_environment() -> None:
 
 
 def test_auto_states_why_nothing_was_traced() -> None:
-    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8, "double_buffer": True})
+    megatron = job(BF16, parallel={"strategy": "megatron-fsdp", "data_shard": 8, "outer_sharding": "optim"})
     budget = estimate(megatron, method="auto", python=sys.executable)
     assert budget.timeline is None
-    assert any(text.startswith("The step was not traced: Megatron-FSDP's double") for text in budget.assumptions)
+    assert any(text.startswith("The step was not traced: Megatron-FSDP's sharding") for text in budget.assumptions)

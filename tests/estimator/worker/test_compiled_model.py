@@ -93,12 +93,41 @@ def test_adapters_that_read_one_tensor_share_its_cast(precision: str) -> None:
     assert found == pytest.approx(kept, rel=0.02)
 
 
+REAL_FSDP: list[Any] = [
+    ("llama", {}, 15222804),
+    ("llama", {"activation_checkpointing": "full"}, 2512916),
+    ("qwen3", {}, 16476564),
+]
+"""Bytes that autograd saved, as its hooks counted them, of three blocks under torch.compile in real FSDP1 and FSDP2
+units (a fake group of two ranks, torch 2.13, transformers 5.23), without parameters and random states."""
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1", pytest.param("fsdp2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("family", "training", "expected"),
+    [REAL_FSDP[0], *(pytest.param(*row, marks=pytest.mark.slow) for row in REAL_FSDP[1:])],
+)
+def test_each_block_that_fsdp_wraps_keeps_a_mask_of_its_own(
+    family: str, training: dict[str, Any], expected: int, strategy: str
+) -> None:
+    heads = 2 if family == "llama" else 4
+    fields = {**SIZES, "num_hidden_layers": 3, "num_key_value_heads": heads, "intermediate_size": 704}
+    config = {"model_type": family, **fields, "pad_token_id": 0, "tie_word_embeddings": False}
+    batch = {"micro_batch": SEQUENCES, "sequence_length": LENGTH}
+    tables = {"training": {**batch, **training}, "parallel": {"strategy": strategy, "data_shard": 2}}
+    assert bytes_before_backward(message_of(config, **tables)) == pytest.approx(expected, rel=0.005)
+
+
 def test_what_no_stand_in_covers_is_refused(ask_worker: Any, tiny_llama: dict[str, Any]) -> None:
     gpt2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 200}
     answer = ask_worker(message_of(gpt2))
     assert answer["unsupported"] == "torch.compile of GPT2Block, which has no gated MLP, cannot be traced"
     for tables, sentence in (
-        ({"parallel": {"strategy": "fsdp1", "data_shard": 2}}, "torch.compile under fsdp1 cannot be traced"),
+        ({"parallel": {"strategy": "zero2", "data_shard": 2}}, "torch.compile under zero2 cannot be traced"),
+        (
+            {"parallel": {"strategy": "fsdp1", "data_shard": 2}, "lora": {"rank": 8}},
+            "torch.compile under fsdp1 with units inside of blocks cannot be traced",
+        ),
         ({"lora": {"quantization": "nf4"}}, "torch.compile of weights quantized to nf4 cannot be traced"),
         ({"training": {"framework": "transformers", "loss": "fused-linear"}}, "Liger-Kernel's kernels under"),
     ):
@@ -109,7 +138,7 @@ def test_what_no_stand_in_covers_is_refused(ask_worker: Any, tiny_llama: dict[st
 @pytest.mark.parametrize(
     "tables",
     [
-        {"parallel": {"strategy": "fsdp1", "data_shard": 2}},
+        {"parallel": {"strategy": "fsdp1", "data_shard": 2}, "lora": {"rank": 8}},
         {"parallel": {"strategy": "zero2", "data_shard": 2}},
         {"parallel": {"tensor": 2}, "training": {"framework": "torchtitan"}},
         {"lora": {"quantization": "nf4"}},

@@ -129,6 +129,7 @@ def test_torchtunes_experts_take_what_its_own_take(top_k: int, shared: bool, exp
     assert taken(made) == pytest.approx(expected, rel=0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "form", "expected"), REAL_BLOCKS)
 def test_blocks_take_what_torchtitans_own_take(family: str, form: str, expected: tuple[int, int, int]) -> None:
     transformers = pytest.importorskip("transformers")

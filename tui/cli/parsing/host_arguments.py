@@ -22,7 +22,7 @@ def add_stream_arguments(parser: "Parser") -> None:
 
 
 def add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--host``, ``--hosts`` and ``--bootstrap``."""
+    """Add ``--host``, ``--hosts`` and ``--bootstrap``, and ``--prometheus`` with its files."""
     group = parser.add_argument_group(
         "several hosts", "vramtop stream runs on each over ssh, with your own configuration of ssh; nothing is copied."
     )
@@ -33,3 +33,12 @@ def add_host_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--hosts", metavar="FILE", help="show the hosts of a file, one or a list per line")
     text = "what runs vramtop on a host where it is not installed: uvx downloads it there"
     group.add_argument("--bootstrap", choices=("uvx",), help=text)
+    group = parser.add_argument_group(
+        "many hosts",
+        "Read from one Prometheus, of vramtop export or of other GPU exporters. A user and a password are taken from "
+        "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
+    )
+    group.add_argument("--prometheus", metavar="URL", help="show the hosts that this Prometheus scrapes")
+    group.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token to authenticate with")
+    text = "certificates of the authority of its TLS certificate, in place of the system's"
+    group.add_argument("--prometheus-ca", metavar="FILE", help=text)

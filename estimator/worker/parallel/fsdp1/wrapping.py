@@ -11,12 +11,21 @@ from .checkpoints import checkpoint_units
 from .units import wrap_policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...request.request import Parallel, Request
 
 _PREFETCH = {"pre": "BACKWARD_PRE", "post": "BACKWARD_POST"}
 
 
-def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> Any:
+def wrap_fsdp1(
+    model: Any,
+    request: Request,
+    mesh: Any,
+    compute_dtype: Any,
+    *,
+    materialize: Callable[[Any], None] | None = None,
+) -> Any:
     """Return the model in FSDP1, with the units and options of accelerate (``Accelerator.prepare_model``, 1.15).
 
     Args:
@@ -24,6 +33,7 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
         request: the job.
         mesh: of the job.
         compute_dtype: of gathered parameters under mixed precision; None: their own dtype.
+        materialize: gives a module's parameters without storage one, a unit at a time; None: all have theirs.
 
     Raises:
         UnsupportedError: the model has no such units.
@@ -53,6 +63,7 @@ def wrap_fsdp1(model: Any, request: Request, mesh: Any, compute_dtype: Any) -> A
         limit_all_gathers=parallel.limit_all_gathers is not False,
         use_orig_params=_keeps_parameters(request),
         device_id=torch.device(request.device),
+        param_init_fn=materialize,
     )
     if request.checkpoints_units and request.training.activation_checkpointing == "full":
         checkpoint_units(model, wrapped)

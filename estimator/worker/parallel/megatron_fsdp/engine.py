@@ -78,6 +78,7 @@ class MegatronModel:
         found = ((*parts[parameter], name) for name, parameter in trained)
         stepped = [(at, n, name, torch.nn.Parameter(part.detach())) for at, n, part, name in found if part.numel()]
         self._weights.start(tracker)
+        tracker.label(self._weights.buffers.data.values(), "communication")
         hooks = _Hooks(self._model, self._units, self._weights, gradients, self._settings)
         engine = MegatronEngine(hooks, gradients, self._settings, stepped, tracker)
         engine.initialize(make_step([(name, tensor) for _, _, name, tensor in stepped]))

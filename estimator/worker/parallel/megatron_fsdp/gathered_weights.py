@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .double_buffers import DoubleBuffers
+
 if TYPE_CHECKING:
     from ...memory.tracker import StorageTracker
     from .buckets import Bucket
     from .settings import MegatronSettings
+
+_UNITS = 2
+"""Units that have buffers at once."""
 
 
 class GatheredWeights:
@@ -38,11 +43,18 @@ class GatheredWeights:
         self._unused: dict[Bucket, bool] = dict.fromkeys(buckets, False)
         """Whether a bucket is freed before the next one is gathered."""
         self._whole: dict[Bucket, Any] = {}
+        doubled = buckets if settings.doubles and self._shards else []
+        self.buffers = DoubleBuffers(doubled, {bucket: bucket.parameters[0].dtype for bucket in doubled})
+        self._doubles = settings.doubles
         self.stored: dict[Bucket, Any] = {}
         """What this rank has of each bucket: its shard, or all of it."""
         for bucket in buckets if settings.stage else ():
             dtype = bucket.parameters[0].dtype
             self.stored[bucket] = torch.empty(bucket.shard if self._shards else bucket.size, dtype=dtype)
+            if bucket in self.buffers:
+                self._show(bucket, self.buffers.take(bucket, remember=False))
+                self.buffers.give_back(bucket)
+                continue
             data = torch.empty(bucket.size, dtype=dtype) if self._shards else self.stored[bucket]
             self._show(bucket, data)
             if self._shards:
@@ -61,7 +73,7 @@ class GatheredWeights:
         needed = sorted({self._bucket_of[each] for each in parameters}, key=_number)
         for bucket in needed:
             self._unused[bucket] = False
-        if prefetch:
+        if prefetch and not (self._doubles and all(bucket.unit is None for bucket in needed)):
             needed = self._with_next(needed, forward=forward)
         missing = [bucket for bucket in needed if bucket not in self._gathered]
         grouped: dict[int, list[Bucket]] = {}
@@ -96,10 +108,15 @@ class GatheredWeights:
     def _with_next(self, needed: list[Bucket], *, forward: bool) -> list[Bucket]:
         numbers = {bucket.number for bucket in needed}
         base = sum(bucket.size for bucket in needed)
+        units = {bucket.unit for bucket in needed if bucket.unit in self.buffers.units}
         while True:
             following = _next_number(numbers, forward=forward)
             size = sum(self._buckets[number].size for number in numbers) - base
-            if not 0 <= following < len(self._buckets) or size >= self._ahead:
+            over = not 0 <= following < len(self._buckets) or size >= self._ahead
+            if not over and self.buffers.units:  # no more than two units at once
+                units.add(self._buckets[following].unit)
+                over = len(units) > _UNITS
+            if over:
                 return [self._buckets[number] for number in sorted(numbers)]
             numbers |= {bucket.number for bucket in self._buckets[following].together}
 
@@ -108,9 +125,12 @@ class GatheredWeights:
         self._unused[bucket] = False
         self._gathered.add(bucket)
         self._free_unused()
-        data = self._whole[bucket]
         labelled = contextlib.nullcontext() if self._tracker is None else self._tracker.labelling("communication")
         with torch.cpu.stream(self._stream), labelled:
+            if bucket in self.buffers:
+                self._show(bucket, self.buffers.take(bucket))
+                return
+            data = self._whole[bucket]
             size = bucket.size * data.element_size()
             if data.untyped_storage().nbytes() != size:  # outside of the units it has been kept
                 data.untyped_storage().resize_(size)
@@ -125,7 +145,10 @@ class GatheredWeights:
     def _free(self, bucket: Bucket) -> None:
         if bucket in self._gathered:
             self._gathered.discard(bucket)
-            self._whole[bucket].untyped_storage().resize_(0)
+            if bucket in self.buffers:
+                self.buffers.give_back(bucket)
+            else:
+                self._whole[bucket].untyped_storage().resize_(0)
 
     @staticmethod
     def _show(bucket: Bucket, data: Any) -> None:

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .double_buffers import DoubleBuffers
+
 if TYPE_CHECKING:
     from ...memory.tracker import StorageTracker
     from .buckets import Bucket
     from .settings import MegatronSettings
+
+_UNITS = 2
+"""Units that have buffers at once."""
 
 
 class ReducedGradients:
@@ -47,6 +52,9 @@ class ReducedGradients:
             with tracker.labelling("gradients"):
                 whole = torch.empty(sum(sizes), dtype=dtype).zero_()
             self.stored.update(zip(alike, whole.split(sizes)))  # noqa: B905 - not in Python 3.9
+        doubled = trained if settings.doubles else []
+        self._buffers = DoubleBuffers(doubled, {bucket: self._communicated(bucket) for bucket in doubled})
+        self._buckets = len(buckets)
         self._ready: dict[Bucket, set[Any]] = {bucket: set() for bucket in trained}
         self._data: dict[Bucket, Any] = {}
         """Buckets whose gradients are being computed or reduced."""
@@ -55,6 +63,7 @@ class ReducedGradients:
     def take(self, parameter: Any) -> None:
         """Copy a parameter's gradient into its bucket, or add it to this rank's (``_grad_acc``)."""
         bucket, at = self._place[parameter]
+        self._keep_two_units([bucket])
         data = self._allocate(bucket) if self._shards else self.stored[bucket]
         if parameter.grad is None:
             return
@@ -73,6 +82,7 @@ class ReducedGradients:
             together = [each for each in bucket.together if each.trains]
             if all(len(self._ready[each]) == len(each.parameters) for each in together):
                 self._wait(self._capacity)
+                self._keep_two_units(together)
                 for each in together:
                     self._reduce(each)
                 self._queue.extend(together)
@@ -84,7 +94,10 @@ class ReducedGradients:
     def _allocate(self, bucket: Bucket) -> Any:
         if bucket not in self._data:
             with self._tracker.labelling("communication"):
-                self._data[bucket] = torch.empty(bucket.size, dtype=self._communicated(bucket))
+                if bucket in self._buffers:
+                    self._data[bucket] = self._buffers.take(bucket)
+                else:
+                    self._data[bucket] = torch.empty(bucket.size, dtype=self._communicated(bucket))
         return self._data[bucket]
 
     def _reduce(self, bucket: Bucket) -> None:
@@ -101,7 +114,22 @@ class ReducedGradients:
     def _wait(self, capacity: int) -> None:
         waiting = sum(bucket.size for bucket in self._queue)
         while self._queue and waiting > capacity:
-            bucket = self._queue.popleft()
-            waiting -= bucket.size
-            self._ready[bucket] = set()
-            self._data.pop(bucket, None)
+            waiting -= self._queue[0].size
+            self._release(self._queue.popleft())
+
+    def _keep_two_units(self, buckets: list[Bucket]) -> None:
+        """Wait for reductions of more than two units that share buffers (``_enforce_double_buffer_limit``)."""
+        if not self._buffers.units:
+            return
+        units = {bucket.unit for bucket in buckets if bucket in self._buffers}
+        keep = len(self._queue)
+        for bucket in reversed(self._queue):
+            units.add(bucket.unit)
+            keep -= len(units) > _UNITS
+        while len(self._queue) > max(0, min(keep, self._buckets - 1)):
+            self._release(self._queue.popleft())
+
+    def _release(self, bucket: Bucket) -> None:
+        self._ready[bucket] = set()
+        self._data.pop(bucket, None)
+        self._buffers.give_back(bucket)

@@ -30,6 +30,8 @@ class MegatronSettings:
     """dtype in which gradients are accumulated (``main_grads_dtype``); None: that of their parameters."""
     communicated: Any
     """dtype of gradients under reduction (``grad_comm_dtype``); None: that in which they are accumulated."""
+    doubles: bool = False
+    """Buckets of alike units have two buffers, which stay (``fsdp_double_buffer``)."""
     frees_outside: bool = False
     """What is outside of the units is freed after each pass, and gathers units ahead in every one (before 0.5)."""
     lazy_states: bool = False
@@ -59,6 +61,7 @@ def megatron_settings(request: Request, dtype: Any) -> MegatronSettings | None:
         main_weights=bool(parallel.main_weights) and low,
         main_gradients=accumulated,
         communicated=None if accumulated is None and reduced == dtype else reduced,
+        doubles=parallel.double_buffer,
         frees_outside=request.older.frees_outside_units,
         lazy_states=request.older.lazy_states,
         whole_modules=request.older.reduces_whole_modules,

@@ -27,7 +27,7 @@ CASES = [
     ("gpt2", "map 2", 0.04),
     ("phi3", "map 2", 0.06),
 ]
-OFFLOADED = [("llama", 0.5, 0.01), ("llama", 0.8, 0.01), ("mixtral", 0.8, 0.03), ("gpt_oss", 0.5, 0.02)]
+OFFLOADED = [("llama", 0.5, 0.01), ("llama", 0.65, 0.01), ("mixtral", 0.8, 0.01), ("gpt_oss", 0.5, 0.02)]
 """Family, the share of the weights that the GPU has room for, and how close the reserved memory is to the trace's."""
 QUICK = (("llama", "tensor 2"), ("mixtral", "map 2"))
 
@@ -67,6 +67,6 @@ def test_weights_in_cpu_ram_pass_through_the_gpu_as_in_a_trace(family: str, shar
     tables["parallel"] = {"device_map": "auto", "max_memory": limits}
     job = job_from_mapping(tables, where="test")
     formula, traced = (estimate(job, method=method, python=sys.executable).peak for method in ("exact", "traced"))
-    assert formula.components.weights < 0.95 * whole
+    assert formula.components.weights < 0.9 * whole
     assert formula.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.02)
     assert formula.reserved_bytes == pytest.approx(traced.reserved_bytes, rel=close)

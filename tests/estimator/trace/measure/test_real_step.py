@@ -149,6 +149,25 @@ def test_two_ranks_of_torchrun_hold_their_share(parallel: dict[str, Any], share:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+def test_no_rank_ever_holds_the_whole_of_a_sharded_model(strategy: str) -> None:
+    """A model may be larger than a GPU: each unit is made where it is sharded."""
+    config = {**CONFIG, "num_hidden_layers": 12}
+    job = job_from_mapping(
+        {
+            "model": {"config": config},
+            "training": {"micro_batch": 1, "sequence_length": 8, "precision": "bf16-mixed"},
+            "parallel": {"strategy": strategy, "data_shard": 2},
+        },
+        where="the test",
+    )
+    rank = measure(job, steps=1).highest
+    weights, loading = rank.components["weights"] or 0, rank.phases["loading"].allocated or 0
+    unit = 4 * max(CONFIG["vocab_size"] * CONFIG["hidden_size"] * 2, PARAMETERS // 2)
+    assert weights <= loading <= weights + 3 * unit < 1.7 * weights
+
+
+@pytest.mark.slow
 def test_adapters_over_checkpointed_16_bit_weights_are_measured() -> None:
     found = measure(job_of(lora={"rank": 8}, training={"precision": "bf16", "activation_checkpointing": "full"}))
     adapters = 2 * 8 * (64 + 64 + 64 + 32)  # on q and v of both blocks

@@ -6,6 +6,7 @@ allocate nothing take their place, and a tensor takes that of the DTensor over i
 """
 
 import contextlib
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -36,6 +37,15 @@ CASES: dict[str, dict[str, Any]] = {
     "gradients sharded": {"stage": 2, "unit": 100_000, "layers": 5, "main": True},
     "optimizer sharded": {"stage": 1, "main": True, "gradients": FP32},
     "nothing sharded": {"stage": 0},
+    "double buffers": {"double": True, "unit": 100_000, "layers": 5},
+    "double buffers, checkpointed": {
+        "double": True,
+        "main": True,
+        "gradients": FP32,
+        "layers": 4,
+        "checkpointed": True,
+    },
+    "double buffers, gradients sharded": {"double": True, "stage": 2, "layers": 4},
     "fp32 adapters": {"adapters": True, "gradients": None, "reduced": None},
 }
 
@@ -131,6 +141,19 @@ def allocations(history: AllocationHistory) -> list[str]:
     return found
 
 
+class MemoryBuffer:
+    """The package's ``GlobalMemoryBuffer``, on the CPU."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[Any, Any] = {}
+
+    def get_tensor(self, shape: list[int], dtype: torch.dtype, name: str, **_others: Any) -> Any:
+        """Return a tensor that stays, by its name."""
+        if (name, dtype) not in self._buffers:
+            self._buffers[name, dtype] = torch.empty(shape, dtype=dtype)
+        return self._buffers[name, dtype]
+
+
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
     """Put stand-ins in place of CUDA's streams and events, of collectives, and of DTensors."""
@@ -163,6 +186,7 @@ def stand_ins() -> Iterator[None]:
         module: {
             "_coalescing_manager": lambda *_, **__: contextlib.nullcontext(event),
             "make_fsdp_dtensor": local,
+            "get_global_memory_buffer": functools.cache(MemoryBuffer),
         },
         buffers: {"update_main_grads": forgetting(update), "zero_grad": forgetting(zero)},
     }
@@ -211,6 +235,7 @@ def real_allocations(case: dict[str, Any]) -> list[str]:
                     zero_dp_strategy=case.get("stage", 3),
                     device=torch.device("cpu"),
                     preproc_state_dict_for_dcp_ckpt=False,
+                    fsdp_double_buffer=case.get("double", False),
                     **dtypes(case),
                 )
                 if "unit" in case:

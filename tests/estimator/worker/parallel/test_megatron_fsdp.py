@@ -29,6 +29,7 @@ def traced_allocations(case: dict[str, Any], version: tuple[int, ...] = (0, 6)) 
         main_weights=case.get("main", False),
         main_gradients=dtype_of(case, "gradients"),
         communicated=dtype_of(case, "reduced"),
+        doubles=case.get("double", False),
         frees_outside=version < (0, 5),
         lazy_states=version < (0, 4),
         whole_modules=version < (0, 3),

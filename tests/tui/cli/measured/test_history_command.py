@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from simulated_machine import NOW, Machine, job
 
+from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job_file_writer import save_job
 from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.history import History
@@ -150,7 +151,8 @@ def test_the_corrected_figure_is_used_and_says_so(run: Run, tmp_path: Path, comm
     plain, found = (json.loads(run(*base, "--json", *more)[1]) for more in (("--no-history",), ()))
     words = " ".join(run(*base)[1].split())
     assert "corrected: measured on this kind of card once, on " in words
-    assert "uncorrected 65.3" in words
+    uncorrected = (plain["budget"] if command == "fit" else plain)["peak"]["device_bytes"]
+    assert f"uncorrected {format_gib(uncorrected)}" in words
     if command == "fit":
         assert (plain["verdict"], found["verdict"] == "fits") == ("fits", False)  # 80 GiB, of which the job takes 80
         assert found["suggestions"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError
 from vramtop.monitor.fleet.remote import RemoteFleet, SshCommand, parse_hosts, read_hosts_file
 
 from ...version import version_number
+from .fleet_options import print_fleet, refuse_what_is_for_one_host
 
 if TYPE_CHECKING:
     import argparse
@@ -19,12 +19,11 @@ _CONNECT_SECONDS = 15.0
 """ssh gives up after ten."""
 _ATTACH_SECONDS = 4.0
 """Time for the hosts to read their training processes."""
-_CANNOT_TELL = 3
 
 
 def run(options: argparse.Namespace) -> int:
     """Show the hosts until the dashboard is quit, or print one reading of them; exit code 0, or 3 if none answers."""
-    _refuse_what_is_for_one_host(options)
+    refuse_what_is_for_one_host(options, "--host")
     hosts = _hosts(options)
     command = SshCommand(
         interval=options.interval,
@@ -49,43 +48,14 @@ def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _refuse_what_is_for_one_host(options: argparse.Namespace) -> None:
-    given = {
-        "--demo": options.demo,
-        "--replay": options.replay,
-        "--pid": options.pid,
-        "--job": options.job,
-        "--user": options.display_user,
-        "--gpu": options.display_gpu,
-        "--only": options.display_only,
-        "--on-fit": options.on_fit,
-        "--signal-fit": options.signal_fit != "none",
-        "--on-alert": options.on_alert,
-        "--signal-alert": options.signal_alert != "none",
-        "--quiet-hours": options.quiet_hours,
-    }
-    for name, value in given.items():
-        if value:
-            raise InputError(f"{name} is for one machine, not for --host")
-
-
 def _print_once(options: argparse.Namespace, source: RemoteFleet) -> int:
-    from ....draw import detect_output
-    from .fleet_text import fleet_json, fleet_lines
-
     try:
         fleet = source.wait(_CONNECT_SECONDS)
         if not options.no_attach:
             fleet = source.wait(_ATTACH_SECONDS, until=_is_attached)
     finally:
         source.close()
-    if options.json:
-        import json
-
-        print(json.dumps(fleet_json(fleet), indent=2))
-    else:
-        print("\n".join(fleet_lines(fleet, detect_output(ascii_only=options.ascii))))
-    return 0 if any(host.is_live for host in fleet.hosts) else _CANNOT_TELL
+    return print_fleet(options, fleet)
 
 
 def _is_attached(fleet: Fleet) -> bool:

@@ -1,0 +1,233 @@
+"""Client of Prometheus' HTTP API: instant and range queries (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+
+from vramtop.estimator.common import InputError, VramtopError, displayed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_TIMEOUT_SECONDS = 20.0
+_MAX_ANSWER_BYTES = 256 * 1024**2
+"""Of one answer: 8,000 GPUs are some 3 MB."""
+_MAX_ERROR_BYTES = 64 * 1024
+_MAX_TOKEN_BYTES = 64 * 1024
+_T = TypeVar("_T")
+
+
+class QueryError(VramtopError):
+    """Prometheus cannot be asked, or refuses a query; it may be asked again."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Credentials:
+    """How to authenticate; nothing of it is shown anywhere."""
+
+    token_file: Path | None = None
+    """Holds a bearer token. It is read for each query, since tokens of service accounts are renewed."""
+    user: str | None = None
+    password: str | None = None
+    ca_file: Path | None = None
+    """Certificates of the authorities that are trusted, in place of the system's."""
+
+    def header(self) -> str | None:
+        """Return the Authorization header; None: no authentication.
+
+        Raises:
+            InputError: the token cannot be read, or is none.
+        """
+        if self.token_file is not None:
+            return f"Bearer {_read_token(self.token_file)}"
+        if self.user is not None:
+            pair = f"{self.user}:{self.password or ''}".encode()
+            return f"Basic {base64.b64encode(pair).decode()}"
+        return None
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the TLS settings: certificates are always verified.
+
+        Raises:
+            InputError: the certificates cannot be read.
+        """
+        if self.ca_file is None:
+            return ssl.create_default_context()
+        try:
+            return ssl.create_default_context(cafile=str(self.ca_file))
+        except OSError as error:
+            reason = "it holds no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
+            raise InputError(f"--prometheus-ca {self.ca_file} cannot be used: {reason}") from None
+
+
+class PrometheusClient:
+    """Asks one Prometheus, or whatever speaks its API (Thanos, Mimir, VictoriaMetrics).
+
+    Args:
+        url: of the server, with the path prefix if it has one, such as ``https://host/prometheus``.
+        credentials: to authenticate with.
+        timeout: seconds that an answer may take.
+
+    Raises:
+        InputError: it is no such URL, or the certificates cannot be read.
+    """
+
+    def __init__(self, url: str, credentials: Credentials | None = None, *, timeout: float = _TIMEOUT_SECONDS) -> None:
+        self.url = _checked_url(url)
+        self._credentials = credentials or Credentials()
+        self._timeout = timeout
+        self._opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=self._credentials.tls_context()), _NoRedirects()
+        )
+        self._credentials.header()  # a missing file is wrong input, not a server that is down
+
+    @property
+    def host(self) -> str:
+        """Its host and port, for people."""
+        return urllib.parse.urlsplit(self.url).netloc
+
+    def query(self, expression: str, answer: type[_T]) -> _T:
+        """Return the answer to an instant query.
+
+        Args:
+            expression: in PromQL.
+            answer: type of the answer's ``data``.
+
+        Raises:
+            QueryError: there is no answer, or none of this type.
+        """
+        return self._get("query", {"query": expression}, answer)
+
+    def query_range(self, expression: str, start: float, end: float, step: float, answer: type[_T]) -> _T:
+        """Return the answer to a query over a time.
+
+        Args:
+            expression: in PromQL.
+            start: Unix seconds.
+            end: likewise.
+            step: seconds between two values.
+            answer: type of the answer's ``data``.
+
+        Raises:
+            QueryError: there is no answer, or none of this type.
+        """
+        parameters = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        return self._get("query_range", parameters, answer)
+
+    def _get(self, path: str, parameters: Mapping[str, str], answer: type[_T]) -> _T:
+        text = self._read(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        try:
+            return msgspec.json.decode(text, type=_Answer[answer]).data  # type: ignore[valid-type]
+        except msgspec.MsgspecError:
+            raise QueryError(
+                f"{self.url} does not answer as Prometheus does; is it Prometheus' address, with its path prefix?"
+            ) from None
+
+    def _read(self, url: str) -> bytes:
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310 - http or https
+        header = self._credentials.header()
+        if header is not None:
+            request.add_unredirected_header("Authorization", header)
+        try:
+            with self._opener.open(request, timeout=self._timeout) as answer:
+                text: bytes = answer.read(_MAX_ANSWER_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise QueryError(self._refusal(error)) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise QueryError(f"{self.url} cannot be asked: {_reason(error)}") from None
+        if len(text) > _MAX_ANSWER_BYTES:
+            raise QueryError(f"an answer of {self.url} is larger than {_MAX_ANSWER_BYTES // 1024**2} MiB")
+        return text
+
+    def _refusal(self, error: urllib.error.HTTPError) -> str:
+        """Return in words why the server refuses."""
+        if error.code == http.HTTPStatus.UNAUTHORIZED:
+            return (
+                f"{self.url} wants to know who asks: give --prometheus-token-file, or VRAMTOP_PROMETHEUS_USER and "
+                "VRAMTOP_PROMETHEUS_PASSWORD in the environment"
+            )
+        if error.code == http.HTTPStatus.FORBIDDEN:
+            return f"{self.url} does not allow these credentials to query"
+        if error.code in _REDIRECTS:
+            target = urllib.parse.urlsplit(error.headers.get("Location") or "")
+            return (
+                f"{self.url} redirects to {displayed(target.netloc or target.path or 'elsewhere')}; give that address"
+            )
+        if error.code == http.HTTPStatus.NOT_FOUND:
+            return f"{self.url} has no Prometheus API; is a path prefix missing?"
+        try:
+            said = json.loads(error.read(_MAX_ERROR_BYTES)).get("error")
+        except (OSError, ValueError, AttributeError, http.client.HTTPException):
+            said = None
+        return f"{self.url} answers {error.code}: {displayed(str(said or error.reason))[:300]}"
+
+
+class _Answer(msgspec.Struct, Generic[_T]):
+    data: _T
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows none: credentials are for the server that was named."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Refuse."""
+
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urllib.parse.urlsplit("")
+    del port  # is checked by being read
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError(f"--prometheus {displayed(url)[:200]} is no address such as http://prometheus:9090")
+    if parts.username is not None or parts.password is not None:
+        raise InputError(
+            "--prometheus takes no password in the address, where other users can see it: set "
+            "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD, or give --prometheus-token-file"
+        )
+    path = parts.path.rstrip("/").removesuffix("/api/v1").removesuffix("/graph").rstrip("/")
+    return urllib.parse.urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def _read_token(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            token = stream.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
+    except OSError as error:
+        raise InputError(f"--prometheus-token-file {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        token = ""
+    if not token or any(not char.isprintable() or char.isspace() for char in token):
+        raise InputError(f"--prometheus-token-file {file} holds no token in one line")
+    return token
+
+
+def _reason(error: Exception) -> str:
+    """Return why there is no answer, in words."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({cause.verify_message}); --prometheus-ca names the authority's file"
+    if isinstance(cause, ssl.SSLError):
+        return "it does not speak TLS as expected; is it http, not https?"
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    if isinstance(cause, OSError) and cause.strerror:
+        return str(cause.strerror)
+    return displayed(str(cause))[:200] or type(cause).__name__

@@ -1,0 +1,186 @@
+"""The source of fleets that asks one Prometheus: vramtop's hosts, then those of other exporters."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ..fleet import Fleet
+from ..host_reading import HostReading
+from .other_exporters import EXPORTERS, OtherVector, other_hosts
+from .samples import Target, Vector, plain
+from .vramtop_hosts import vramtop_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from .client import PrometheusClient
+    from .other_exporters import Exporter, OtherSample
+    from .samples import Sample
+
+_OWN = "vramtop_sampler_up"
+_LOOK_BACK = "1h"
+_LOOK_BACK_STEP = "30s"
+_LOOK_BACK_SECONDS = 3600.0
+"""Hosts that were seen within this time are listed as silent; older ones are forgotten."""
+_EXPORTERS_CHECK_SECONDS = 60.0
+"""Time between two checks which exporters there are, and how often they are scraped."""
+_RATE_WINDOW_SECONDS = 300.0
+_MIN_SILENCE_SECONDS = 30.0
+_MISSED_SCRAPES = 3
+"""A host is silent once so many scrapes are missing."""
+_NOT_SCRAPED = "Prometheus cannot scrape its exporter"
+_NO_TARGET = "Prometheus no longer scrapes its exporter"
+
+
+class _Place(NamedTuple):
+    """A host as one exporter names it; an exporter of others may speak for several."""
+
+    target: Target
+    host: str | None
+
+
+class PrometheusFleet:
+    """A source of fleets (``FleetSource``): one query for each metric at each reading.
+
+    Args:
+        client: asks Prometheus.
+        now: Unix seconds.
+    """
+
+    def __init__(self, client: PrometheusClient, *, now: Callable[[], float] = time.time) -> None:
+        self._client, self._now = client, now
+        self._hosts: dict[_Place, HostReading] = {}
+        """The latest reading of each host."""
+        self._present: frozenset[str] = frozenset()
+        """Which exporters Prometheus has figures of."""
+        self._intervals: dict[Target, float] = {}
+        """Seconds between two scrapes."""
+        self._checked_at: float | None = None
+
+    def read(self) -> Fleet:
+        """Return all hosts as Prometheus knows them now; a host that it has no new figures of is silent.
+
+        Raises:
+            QueryError: Prometheus cannot be asked.
+        """
+        now = self._now()
+        if self._checked_at is None or not 0 <= now - self._checked_at < _EXPORTERS_CHECK_SECONDS:
+            self._look_for_exporters(now)
+        found = self._read_hosts(now)
+        states = {sample.metric.target: sample.number for sample in self._ask("up")} if self._missing(found) else {}
+        self._hosts = {
+            **{place: self._silent(place, host, states) for place, host in self._hosts.items()},
+            **{place: self._checked(place, host, now) for place, host in found.items()},
+        }
+        self._forget(now, set(found))
+        notice = None
+        if not self._hosts:
+            notice = (
+                f"{self._client.host} has no metrics of vramtop export, dcgm-exporter, nvidia_gpu_exporter or all-smi"
+            )
+        return Fleet(now, _named_apart(self._hosts), notice=notice)
+
+    def close(self) -> None:
+        """Nothing is open between two readings."""
+
+    def _look_for_exporters(self, now: float) -> None:
+        """Find out which exporters there are, how often they are scraped, and at first which have gone silent."""
+        names = (_OWN, *(exporter.used for exporter in EXPORTERS))
+        present = [name for name in names if self._ask(f"group({name})")]
+        if self._checked_at is None:
+            self._add_silent_hosts(now)
+        self._intervals = {}
+        for name in present:
+            window = f"{_RATE_WINDOW_SECONDS:.0f}s"
+            for sample in self._ask(f"max by (cluster, job, instance) (count_over_time({name}[{window}]))"):
+                if sample.number and sample.number > 1:
+                    self._intervals[sample.metric.target] = _RATE_WINDOW_SECONDS / (sample.number - 1)
+        self._present, self._checked_at = frozenset(present), now
+
+    def _add_silent_hosts(self, now: float) -> None:
+        """List the hosts that vramtop's exporters spoke for within the last hour, without figures."""
+        seen = {
+            sample.metric.target: now - max(0.0, sample.value[0] - (sample.number or 0.0))
+            for sample in self._ask(f"max_over_time(timestamp({_OWN})[{_LOOK_BACK}:{_LOOK_BACK_STEP}])")
+        }
+        for sample in self._ask(f"last_over_time(vramtop_host_info[{_LOOK_BACK}])"):
+            target = sample.metric.target
+            name = plain(sample.metric.host) or target.host
+            self._hosts[_Place(target, None)] = HostReading(host=name, since=seen.get(target), state="silent")
+
+    def _read_hosts(self, now: float) -> dict[_Place, HostReading]:
+        found: dict[_Place, HostReading] = {}
+        if _OWN in self._present:
+            for target, host in vramtop_hosts(self._ask, self._seen_at(_OWN, now)).items():
+                found[_Place(target, None)] = host
+        known = frozenset(gpu.uuid for host in found.values() for gpu in host.gpus if gpu.uuid)
+        for exporter in EXPORTERS:
+            if exporter.used in self._present:
+                found |= self._read_other(exporter, known, now)
+                known |= {gpu.uuid for host in found.values() for gpu in host.gpus if gpu.uuid}
+        return found
+
+    def _read_other(self, exporter: Exporter, known: frozenset[str], now: float) -> dict[_Place, HostReading]:
+        hosts = other_hosts(exporter, self._ask_other, self._seen_at(exporter.used, now), known)
+        return {_Place(target, name): host for (target, name), host in hosts.items()}
+
+    def _seen_at(self, metric: str, now: float) -> dict[Target, float]:
+        """Return when each exporter of a metric was last scraped, by the clock of this machine."""
+        samples = self._ask(f"max by (cluster, job, instance) (timestamp({metric}))")
+        return {
+            sample.metric.target: now - max(0.0, sample.value[0] - sample.number)
+            for sample in samples
+            if sample.number is not None
+        }
+
+    def _ask(self, expression: str) -> list[Sample]:
+        return self._client.query(expression, Vector).result
+
+    def _ask_other(self, expression: str) -> list[OtherSample]:
+        return self._client.query(expression, OtherVector).result
+
+    def _missing(self, found: Mapping[_Place, HostReading]) -> bool:
+        return any(place not in found for place in self._hosts)
+
+    def _checked(self, place: _Place, host: HostReading, now: float) -> HostReading:
+        """Return a host as silent if its figures are older than scrapes explain."""
+        scraped_at = host.since if host.is_live else None
+        limit = max(_MIN_SILENCE_SECONDS, _MISSED_SCRAPES * self._intervals.get(place.target, 0.0))
+        if scraped_at is None or now - scraped_at <= limit:
+            return host
+        return msgspec.structs.replace(host, state="silent", reason="Prometheus has no new figures of it")
+
+    def _silent(self, place: _Place, host: HostReading, up: Mapping[Target, float | None]) -> HostReading:
+        """Return a host that Prometheus has no figures of any more."""
+        reason = _NOT_SCRAPED if up.get(place.target) == 0 else _NO_TARGET
+        if host.state == "silent" and host.reason == reason:
+            return host
+        return msgspec.structs.replace(host, state="silent", reason=reason)
+
+    def _forget(self, now: float, found: Collection[_Place]) -> None:
+        """Drop hosts that have been gone for long, and those whose GPUs another exporter reports now."""
+        live = {gpu.uuid for place in found for gpu in self._hosts[place].gpus if gpu.uuid}
+        for place in [place for place in self._hosts if place not in found]:
+            host = self._hosts[place]
+            if any(gpu.uuid in live for gpu in host.gpus) or (
+                host.since is not None and now - host.since > _LOOK_BACK_SECONDS
+            ):
+                del self._hosts[place]
+
+
+def _named_apart(hosts: Mapping[_Place, HostReading]) -> tuple[HostReading, ...]:
+    """Return the hosts by name; those of the same name with the address, or the cluster, of their exporter."""
+    names: dict[str, int] = {}
+    for host in hosts.values():
+        names[host.host] = names.get(host.host, 0) + 1
+    named = []
+    for place, host in hosts.items():
+        if names[host.host] == 1:
+            named.append(host)
+        else:
+            apart = f"{place.target.cluster}/{place.target.instance}".strip("/")
+            named.append(msgspec.structs.replace(host, host=f"{host.host} ({apart})"))
+    return tuple(sorted(named, key=lambda host: host.host))

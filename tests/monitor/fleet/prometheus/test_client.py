@@ -1,0 +1,152 @@
+"""The client against a real HTTP server: authentication, refusals, and what is no Prometheus."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.monitor.fleet.prometheus.client import Credentials, PrometheusClient, QueryError
+from vramtop.monitor.fleet.prometheus.samples import Vector
+
+EMPTY = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
+
+
+class Server:
+    """Answers every request alike, and keeps paths and headers."""
+
+    def __init__(self, status: int, text: str, headers: dict[str, str]) -> None:
+        asked = self.asked = []  # type: ignore[var-annotated]
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append((self.path, dict(self.headers)))
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    started: list[Server] = []
+
+    def start(status: int = 200, text: str = EMPTY, **headers: str) -> Server:
+        started.append(Server(status, text, headers))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def ask(url: str, **credentials: Any) -> Vector:
+    return PrometheusClient(url, Credentials(**credentials), timeout=20).query("up == 1", Vector)
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/api/v1", "/graph"])
+def test_the_address_is_that_of_the_server_or_of_one_of_its_pages(serve, suffix) -> None:
+    server = serve()
+    assert ask(server.url + suffix).result == []
+    assert server.asked[0][0] == "/api/v1/query?query=up+%3D%3D+1"
+
+
+def test_a_path_prefix_is_kept_and_the_scheme_may_be_left_out(serve) -> None:
+    server = serve()
+    ask(server.url.removeprefix("http://") + "/prom/")
+    assert server.asked[0][0].startswith("/prom/api/v1/query?")
+
+
+def test_a_token_is_read_for_each_query(serve, tmp_path: Path) -> None:
+    server, token = serve(), tmp_path / "token"
+    token.write_text("first\n")
+    client = PrometheusClient(server.url, Credentials(token_file=token))
+    client.query("up", Vector)
+    token.write_text("second\n")
+    client.query("up", Vector)
+    assert [headers["Authorization"] for _, headers in server.asked] == ["Bearer first", "Bearer second"]
+
+
+def test_a_user_and_password_are_sent_as_basic_authentication(serve) -> None:
+    server = serve()
+    ask(server.url, user="ann", password="pw")  # noqa: S106
+    assert server.asked[0][1]["Authorization"] == "Basic YW5uOnB3"
+
+
+def test_credentials_do_not_follow_a_redirect(serve) -> None:
+    other = serve()
+    server = serve(302, "", Location=f"{other.url}/login")
+    with pytest.raises(QueryError, match=r"redirects to 127\.0\.0\.1:\d+; give that address"):
+        ask(server.url, user="ann", password="pw")  # noqa: S106
+    assert other.asked == []
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "sentence"),
+    [
+        (401, "", "VRAMTOP_PROMETHEUS_PASSWORD"),
+        (403, "", "does not allow these credentials"),
+        (404, "", "path prefix"),
+        (422, '{"status":"error","error":"query timed out"}', "answers 422: query timed out"),
+        (500, "<html>", "answers 500"),
+        (200, "<html>Grafana</html>", "is it Prometheus' address"),
+        (200, '{"status":"success","data":{"result":[{"metric":{},"value":"x"}]}}', "is it Prometheus' address"),
+    ],
+)
+def test_every_refusal_is_a_sentence(serve, status, text, sentence) -> None:
+    with pytest.raises(QueryError, match=sentence):
+        ask(serve(status, text).url)
+
+
+def test_a_server_that_is_not_there_is_a_sentence(serve) -> None:
+    server = serve()
+    server.stop()
+    with pytest.raises(QueryError, match="cannot be asked: Connection refused"):
+        ask(server.url)
+
+
+def test_http_where_tls_was_expected_is_a_sentence(serve) -> None:
+    with pytest.raises(QueryError, match="is it http, not https"):
+        ask(serve().url.replace("http://", "https://"))
+
+
+@pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://[::1", "http://a:b:c"])
+def test_what_is_no_address_is_wrong_input(url) -> None:
+    with pytest.raises(InputError, match="is no address such as"):
+        PrometheusClient(url)
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InputError, match="takes no password in the address") as refused:
+        PrometheusClient("http://ann:geheim@prom")
+    assert "geheim" not in refused.value.message
+
+
+@pytest.mark.parametrize("text", [None, "", "two words", "a\nb"])
+def test_a_token_file_without_one_token_is_wrong_input(tmp_path: Path, text) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InputError, match="--prometheus-token-file"):
+        PrometheusClient("http://a", Credentials(token_file=file))
+
+
+def test_a_file_without_certificates_is_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(InputError, match=r"--prometheus-ca .* holds no PEM certificate"):
+        PrometheusClient("https://a", Credentials(ca_file=tmp_path / "ca.pem"))

@@ -1,0 +1,57 @@
+"""What the dashboards over many hosts share: options that they refuse, and one reading as text or JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from vramtop.monitor.fleet import Fleet
+
+_CANNOT_TELL_EXIT_CODE = 3
+
+
+def refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
+    """Refuse options that read or choose parts of one machine.
+
+    Args:
+        options: of the command line.
+        flag: the one that asks for many hosts.
+
+    Raises:
+        InputError: one is given.
+    """
+    given = {
+        "--demo": options.demo,
+        "--replay": options.replay,
+        "--pid": options.pid,
+        "--job": options.job,
+        "--user": options.display_user,
+        "--gpu": options.display_gpu,
+        "--only": options.display_only,
+        "--on-fit": options.on_fit,
+        "--signal-fit": options.signal_fit != "none",
+        "--on-alert": options.on_alert,
+        "--signal-alert": options.signal_alert != "none",
+        "--quiet-hours": options.quiet_hours,
+    }
+    for name, value in given.items():
+        if value:
+            raise InputError(f"{name} is for one machine, not for {flag}")
+
+
+def print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
+    """Print one reading; exit code 0, or 3 if the figures of no host are of now."""
+    from ....draw import detect_output
+    from .fleet_text import fleet_json, fleet_lines
+
+    if options.json:
+        import json
+
+        print(json.dumps(fleet_json(fleet), indent=2))
+    else:
+        print("\n".join(fleet_lines(fleet, detect_output(ascii_only=options.ascii))))
+    return 0 if any(host.is_live for host in fleet.hosts) else _CANNOT_TELL_EXIT_CODE

@@ -1,0 +1,65 @@
+"""``vramtop --prometheus``: the dashboard over the hosts that a Prometheus scrapes, or one reading with ``--once``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import InputError, VramtopError
+from vramtop.monitor.fleet.prometheus import Credentials, PrometheusClient, PrometheusFleet
+
+from .fleet_options import print_fleet, refuse_what_is_for_one_host
+
+if TYPE_CHECKING:
+    import argparse
+
+USER_VARIABLE = "VRAMTOP_PROMETHEUS_USER"
+PASSWORD_VARIABLE = "VRAMTOP_PROMETHEUS_PASSWORD"  # noqa: S105 - its name
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the hosts until the dashboard is quit, or print one reading; exit code 0, or 3 if there are no figures.
+
+    Raises:
+        InputError: an option is wrong.
+        VramtopError: with ``--once``, Prometheus cannot be asked.
+    """
+    refuse_what_is_for_one_host(options, "--prometheus")
+    if options.host or options.hosts:
+        raise InputError("--host and --hosts read hosts over ssh; leave them out with --prometheus")
+    client = PrometheusClient(options.prometheus, credentials(options))
+    source = PrometheusFleet(client)
+    if options.once:
+        return _print_once(options, source)
+    from .fleet_dashboard import require_terminal, show_fleet
+
+    require_terminal()
+    return show_fleet(options, source, f"Prometheus at {client.host}")
+
+
+def credentials(options: argparse.Namespace) -> Credentials:
+    """Return how to authenticate, from files and the environment: other users see command lines.
+
+    Raises:
+        InputError: both ways are given.
+    """
+    user = os.environ.get(USER_VARIABLE)
+    if user and options.prometheus_token_file:
+        raise InputError(f"--prometheus-token-file and {USER_VARIABLE} are two ways to authenticate; give one")
+    return Credentials(
+        token_file=Path(options.prometheus_token_file) if options.prometheus_token_file else None,
+        user=user or None,
+        password=os.environ.get(PASSWORD_VARIABLE),
+        ca_file=Path(options.prometheus_ca) if options.prometheus_ca else None,
+    )
+
+
+def _print_once(options: argparse.Namespace, source: PrometheusFleet) -> int:
+    try:
+        fleet = source.read()
+    finally:
+        source.close()
+    if not fleet.hosts:
+        raise VramtopError(fleet.notice or "Prometheus has no figures of GPUs")
+    return print_fleet(options, fleet)
