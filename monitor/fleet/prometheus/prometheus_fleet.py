@@ -11,7 +11,7 @@ from ..fleet import Fleet
 from ..host_reading import HostReading
 from .other_exporters import EXPORTERS, OtherVector, other_hosts
 from .samples import Target, Vector, plain
-from .vramtop_hosts import vramtop_hosts
+from .vramtop_hosts import CONSTANT_METRICS, vramtop_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -28,9 +28,13 @@ _LOOK_BACK_SECONDS = 3600.0
 _EXPORTERS_CHECK_SECONDS = 60.0
 """Time between two checks which exporters there are, and how often they are scraped."""
 _RATE_WINDOW_SECONDS = 300.0
+_USUAL_INTERVAL_SECONDS = 60.0
+"""Time between two scrapes that is assumed until two were seen: Prometheus' default."""
 _MIN_SILENCE_SECONDS = 30.0
 _MISSED_SCRAPES = 3
 """A host is silent once so many scrapes are missing."""
+_SIGNATURE = ("count(vramtop_gpu_info)", "count(vramtop_host_info)", "sum(vramtop_process_start_time_seconds)")
+"""Change whenever a GPU, a host or a process comes or goes."""
 _NOT_SCRAPED = "Prometheus cannot scrape its exporter"
 _NO_TARGET = "Prometheus no longer scrapes its exporter"
 
@@ -59,6 +63,9 @@ class PrometheusFleet:
         self._intervals: dict[Target, float] = {}
         """Seconds between two scrapes."""
         self._checked_at: float | None = None
+        self._constant: dict[str, list[Sample]] = {}
+        """Answers about what is constant for each GPU and process."""
+        self._signature: tuple[str, ...] = ()
 
     def read(self) -> Fleet:
         """Return all hosts as Prometheus knows them now; a host that it has no new figures of is silent.
@@ -99,6 +106,7 @@ class PrometheusFleet:
                 if sample.number and sample.number > 1:
                     self._intervals[sample.metric.target] = _RATE_WINDOW_SECONDS / (sample.number - 1)
         self._present, self._checked_at = frozenset(present), now
+        self._signature = ()
 
     def _add_silent_hosts(self, now: float) -> None:
         """List the hosts that vramtop's exporters spoke for within the last hour, without figures."""
@@ -114,7 +122,8 @@ class PrometheusFleet:
     def _read_hosts(self, now: float) -> dict[_Place, HostReading]:
         found: dict[_Place, HostReading] = {}
         if _OWN in self._present:
-            for target, host in vramtop_hosts(self._ask, self._seen_at(_OWN, now)).items():
+            self._forget_constants()
+            for target, host in vramtop_hosts(self._ask_vramtop, self._seen_at(_OWN, now)).items():
                 found[_Place(target, None)] = host
         known = frozenset(gpu.uuid for host in found.values() for gpu in host.gpus if gpu.uuid)
         for exporter in EXPORTERS:
@@ -139,6 +148,21 @@ class PrometheusFleet:
     def _ask(self, expression: str) -> list[Sample]:
         return self._client.query(expression, Vector).result
 
+    def _ask_vramtop(self, expression: str) -> list[Sample]:
+        """Return the samples of an expression; those that change only with the GPUs and processes are kept."""
+        if expression not in CONSTANT_METRICS:
+            return self._ask(expression)
+        if expression not in self._constant:
+            self._constant[expression] = self._ask(expression)
+        return self._constant[expression]
+
+    def _forget_constants(self) -> None:
+        """Ask again for what is constant if a GPU or a process has come or gone."""
+        now = tuple(sample.value[1] for expression in _SIGNATURE for sample in self._ask(expression))
+        if now != self._signature:
+            self._constant.clear()
+            self._signature = now
+
     def _ask_other(self, expression: str) -> list[OtherSample]:
         return self._client.query(expression, OtherVector).result
 
@@ -148,7 +172,7 @@ class PrometheusFleet:
     def _checked(self, place: _Place, host: HostReading, now: float) -> HostReading:
         """Return a host as silent if its figures are older than scrapes explain."""
         scraped_at = host.since if host.is_live else None
-        limit = max(_MIN_SILENCE_SECONDS, _MISSED_SCRAPES * self._intervals.get(place.target, 0.0))
+        limit = max(_MIN_SILENCE_SECONDS, _MISSED_SCRAPES * self._intervals.get(place.target, _USUAL_INTERVAL_SECONDS))
         if scraped_at is None or now - scraped_at <= limit:
             return host
         return msgspec.structs.replace(host, state="silent", reason="Prometheus has no new figures of it")
