@@ -139,8 +139,6 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
         raise InputError("--json needs --once or a command")
-    if options.on_alert and (recordings or options.once):
-        raise InputError(f"--on-alert watches this machine; it is not for {(recordings or ['--once'])[0]}")
     if options.view_only and (options.once or fleet):
         raise InputError("--view-only is for the dashboard of this machine")
     if options.prometheus:
@@ -151,7 +149,14 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         return int(_started("hosts").run(options))
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
+    _refuse_alerts_elsewhere(options)
     return int(command_module("once" if options.once else "dashboard").run(options))  # the dashboard enables gc later
+
+
+def _refuse_alerts_elsewhere(options: argparse.Namespace) -> None:
+    for name in ("demo", "replay", "once"):
+        if options.on_alert and getattr(options, name):
+            raise InputError(f"--on-alert watches this machine; it is not for --{name}")
 
 
 def _started(name: str) -> Any:
