@@ -6,7 +6,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import Gpu, Job
 from vramtop.monitor.board.fit import Verdict, check_fit
-from vramtop.monitor.schedulers import CardMatch, CardSize
+from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
 from ..fitting import estimator_on_card
 from ..option_values import described_devices

@@ -7,7 +7,15 @@ from typing import Any
 
 from vramtop.estimator.common import GIB
 from vramtop.monitor.board.fit import Verdict
-from vramtop.monitor.schedulers import CardMatch, CardSize, InstanceType, Room, instance_types, spread_over, table_date
+from vramtop.monitor.fleet.schedulers import (
+    CardMatch,
+    CardSize,
+    InstanceType,
+    Room,
+    instance_types,
+    spread_over,
+    table_date,
+)
 
 from ...draw import format_table
 from .answer import Answer, Target, whole_gib

@@ -13,7 +13,7 @@ import yaml
 from vramtop.estimator.common import MIB
 from vramtop.estimator.job import Gpu, catalogue
 from vramtop.monitor.board.fit import Verdict
-from vramtop.monitor.schedulers import CardMatch, CardSize
+from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
 from .answer import Answer, Target, whole_gib
 from .card_judge import CardJudge, need_sentence

@@ -6,7 +6,7 @@ from typing import Any
 
 from vramtop.estimator.common import GIB, format_gib
 from vramtop.monitor.board.fit import Verdict
-from vramtop.monitor.schedulers import (
+from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,
     NoSlurmError,

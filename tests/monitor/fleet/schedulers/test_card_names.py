@@ -1,6 +1,6 @@
 import pytest
 
-from vramtop.monitor.schedulers import match_card
+from vramtop.monitor.fleet.schedulers import match_card
 
 
 @pytest.mark.parametrize(

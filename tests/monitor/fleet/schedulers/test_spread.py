@@ -1,4 +1,4 @@
-from vramtop.monitor.schedulers import Room, spread_over
+from vramtop.monitor.fleet.schedulers import Room, spread_over
 
 
 def rooms(*gpus: int, memory: int | None = None, cpus: int | None = None) -> list[Room]:

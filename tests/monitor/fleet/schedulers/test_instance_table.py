@@ -1,7 +1,7 @@
 import datetime
 
 from vramtop.estimator.common import GIB
-from vramtop.monitor.schedulers import instance_types, table_date
+from vramtop.monitor.fleet.schedulers import instance_types, table_date
 
 
 def test_each_row_has_a_source_and_plausible_figures() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
 from vramtop.estimator.common import CannotTellError
-from vramtop.monitor.schedulers.slurm_cluster import parse_cluster
-from vramtop.monitor.schedulers.slurm_nodes import parse_nodes, parse_partitions
+from vramtop.monitor.fleet.schedulers.slurm_cluster import parse_cluster
+from vramtop.monitor.fleet.schedulers.slurm_nodes import parse_nodes, parse_partitions
 
 SLURM_20_11 = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=32  CPUAlloc=16 CPUTot=64 CPULoad=3.02 "
