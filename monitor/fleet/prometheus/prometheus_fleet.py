@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from ..fleet import Fleet
 from ..host_reading import HostReading
+from .memory_history import memory_history
 from .other_exporters import EXPORTERS, OtherVector, other_hosts
 from .samples import Target, Vector, plain
 from .vramtop_hosts import CONSTANT_METRICS, vramtop_hosts
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from .client import PrometheusClient
+    from .memory_history import MemoryReadings
     from .other_exporters import Exporter, OtherSample
     from .samples import Sample
 
@@ -58,6 +61,8 @@ class PrometheusFleet:
         self._client, self._now = client, now
         self._hosts: dict[_Place, HostReading] = {}
         """The latest reading of each host."""
+        self._places: dict[str, _Place] = {}
+        """The hosts by the names that the latest fleet gives them."""
         self._present: frozenset[str] = frozenset()
         """Which exporters Prometheus has figures of."""
         self._intervals: dict[Target, float] = {}
@@ -88,7 +93,24 @@ class PrometheusFleet:
             notice = (
                 f"{self._client.host} has no metrics of vramtop export, dcgm-exporter, nvidia_gpu_exporter or all-smi"
             )
-        return Fleet(now, _named_apart(self._hosts), notice=notice)
+        named = _named_apart(self._hosts)
+        self._places = {host.host: place for place, host in named}
+        return Fleet(now, tuple(host for _, host in named), notice=notice)
+
+    def memory_history(self, host: str, seconds: float) -> MemoryReadings:
+        """Return the memory in use of a host's GPUs over time; may be called on another thread than ``read``.
+
+        Args:
+            host: name of the host in the latest fleet.
+            seconds: how far back.
+
+        Raises:
+            QueryError: Prometheus cannot be asked.
+        """
+        place = self._places.get(host)
+        if place is None:
+            return {}
+        return memory_history(self._client, place.target, place.host, now=self._now(), seconds=seconds)
 
     def close(self) -> None:
         """Nothing is open between two readings."""
@@ -195,16 +217,14 @@ class PrometheusFleet:
                 del self._hosts[place]
 
 
-def _named_apart(hosts: Mapping[_Place, HostReading]) -> tuple[HostReading, ...]:
+def _named_apart(hosts: Mapping[_Place, HostReading]) -> list[tuple[_Place, HostReading]]:
     """Return the hosts by name; those of the same name with the address, or the cluster, of their exporter."""
-    names: dict[str, int] = {}
-    for host in hosts.values():
-        names[host.host] = names.get(host.host, 0) + 1
+    names = Counter(host.host for host in hosts.values())
     named = []
     for place, host in hosts.items():
-        if names[host.host] == 1:
-            named.append(host)
-        else:
+        if names[host.host] > 1:
             apart = f"{place.target.cluster}/{place.target.instance}".strip("/")
-            named.append(msgspec.structs.replace(host, host=f"{host.host} ({apart})"))
-    return tuple(sorted(named, key=lambda host: host.host))
+            named.append((place, msgspec.structs.replace(host, host=f"{host.host} ({apart})")))
+        else:
+            named.append((place, host))
+    return sorted(named, key=lambda each: each[1].host)
