@@ -152,7 +152,9 @@ class _Found:
                 if full is not None and full < FULL_WITHIN_SECONDS:
                     growing[run].append(row)
                 if status == "unknown" or (status == "growing" and full is None):
-                    self.unknown |= {(OVER_BUDGET.name, run), (GROWING.name, run)}
+                    self.unknown.add((GROWING.name, run))
+                if status == "unknown" or (status == "growing" and _is_above(row)):
+                    self.unknown.add((OVER_BUDGET.name, run))
         self.present += (_over(run, rows) for run, rows in over.items())
         self.present += (_growing(run, rows) for run, rows in growing.items())
 
@@ -212,6 +214,12 @@ def _full_seconds(row: ProcessRow) -> float | None:
     trend = row.comparison.trend if row.comparison else None
     free = row.gpu.free_bytes
     return None if trend is None or free is None else trend.seconds_until(free)
+
+
+def _is_above(row: ProcessRow) -> bool:
+    """Return True if a process is above the upper bound of its budget, whatever its status says first."""
+    held = row.process.used_bytes
+    return row.budget is not None and held is not None and held > row.budget.peak.shown_high_bytes
 
 
 def _over(run: ProcessKey, rows: list[ProcessRow]) -> Condition:

@@ -322,7 +322,7 @@ class VramtopApp(ThemedApp, BoardApp):
         return (screen for screen in self.screen_stack if isinstance(screen, DashboardScreen))
 
     def _watch_feed(self) -> None:
-        if not self._sampler.paused:
+        if not self._sampler.paused and self._options.banner is None:
             self._signals.tick(self._board_at, interval=self._sampler.interval, failure=self._failure)
         self._show_feed()
 

@@ -16,6 +16,8 @@ from .fit_events import FitEvents
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from textual.notifications import SeverityLevel
+
     from vramtop.monitor.alerts import Announcement, QuietHours
     from vramtop.monitor.board import PendingRow
 
@@ -27,7 +29,7 @@ Signal = Literal["none", "bell", "desktop"]
 ALERT_COMMAND_SECONDS = 60.0
 """Longest time that a command for an alert may take."""
 _MAX_TOLD = 3
-"""Alerts of one moment that are told one by one."""
+"""Alerts of one moment that a notice has in full."""
 
 
 def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -96,14 +98,10 @@ class UserSignals:
     def _tell(self, announcements: Sequence[Announcement]) -> None:
         if not announcements:
             return
-        for each in announcements[:_MAX_TOLD]:
-            severity = each.alert.condition.rule.severity
-            shown = {"critical": "error", "warning": "warning", "info": "information"}[severity]
-            resolved = each.state == "resolved"
-            self._app.notify(each.sentence, severity="information" if resolved else shown, markup=False)  # type: ignore[arg-type]
-        more = len(announcements) - _MAX_TOLD
-        if more > 0:
-            self._app.notify(f"{more} more: w lists the alerts", severity="warning", markup=False)
+        words = [each.sentence for each in announcements[:_MAX_TOLD]]
+        if len(announcements) > _MAX_TOLD:
+            words.append(f"{len(announcements) - _MAX_TOLD} more: w lists the alerts")
+        self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
         self._signal(self._options.signal_alert, first if not others else f"{first} (and {others} more)")
@@ -143,3 +141,9 @@ class UserSignals:
     def _is_quiet(self) -> bool:
         hours = self._quiet_hours()
         return hours is not None and hours.contains(time.localtime())
+
+
+def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:
+    """Return the severity of a notice: that of the worst alert that fires."""
+    firing = {each.alert.condition.rule.severity for each in announcements if each.state == "firing"}
+    return "error" if "critical" in firing else "warning" if "warning" in firing else "information"

@@ -98,7 +98,7 @@ class BoardApp(TerminalApp):
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
     alert_watch: AlertWatch | None = None
-    """The alerts; None in the first second."""
+    """The alerts; None in the first second, and for a recording."""
     attach: AutomaticAttach | None
     """Attaches to training processes by itself; None: this is not about this machine."""
     attachments: MutableMapping[ProcessKey, Attachment]

@@ -63,6 +63,7 @@ def test_growth_is_told_with_the_time_until_the_gpu_is_full(
     (growing,) = found(board)["VramtopJobGrowing"]
     assert growing.full_seconds == pytest.approx((79.5 - 1 - 36.8) / 0.02, rel=0.05)
     assert growing.sentence.endswith("grows and fills GPU 0 in about 34 min")
+    assert not find_conditions(Feed(board=board, age_seconds=0.0, interval=1.0)).unknown
     slow = replace(board.gpus[0].rows[0].gpu, free_bytes=1000 * GIB)
     later = replace(board.gpus[0], rows=(replace(board.gpus[0].rows[0], gpu=slow),))
     assert "VramtopJobGrowing" not in found(replace(board, gpus=(later,)))
@@ -137,3 +138,17 @@ def test_what_hangs_neither_raises_nor_ends_an_alert(over: Callable[..., Any]) -
     assert [each.rule.name for each in hanging.present] == ["VramtopGpuLost"]
     assert hanging.is_unknown(before)
     assert not over(gib=35).is_unknown(before)
+
+
+def test_a_run_over_its_budget_that_begins_to_grow_is_not_told_to_be_within_it(
+    watchlist: Watchlist, make_gpu: Any, make_process: Any, make_snapshot: Any
+) -> None:
+    watchlist.add_run(WatchedJob(job=Job(name="leaks", model=MODEL), pids=((10, 1_000.0),)))
+    seen = []
+    for second in range(0, 250, 10):
+        gpu = make_gpu(0, [make_process(10, 52 + second * 0.02)])
+        board = watchlist.update(make_snapshot([gpu], time=2_000.0 + second))
+        seen.append(find_conditions(Feed(board=board, age_seconds=0.0, interval=1.0)))
+    (over,) = seen[0].present
+    assert [each.rule.name for each in seen[-1].present] == ["VramtopJobGrowing"]
+    assert seen[-1].is_unknown(over)

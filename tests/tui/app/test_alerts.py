@@ -130,6 +130,23 @@ async def test_in_quiet_hours_nobody_is_told(
 
 
 @pytest.mark.slow
+async def test_alerts_of_one_moment_are_one_notice(
+    make_snapshot: Any, make_gpu: Any, scripted_source: Any, clock: Clock
+) -> None:
+    gpus = [make_gpu(index, used_bytes=11 * GIB) for index in range(5)]
+    watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
+    app = VramtopApp(scripted_source([make_snapshot(gpus)]), watchlist, AppOptions(interval=0.05, clock=clock))
+    async with app.run_test() as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        for _ in range(20):
+            clock.now += 60
+            app._board_at = clock.now
+            app._watch_feed()
+        sentences = [SENTENCE.replace("GPU 0", f"GPU {index}") for index in range(3)]
+        await until_shown(pilot, lambda: notices(app) == ["\n".join([*sentences, "2 more: w lists the alerts"])])
+
+
+@pytest.mark.slow
 async def test_a_notification_of_the_terminal(
     make_app: Callable[..., VramtopApp], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,3 +199,17 @@ async def test_kept_quiet_hours_that_cannot_be_read_are_one_notice(
         complaint, alert = notices(app)
         assert complaint.startswith("The quiet hours of your settings: nights: give the quiet hours as HH:MM-HH:MM")
         assert alert == SENTENCE
+
+
+@pytest.mark.slow
+async def test_a_recording_raises_no_alerts(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
+    app = make_app(banner="a recording")
+    async with app.run_test() as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        for _ in range(20):
+            clock.now += 60
+            app._watch_feed()
+        await pilot.press("w")
+        await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and shown(app, "#list"))
+        assert shown(app, "#list").startswith("A recording raises no alerts")
+        assert app.alert_watch is None

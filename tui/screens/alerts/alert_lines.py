@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from ...draw import ALARM, MUTED, UNCERTAIN, format_duration, on_colour, printable
+from ...draw import ALARM, BAD, MUTED, UNCERTAIN, format_duration, on_colour, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vramtop.monitor.alerts import Alert, AlertWatch
 
-_BADGES = {"critical": ALARM, "warning": f"bold {on_colour(UNCERTAIN)}", "info": "bold reverse"}
+_BADGES = {"critical": f"bold {on_colour(BAD)}", "warning": ALARM, "info": "bold reverse"}
 _INDENT = 3
 
 
-def alert_lines(watch: AlertWatch | None, now: float, width: int) -> list[Content]:
+def alert_lines(watch: AlertWatch | None, now: float, width: int, *, recorded: bool = False) -> list[Content]:
     """Return all alerts in lines of at most this width.
 
     Args:
         watch: the alerts; None: they have not been looked for yet.
         now: Unix seconds.
         width: cells of a line.
+        recorded: a recording is played, which raises none.
     """
     if watch is None:
-        return [Content.styled("looking for alerts …", MUTED)]
+        words = "A recording raises no alerts: they are about this machine now." if recorded else "looking for alerts …"
+        return [Content.styled(words, MUTED)]
     states = watch.states
     lines = [Content.styled("Firing", "bold underline")]
     if not states.firing:

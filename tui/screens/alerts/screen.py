@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input
@@ -38,16 +38,20 @@ class AlertsScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = ALERT_KEYS
     DEFAULT_CSS = """
     AlertsScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
-    AlertsScreen #quiet { padding: 0 1; margin: 0 0 1 0; text-wrap: wrap; }
-    AlertsScreen #hours { height: 1; display: none; }
-    AlertsScreen #alerts { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
+    AlertsScreen #quiet { padding: 0 1; text-wrap: wrap; }
+    AlertsScreen #field { height: 1; padding: 0 1; display: none; }
+    AlertsScreen #label { width: auto; padding: 0 1 0 0; }
+    AlertsScreen #hours { width: 1fr; height: 1; }
+    AlertsScreen #alerts { height: 1fr; padding: 0 1; margin: 1 0 0 0; scrollbar-size-vertical: 1; }
     """
 
     def compose(self) -> ComposeResult:
         """The quiet hours, and the alerts below."""
         yield StaticLines(id="title")
         yield StaticLines(id="quiet")
-        yield Input(id="hours", placeholder="quiet hours: 22:00-07:00, or off", compact=True)
+        with Horizontal(id="field"):
+            yield StaticLines("quiet hours (Enter keeps them):", id="label")
+            yield Input(id="hours", placeholder="22:00-07:00, or off", compact=True)
         with VerticalScroll(id="alerts", can_focus=True):
             yield StaticLines(id="list")
         yield KeysLine()
@@ -64,7 +68,7 @@ class AlertsScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Close the field of the quiet hours; if it is closed, leave the screen."""
-        if is_complete(self) and self.query_one("#hours").display:
+        if is_complete(self) and self.query_one("#field").display:
             self._close_field()
         else:
             self.app.pop_screen()
@@ -73,7 +77,7 @@ class AlertsScreen(Screen[None]):
         """Ask for the quiet hours."""
         box = self.query_one("#hours", Input)
         box.value = self.app.settings.get(QUIET_HOURS, "")
-        box.display = True
+        self.query_one("#field").display = True
         box.focus()
 
     @on(Input.Submitted, "#hours")
@@ -89,7 +93,7 @@ class AlertsScreen(Screen[None]):
         self._draw()
 
     def _close_field(self) -> None:
-        self.query_one("#hours").display = False
+        self.query_one("#field").display = False
         self.query_one("#alerts").focus()
 
     def _draw(self) -> None:
@@ -103,5 +107,6 @@ class AlertsScreen(Screen[None]):
         is_quiet = kept is not None and kept.contains(time.localtime())
         self.query_one("#quiet", StaticLines).show(quiet_line(str(kept) if kept else None, quiet=is_quiet), layout=True)
         scroll = self.query_one("#alerts", VerticalScroll)
-        lines = alert_lines(watch, time.time(), self.size.width - 2 - scroll.scrollbar_size_vertical)
+        width = self.size.width - 2 - scroll.scrollbar_size_vertical
+        lines = alert_lines(watch, time.time(), width, recorded=self.app.feed.banner is not None)
         self.query_one("#list", StaticLines).show(Content("\n").join(lines), layout=True)
