@@ -25,6 +25,10 @@ if TYPE_CHECKING:
         judge_on as judge_on,
         report_fit as report_fit,
     )
+    from .fleet_check import (
+        check_on_fleet as check_on_fleet,
+        refuse_what_is_for_this_machine as refuse_what_is_for_this_machine,
+    )
     from .guard import guarded as guarded
     from .machine_gpus import (
         NoGpusError as NoGpusError,
@@ -46,6 +50,7 @@ else:
         {
             "advice": "Advice advice_json advice_lines advise Machine",
             "fit_check": "check_here describe_machine estimate_job FitCheck gpu_and_memory judge_on report_fit",
+            "fleet_check": "check_on_fleet refuse_what_is_for_this_machine",
             "machine_gpus": "committed_bytes NoGpusError open_source read_gpus select_devices",
             "guard": "guarded",
             "no_gpus": "report_without_gpus",
