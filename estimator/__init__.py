@@ -24,8 +24,9 @@ True
 
 ``estimate(job, method="traced")`` runs two training steps of the real model on fake tensors, in a process of a Python
 that has torch and transformers (``python=``); its budget also has ``largest``, the largest tensors at the peak by
-module, and ``timeline``, memory by component over the step. ``load_job`` reads a job file. An invalid job raises
-``InputError``, an answer that is unavailable here ``CannotTellError``; both are a ``VramtopError``.
+module, and ``timeline``, memory by component over the step. ``load_job`` reads a job file. ``ray_bundles(budget)`` are
+the bundles of a Ray placement group for its ranks. An invalid job raises ``InputError``, an answer that is unavailable
+here ``CannotTellError``; both are a ``VramtopError``.
 """
 
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING
 from .common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .budget import Budget as Budget
+    from .budget import Budget as Budget, ray_bundles as ray_bundles
     from .common import CannotTellError as CannotTellError, InputError as InputError, VramtopError as VramtopError
     from .estimation import estimate as estimate
     from .job import (
@@ -49,7 +50,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "budget": "Budget",
+            "budget": "Budget ray_bundles",
             "common": "CannotTellError InputError VramtopError",
             "estimation": "estimate",
             "job": "Job load_job Lora ModelSpec Parallel Target Training",

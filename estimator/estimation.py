@@ -137,12 +137,14 @@ class QuickEstimator:
         Raises:
             InputError: the job or its sharding is invalid.
         """
-        from .formula.beside import with_other_models
         from .formula.closed_form import closed_form
 
         budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False, families=self._families)
-        held = self._held(changed)
-        return widen_for_uncertainty(with_other_models(budget, held) if held else budget)
+        if held := self._held(changed):
+            from .formula.beside import with_other_models
+
+            budget = with_other_models(budget, held)
+        return widen_for_uncertainty(budget)
 
     def _held(self, changed: Job) -> "tuple[HeldModel, ...]":
         same = changed.other_models == self.job.other_models

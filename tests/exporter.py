@@ -2,7 +2,7 @@
 
 As a program, ``exporter.py MACHINE.json WORD ...`` runs vramtop. The machine is a list of GPUs: ``{"used_gib": 20,
 "processes": {"PID": GiB}, "lost": false, "uuid": "GPU-0"}``; null: the driver is gone. It is read again whenever the
-file changes. The time of day runs ``CLOCK_SPEED`` times as fast.
+file changes. The time of day, and the time for which alerts hold, run ``CLOCK_SPEED`` times as fast.
 """
 
 import json
@@ -135,9 +135,12 @@ class FileDriver(FakeDriver):
 
 
 def _speed_up(factor: float) -> None:
-    """Let the time of day run faster, so that minutes of readings take seconds."""
+    """Let the time of day, and that of the alerts, run faster, so that minutes of readings take seconds."""
+    from vramtop.tui.cli.commands.metrics import export
+
     real, start = time.time, time.time()
     time.time = lambda: start + factor * (real() - start)
+    export.monotonic = lambda: factor * time.monotonic()
 
 
 if __name__ == "__main__":

@@ -97,6 +97,11 @@ def test_help_loads_nothing_that_a_command_runs() -> None:
     assert loaded(FIT_HELP).isdisjoint((*HEAVY, "textual", "rich", "yaml", "psutil", "pynvml"))
 
 
+def test_alerts_are_loaded_after_start_up() -> None:
+    app = "from vramtop.tui.app.app import VramtopApp\nfrom vramtop.tui.cli.commands import dashboard"
+    assert not [name for name in modules(app) if name.startswith("vramtop.monitor.alerts")]
+
+
 def test_the_look_into_the_modules_would_see_them() -> None:
     assert "textual" in loaded(DASHBOARD)
     assert "yaml" in loaded("import yaml")

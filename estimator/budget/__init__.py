@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .host_need import HostNeed as HostNeed
     from .learned import Learned as Learned
     from .rank_peaks import RankPeaks as RankPeaks
+    from .ray_bundles import ray_bundles as ray_bundles
     from .serving_need import ServingNeed as ServingNeed
     from .serving_share import budget_on_gpu as budget_on_gpu
     from .span import Span as Span
@@ -41,6 +42,7 @@ else:
             "host_need": "HostNeed",
             "learned": "Learned",
             "rank_peaks": "RankPeaks",
+            "ray_bundles": "ray_bundles",
             "serving_need": "ServingNeed",
             "serving_share": "budget_on_gpu",
             "span": "Span",

@@ -303,6 +303,11 @@ def _shape_warnings(
             "peft adds adapters of fused experts to whole weights, which each forward pass creates again; the formula "
             "does not count those."
         )
+    if tensor > 1 and arch.family == "gpt_oss" and job.framework.tensor_parallel_plan and inventory:
+        yield (
+            "transformers' own plan for gpt_oss splits only its head (5.23; its blocks have a plan for experts alone): "
+            "blocks are counted as split, as a plan of yours may do. Trace the job."
+        )
     if tensor > 1 and arch.kv_heads % tensor:
         yield f"{arch.kv_heads} key-value heads do not divide evenly over {tensor} tensor-parallel ranks."
 

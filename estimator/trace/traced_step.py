@@ -86,7 +86,8 @@ def trace_job(
         CannotTellError: no interpreter can run it, or tracing does not support the job.
     """
     interpreter = choose_interpreter(python, os.environ)
-    if not steps_take_same_memory(job, torch=interpreter.torch, transformers=interpreter.transformers):
+    latents, versions = bool(model.config.get("kv_lora_rank")), (interpreter.torch, interpreter.transformers)
+    if not steps_take_same_memory(job, torch=versions[0], transformers=versions[1], latents=latents):
         raise CannotTellError(
             f"the job's software takes another step than torch {interpreter.torch} and transformers "
             f"{interpreter.transformers} of {interpreter.path}; method exact has rules"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .group_ranks import group_ranks
 from .host_reading import HostTotals
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from .fleet_run import FleetRun
     from .host_reading import HostReading
 
@@ -80,3 +82,21 @@ class FleetSource(Protocol):
 
     def close(self) -> None:
         """Release all resources and end what was started."""
+
+
+@runtime_checkable
+class MemoryHistorySource(Protocol):
+    """A source of fleets that also knows what was before."""
+
+    def memory_history(self, host: str, seconds: float) -> Mapping[str, Sequence[tuple[float, int | None]]]:
+        """Return for each GPU of a host, by its UUID, (Unix seconds, bytes in use or None), oldest first.
+
+        May be called on another thread than ``read``.
+
+        Args:
+            host: name of the host in the latest fleet.
+            seconds: how far back.
+
+        Raises:
+            VramtopError: the source cannot say.
+        """

@@ -1,5 +1,6 @@
 """The Slurm job, Kubernetes pod or container that a process runs in, from its cgroup and its environment."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ _CONTAINERS = (
     ("container", re.compile(r"/(?:cri-containerd-|crio-)([0-9a-f]{12})[0-9a-f]{52}")),
 )
 """Kinds of containers with the pattern of their cgroups, in order of preference."""
+_POD_LOGS = Path("/var/log/pods")
+"""On the node: a folder ``NAMESPACE_NAME_UID`` for each pod (kubelet, ``BuildPodLogsDirectory``)."""
 _SLURM = re.compile(r"/job_(\d+)(?:/step_([^/\s]+))?")
 
 
@@ -44,6 +47,19 @@ def _slurm_job(cgroup: str, environ: Mapping[str, str]) -> list[str]:
 def _container(cgroup: str, environ: Mapping[str, str]) -> list[str]:
     for kind, pattern in _CONTAINERS:
         if found := pattern.search(cgroup):
-            pod_name = environ.get("HOSTNAME") if kind == "pod" else None  # a pod's host name is its own name
-            return [f"{kind} {pod_name or found[1].replace('_', '-')}"]
+            number = found[1].replace("_", "-")
+            # a pod's host name is its own name, unless it uses the node's network
+            name = _pod_name(number) or environ.get("HOSTNAME") if kind == "pod" else None
+            return [f"{kind} {name or number}"]
     return []
+
+
+def _pod_name(uid: str) -> str | None:
+    """Return the pod of an id as ``NAMESPACE/NAME``; None: this is not its node, or its folder may not be read."""
+    try:
+        with os.scandir(_POD_LOGS) as folders:
+            found = next((folder.name for folder in folders if folder.name.endswith(f"_{uid}")), None)
+    except OSError:
+        return None
+    namespace, _, name = found.removesuffix(f"_{uid}").partition("_") if found else ("", "", "")
+    return f"{namespace}/{name}" if namespace and name else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from vramtop.estimator.common import displayed, displayed_arguments
 
+from .container_info import container_info
 from .plain_text import sanitize_line
 from .process_identity import ProcessStat, boot_time, read_stat, real_uid
 
@@ -35,6 +36,8 @@ class ProcessFacts:
     """One line, without control characters."""
     note: str | None = None
     """Why something is unknown or unusual, in a few words."""
+    runs_in: str | None = None
+    """The Slurm job, pod or container that it runs in."""
     parent: int | None = None
     """Its parent's pid; None also where that is in another pid namespace."""
     parent_name: str | None = None
@@ -126,6 +129,7 @@ class ProcessDirectory:
             user=None if uid is None else self._user(uid),
             name=None if name is None else displayed(name),
             command=_command_line(arguments),
+            runs_in=_runs_in(pid),
         )
 
     def _with_counters(self, facts: ProcessFacts, stat: ProcessStat) -> ProcessFacts:
@@ -152,6 +156,17 @@ class ProcessDirectory:
             except KeyError:
                 self._users[uid] = str(uid)
         return self._users[uid]
+
+
+def _runs_in(pid: int) -> str | None:
+    try:
+        block = os.fsdecode(_read_file(f"/proc/{pid}/environ") or b"")
+    except OSError:  # another user's: the cgroup says which job it is
+        block = ""
+    environ = {name: value for name, _, value in (line.partition("=") for line in block.split("\0"))}
+    outermost = next(iter(container_info(pid, environ)), None)
+    line = None if outermost is None else sanitize_line(outermost)
+    return None if line is None else displayed(line)
 
 
 def _command_line(arguments: str) -> str | None:

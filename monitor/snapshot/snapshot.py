@@ -107,6 +107,8 @@ class GpuProcess:
     """Pid of its parent."""
     parent_name: str | None = None
     """Short name of its parent when that was first seen, such as ``torchrun`` or ``bash``."""
+    runs_in: str | None = None
+    """The Slurm job, Kubernetes pod or container that it runs in: ``Slurm job 4711 step 0 (sft)``."""
     cpu_seconds: Seconds | None = None
     """Processor time used so far; an idle process uses none."""
     counters: ProcessCounters | None = None

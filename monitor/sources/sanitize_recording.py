@@ -50,10 +50,11 @@ def _mask_gpu(gpu: GpuReading) -> GpuReading:
 
 
 def _mask_process(process: GpuProcess) -> GpuProcess:
-    command, name = mask_line(process.command or ""), mask_line(process.name or "")
-    if command == (process.command or "") and name == (process.name or ""):
+    texts = (process.command or "", process.name or "", process.runs_in or "")
+    command, name, runs_in = masked = tuple(map(mask_line, texts))
+    if masked == texts:
         return process
-    return replace(process, command=command or None, name=name or None)
+    return replace(process, command=command or None, name=name or None, runs_in=runs_in or None)
 
 
 def _mask_job(job: Job) -> Job:

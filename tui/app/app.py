@@ -18,12 +18,11 @@ from vramtop.monitor.sources import EarlySampler, Sampler
 
 from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
-from ..tty import write_to_terminal
-from .fit_events import FitEvents, desktop_sequence
 from .help import HelpScreen
 from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
 from .themes import ThemedApp
+from .user_signals import UserSignals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,7 +70,7 @@ class VramtopApp(ThemedApp, BoardApp):
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
         self.choose_theme(options.theme)
-        self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
+        self._signals = UserSignals(self, options)
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""
         self._failure: str | None = None
@@ -96,6 +95,7 @@ class VramtopApp(ThemedApp, BoardApp):
             recording=self._recorder.path.name if self._recorder else None,
             failure=self._failure,
             banner=self._options.banner,
+            alerts=len(self.alert_watch.states.firing) if self.alert_watch else 0,
         )
 
     @property
@@ -121,7 +121,7 @@ class VramtopApp(ThemedApp, BoardApp):
             self.attach.on_change = self._post_rebuilt_board
             self.call_after_refresh(self.attach.start)
         self.theme_changed_signal.subscribe(self, self._redraw)
-        self.set_interval(1.0, self._show_feed)
+        self.set_interval(1.0, self._watch_feed)
         if self._early_sampler:
             self._take_over(self._early_sampler)
         else:
@@ -138,6 +138,7 @@ class VramtopApp(ThemedApp, BoardApp):
     def on_unmount(self) -> None:
         """Stop the sampler, without waiting for a driver call that hangs."""
         self._sampler.stop(_SAMPLER_STOP_SECONDS)
+        self._signals.close()
         if self.attach is not None:
             self.attach.close()
         self.close_recording()
@@ -292,8 +293,7 @@ class VramtopApp(ThemedApp, BoardApp):
         if self.board is None or board.snapshot is not self.board.snapshot:  # a rebuilt board is no newer
             self._board_at, self._failure = self._options.clock(), None
         self.board = board
-        for sentence in self._fit_events.update(board.pending):
-            self._alert(sentence)
+        self._signals.show_pending(board.pending)
 
     def _build_board(self, snapshot: Snapshot) -> None:
         """Build a board on the sampler's thread: estimates and comparisons are kept off the UI thread."""
@@ -318,16 +318,13 @@ class VramtopApp(ThemedApp, BoardApp):
         self._recorder = None
         self.call_from_thread(self.notify, error.message, severity="error", markup=False)
 
-    def _alert(self, sentence: str) -> None:
-        """Alert the user that a pending job started or ceased to fit."""
-        self.notify(sentence, markup=False)
-        if self._fit_events.signal == "bell":
-            self.bell()
-        elif self._fit_events.signal == "desktop":
-            write_to_terminal(self, desktop_sequence(sentence))
-
     def _dashboards(self) -> Iterable[DashboardScreen]:
         return (screen for screen in self.screen_stack if isinstance(screen, DashboardScreen))
+
+    def _watch_feed(self) -> None:
+        if not self._sampler.paused and self._options.banner is None:
+            self._signals.tick(self._board_at, interval=self._sampler.interval, failure=self._failure)
+        self._show_feed()
 
     def _show_feed(self) -> None:
         if not self.is_running:  # the screens are being removed

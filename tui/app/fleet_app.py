@@ -12,19 +12,20 @@ from textual.message import Message
 from textual.widgets import HelpPanel
 
 from vramtop.estimator.common import VramtopError, start_thread
+from vramtop.monitor.fleet import MemoryHistorySource
 
 from ..screens import is_complete
 from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
 from .themes import ThemedApp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from textual.screen import Screen
 
     from vramtop.monitor.fleet import Fleet, FleetSource
 
-    from ..draw import ColourDepth
+    from ..draw import ColourDepth, Readings
 
 _STALE_INTERVALS = 3
 _CLOCK_SECONDS = 1.0
@@ -133,6 +134,18 @@ class FleetApp(ThemedApp):
             self.action_hide_help_panel()
         else:
             self.action_show_help_panel()
+
+    def read_memory_history(self, host: str, seconds: float) -> Mapping[str, Readings] | None:
+        """Return the memory of a host's GPUs over time; None: the source does not know it, or cannot say now.
+
+        Called on other threads than that of the UI.
+        """
+        if not isinstance(self._fleet_source, MemoryHistorySource):
+            return None
+        try:
+            return self._fleet_source.memory_history(host, seconds)
+        except VramtopError:
+            return None
 
     def show_notice(self, sentence: str) -> None:
         """Show a warning; called from other threads."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..background import EstimateFunction
     from ..draw import ColourDepth
-    from .fit_events import Signal
+    from .user_signals import Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,13 @@ class AppOptions:
     startup_notices: list[str] = field(default_factory=list)
     """Problems found before the app was open; they are shown once it is."""
     signal_fit: Signal = "none"
-    """The alert when a pending job starts or ceases to fit."""
+    """How the user is told that a pending job starts or ceases to fit, besides by a notice."""
     on_fit: str | None = None
     """Shell command to run when a pending job starts to fit."""
+    signal_alert: Signal = "none"
+    """How the user is told of an alert that fires or clears, besides by a notice."""
+    on_alert: str | None = None
+    """Shell command to run for each alert that fires or clears."""
     python: str | None = None
     """The interpreter given with ``--python``."""
     attach: AutomaticAttach | None = None

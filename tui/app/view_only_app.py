@@ -23,6 +23,7 @@ REFUSAL = "vramtop was started with --view-only: nothing is started, ended, open
 _VIEWS = frozenset(
     (
         "vramtop.tui.app.help.HelpScreen",
+        "vramtop.tui.screens.alerts.screen.AlertsScreen",
         "vramtop.tui.screens.attach.screen.AttachScreen",
         "vramtop.tui.screens.crash.screen.CrashScreen",
         "vramtop.tui.screens.dashboard.processes.columns.column_dialog.ColumnDialog",

@@ -1,7 +1,7 @@
-"""Work off the UI thread: estimates, preflight, recordings, and reading processes.
+"""Work off the UI thread: estimates, preflight, recordings, reading processes, and the user's own commands.
 
 Lives here: threads that post messages; no widgets.
-Callers: ``screens`` and ``app``.
+Callers: ``screens``, ``app`` and ``vramtop export``.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .preload import preload_modules as preload_modules
     from .recorder import Recorder as Recorder
     from .run_reader import AttachFunction as AttachFunction, RunReader as RunReader
+    from .user_command import CommandQueue as CommandQueue, UserCommand as UserCommand
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -32,5 +33,6 @@ else:
             "preflight_run": "PreflightProgress PreflightRequest read_context run_preflight",
             "recorder": "Recorder",
             "run_reader": "AttachFunction RunReader",
+            "user_command": "CommandQueue UserCommand",
         },
     )

@@ -11,7 +11,15 @@ from vramtop.estimator.common import InputError, VramtopError, caused_by_process
 
 from ..draw import printable
 from .display_options import add_display_arguments, require_none_typed
-from .parsing import CommandParser, Parser, add_host_arguments, add_output_arguments, positive_seconds, process_id
+from .parsing import (
+    CommandParser,
+    Parser,
+    add_alert_arguments,
+    add_host_arguments,
+    add_output_arguments,
+    positive_seconds,
+    process_id,
+)
 from .streams import flush_output, open_closed_streams, report_write_error
 
 COMMANDS = {
@@ -141,7 +149,14 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         return int(_started("hosts").run(options))
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
+    _refuse_alerts_elsewhere(options)
     return int(command_module("once" if options.once else "dashboard").run(options))  # the dashboard enables gc later
+
+
+def _refuse_alerts_elsewhere(options: argparse.Namespace) -> None:
+    for name in ("demo", "replay", "once"):
+        if options.on_alert and getattr(options, name):
+            raise InputError(f"--on-alert watches this machine; it is not for --{name}")
 
 
 def _started(name: str) -> Any:
@@ -195,6 +210,9 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)
     text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     parser.add_argument("--on-fit", metavar="COMMAND", help=text)
+    text = "how to signal that an alert fires or clears (default: none, only a notice)"
+    parser.add_argument("--signal-alert", choices=("none", "bell", "desktop"), default="none", help=text)
+    add_alert_arguments(parser)
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
     text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
     parser.add_argument("--view-only", action="store_true", help=text)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from vramtop.estimator.job import Job
+    from vramtop.monitor.alerts import AlertWatch
     from vramtop.monitor.attach import Attachment
     from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
@@ -41,6 +42,8 @@ class FeedStatus:
     """Why there are no new readings."""
     banner: str | None = None
     """A line about what is special about this run, such as that a recording is played."""
+    alerts: int = 0
+    """Alerts that fire."""
 
 
 @runtime_checkable
@@ -94,6 +97,8 @@ class BoardApp(TerminalApp):
     """The interpreter that the user gave with ``--python``."""
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
+    alert_watch: AlertWatch | None = None
+    """The alerts; None in the first second, and for a recording."""
     attach: AutomaticAttach | None
     """Attaches to training processes by itself; None: this is not about this machine."""
     attachments: MutableMapping[ProcessKey, Attachment]

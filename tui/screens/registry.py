@@ -118,6 +118,18 @@ SCREENS = (
         keys="process.keys:PROCESS_KEYS",
     ),
     ScreenSpec(
+        name="alerts",
+        key="w",
+        label="Alerts",
+        in_footer=False,
+        title="Alerts",
+        command_help="What is wrong on this machine now, and your quiet hours",
+        key_help="alerts: what has been wrong for a while, what may become an alert, and your quiet hours",
+        from_any_screen=True,
+        open="alerts.open_screen:open_alerts",
+        keys="alerts.keys:ALERT_KEYS",
+    ),
+    ScreenSpec(
         name="crash",
         key="e",
         label="Explain",

@@ -224,16 +224,25 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
     )
 
 
-def steps_take_same_memory(job: Job, *, torch: str, transformers: str) -> bool:
+def steps_take_same_memory(job: Job, *, torch: str, transformers: str, latents: bool = False) -> bool:
     """Return True if a step traced with these versions takes the memory of the versions that the job states.
 
     The worker takes older versions' loss, experts, checkpointing and gradients on newer ones; not the other way round.
+
+    Args:
+        job: the job.
+        torch: the version that traces.
+        transformers: likewise.
+        latents: the model has latent attention, whose cache no worker fills as older versions did.
     """
     stated = job.software
     traced = replace(job, software=replace(stated, torch=torch, transformers=transformers))
     asked, found = version_rules(job), version_rules(traced)
     if job.model.attention == "eager" and asked.saves_softmax_inputs != found.saves_softmax_inputs:
         return False  # attention's softmax kept its input, which no newer torch does
+    caches = stated.transformers and latents and job.training.mode == "inference"
+    if caches and asked.caches_latents != found.caches_latents:
+        return False
     pairs = [(asked.zeroes_gradients, found.zeroes_gradients)] if stated.torch else []
     if stated.transformers:
         pairs += [

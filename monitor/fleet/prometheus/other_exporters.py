@@ -180,10 +180,14 @@ def _uuid(labels: OtherLabels) -> str:
     return labels.uuid_upper or labels.gpu_uuid or labels.uuid
 
 
-def _key(labels: OtherLabels) -> _Key:
+def host_name(labels: OtherLabels) -> str:
+    """Return the host that a series is of."""
     target = _target(labels)
-    host = labels.host_upper or labels.hostname or labels.exported_instance or target.host
-    return (target, plain(host) or target.host, _uuid(labels) or labels.gpu_index or labels.gpu, labels.GPU_I_ID)
+    return plain(labels.host_upper or labels.hostname or labels.exported_instance) or target.host
+
+
+def _key(labels: OtherLabels) -> _Key:
+    return (_target(labels), host_name(labels), _uuid(labels) or labels.gpu_index or labels.gpu, labels.GPU_I_ID)
 
 
 def _size(sample: OtherSample, unit_bytes: int) -> int | None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from ..fleet import Fleet
 from ..host_reading import HostReading
+from .memory_history import memory_history
 from .other_exporters import EXPORTERS, OtherVector, other_hosts
 from .samples import Target, Vector, plain
-from .vramtop_hosts import vramtop_hosts
+from .vramtop_hosts import CONSTANT_METRICS, vramtop_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from .client import PrometheusClient
+    from .memory_history import MemoryReadings
     from .other_exporters import Exporter, OtherSample
     from .samples import Sample
 
@@ -28,9 +31,13 @@ _LOOK_BACK_SECONDS = 3600.0
 _EXPORTERS_CHECK_SECONDS = 60.0
 """Time between two checks which exporters there are, and how often they are scraped."""
 _RATE_WINDOW_SECONDS = 300.0
+_USUAL_INTERVAL_SECONDS = 60.0
+"""Time between two scrapes that is assumed until two were seen: Prometheus' default."""
 _MIN_SILENCE_SECONDS = 30.0
 _MISSED_SCRAPES = 3
 """A host is silent once so many scrapes are missing."""
+_SIGNATURE = ("count(vramtop_gpu_info)", "count(vramtop_host_info)", "sum(vramtop_process_start_time_seconds)")
+"""Change whenever a GPU, a host or a process comes or goes."""
 _NOT_SCRAPED = "Prometheus cannot scrape its exporter"
 _NO_TARGET = "Prometheus no longer scrapes its exporter"
 
@@ -54,11 +61,16 @@ class PrometheusFleet:
         self._client, self._now = client, now
         self._hosts: dict[_Place, HostReading] = {}
         """The latest reading of each host."""
+        self._places: dict[str, _Place] = {}
+        """The hosts by the names that the latest fleet gives them."""
         self._present: frozenset[str] = frozenset()
         """Which exporters Prometheus has figures of."""
         self._intervals: dict[Target, float] = {}
         """Seconds between two scrapes."""
         self._checked_at: float | None = None
+        self._constant: dict[str, list[Sample]] = {}
+        """Answers about what is constant for each GPU and process."""
+        self._signature: tuple[str, ...] = ()
 
     def read(self) -> Fleet:
         """Return all hosts as Prometheus knows them now; a host that it has no new figures of is silent.
@@ -81,7 +93,24 @@ class PrometheusFleet:
             notice = (
                 f"{self._client.host} has no metrics of vramtop export, dcgm-exporter, nvidia_gpu_exporter or all-smi"
             )
-        return Fleet(now, _named_apart(self._hosts), notice=notice)
+        named = _named_apart(self._hosts)
+        self._places = {host.host: place for place, host in named}
+        return Fleet(now, tuple(host for _, host in named), notice=notice)
+
+    def memory_history(self, host: str, seconds: float) -> MemoryReadings:
+        """Return the memory in use of a host's GPUs over time; may be called on another thread than ``read``.
+
+        Args:
+            host: name of the host in the latest fleet.
+            seconds: how far back.
+
+        Raises:
+            QueryError: Prometheus cannot be asked.
+        """
+        place = self._places.get(host)
+        if place is None:
+            return {}
+        return memory_history(self._client, place.target, place.host, now=self._now(), seconds=seconds)
 
     def close(self) -> None:
         """Nothing is open between two readings."""
@@ -99,6 +128,7 @@ class PrometheusFleet:
                 if sample.number and sample.number > 1:
                     self._intervals[sample.metric.target] = _RATE_WINDOW_SECONDS / (sample.number - 1)
         self._present, self._checked_at = frozenset(present), now
+        self._signature = ()
 
     def _add_silent_hosts(self, now: float) -> None:
         """List the hosts that vramtop's exporters spoke for within the last hour, without figures."""
@@ -114,7 +144,8 @@ class PrometheusFleet:
     def _read_hosts(self, now: float) -> dict[_Place, HostReading]:
         found: dict[_Place, HostReading] = {}
         if _OWN in self._present:
-            for target, host in vramtop_hosts(self._ask, self._seen_at(_OWN, now)).items():
+            self._forget_constants()
+            for target, host in vramtop_hosts(self._ask_vramtop, self._seen_at(_OWN, now)).items():
                 found[_Place(target, None)] = host
         known = frozenset(gpu.uuid for host in found.values() for gpu in host.gpus if gpu.uuid)
         for exporter in EXPORTERS:
@@ -139,6 +170,21 @@ class PrometheusFleet:
     def _ask(self, expression: str) -> list[Sample]:
         return self._client.query(expression, Vector).result
 
+    def _ask_vramtop(self, expression: str) -> list[Sample]:
+        """Return the samples of an expression; those that change only with the GPUs and processes are kept."""
+        if expression not in CONSTANT_METRICS:
+            return self._ask(expression)
+        if expression not in self._constant:
+            self._constant[expression] = self._ask(expression)
+        return self._constant[expression]
+
+    def _forget_constants(self) -> None:
+        """Ask again for what is constant if a GPU or a process has come or gone."""
+        now = tuple(sample.value[1] for expression in _SIGNATURE for sample in self._ask(expression))
+        if now != self._signature:
+            self._constant.clear()
+            self._signature = now
+
     def _ask_other(self, expression: str) -> list[OtherSample]:
         return self._client.query(expression, OtherVector).result
 
@@ -148,7 +194,7 @@ class PrometheusFleet:
     def _checked(self, place: _Place, host: HostReading, now: float) -> HostReading:
         """Return a host as silent if its figures are older than scrapes explain."""
         scraped_at = host.since if host.is_live else None
-        limit = max(_MIN_SILENCE_SECONDS, _MISSED_SCRAPES * self._intervals.get(place.target, 0.0))
+        limit = max(_MIN_SILENCE_SECONDS, _MISSED_SCRAPES * self._intervals.get(place.target, _USUAL_INTERVAL_SECONDS))
         if scraped_at is None or now - scraped_at <= limit:
             return host
         return msgspec.structs.replace(host, state="silent", reason="Prometheus has no new figures of it")
@@ -171,16 +217,14 @@ class PrometheusFleet:
                 del self._hosts[place]
 
 
-def _named_apart(hosts: Mapping[_Place, HostReading]) -> tuple[HostReading, ...]:
+def _named_apart(hosts: Mapping[_Place, HostReading]) -> list[tuple[_Place, HostReading]]:
     """Return the hosts by name; those of the same name with the address, or the cluster, of their exporter."""
-    names: dict[str, int] = {}
-    for host in hosts.values():
-        names[host.host] = names.get(host.host, 0) + 1
+    names = Counter(host.host for host in hosts.values())
     named = []
     for place, host in hosts.items():
-        if names[host.host] == 1:
-            named.append(host)
-        else:
+        if names[host.host] > 1:
             apart = f"{place.target.cluster}/{place.target.instance}".strip("/")
-            named.append(msgspec.structs.replace(host, host=f"{host.host} ({apart})"))
-    return tuple(sorted(named, key=lambda host: host.host))
+            named.append((place, msgspec.structs.replace(host, host=f"{host.host} ({apart})")))
+        else:
+            named.append((place, host))
+    return sorted(named, key=lambda each: each[1].host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..host_reading import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
@@ -43,6 +44,18 @@ _PROCESS_FLOATS = {
     "start_time": "vramtop_process_start_time_seconds",
     "step_seconds": "vramtop_process_step_seconds",
 }
+CONSTANT_METRICS = frozenset(
+    (
+        "vramtop_host_info",
+        "vramtop_build_info",
+        "vramtop_sampler_interval_seconds",
+        "vramtop_gpu_info",
+        "vramtop_gpu_memory_total_bytes",
+        "vramtop_process_run_info",
+        "vramtop_process_start_time_seconds",
+    )
+)
+"""Metrics that change only when a host, a GPU or a process comes or goes."""
 _NO_DRIVER = "NO_DRIVER"
 _SAMPLER_STUCK = "vramtop there gets no readings from the driver"
 
@@ -51,8 +64,8 @@ _SAMPLER_STUCK = "vramtop there gets no readings from the driver"
 class _Gpu:
     sizes: dict[str, Any] = field(default_factory=dict)
     devices: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
-    processes: dict[tuple[str, str, str, str], dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
-    """By pid, MIG device, job and user."""
+    processes: list[tuple[Labels, dict[str, Any]]] = field(default_factory=list)
+    """Labels and fields of each."""
     user_bytes: dict[str, int | None] = field(default_factory=dict)
     user_processes: dict[str, int] = field(default_factory=dict)
 
@@ -60,11 +73,39 @@ class _Gpu:
 @dataclass
 class _Host:
     facts: dict[str, Any] = field(default_factory=dict)
-    gpus: dict[tuple[str, str], _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
-    """By UUID and index."""
+    gpus: list[tuple[str, str, _Gpu]] = field(default_factory=list)
+    """UUID, index and record of each."""
     pending: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     faults: list[str] = field(default_factory=list)
     is_sampling: bool = True
+
+
+class _Records:
+    """What is put together from the metrics. Found by plain tuples: some 200,000 samples arrive at each reading."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[Target, _Host] = defaultdict(_Host)
+        self._gpus: dict[tuple[str, ...], _Gpu] = {}
+        self._processes: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def gpu(self, labels: Labels) -> _Gpu:
+        """Return the record of a GPU."""
+        key = (labels.instance, labels.uuid, labels.index, labels.job, labels.cluster)
+        found = self._gpus.get(key)
+        if found is None:
+            found = self._gpus[key] = _Gpu()
+            self.hosts[labels.target].gpus.append((labels.uuid, labels.index, found))
+        return found
+
+    def process(self, labels: Labels) -> dict[str, Any]:
+        """Return the fields of a process on one GPU."""
+        place = (labels.instance, labels.pid, labels.uuid, labels.index, labels.mig)
+        key = (*place, labels.job_name, labels.user, labels.job, labels.cluster)
+        found = self._processes.get(key)
+        if found is None:
+            found = self._processes[key] = {}
+            self.gpu(labels).processes.append((labels, found))
+        return found
 
 
 def vramtop_hosts(ask: Ask, seen_at: Mapping[Target, float]) -> dict[Target, HostReading]:
@@ -74,12 +115,14 @@ def vramtop_hosts(ask: Ask, seen_at: Mapping[Target, float]) -> dict[Target, Hos
         ask: asks Prometheus.
         seen_at: Unix seconds of the last scrape of each exporter, by the clock of Prometheus.
     """
-    hosts: dict[Target, _Host] = defaultdict(_Host)
-    _read_host_facts(ask, hosts)
-    _read_gpus(ask, hosts)
-    _read_processes(ask, hosts)
-    _read_pending(ask, hosts)
-    return {target: _reading(target, host, seen_at[target]) for target, host in hosts.items() if target in seen_at}
+    records = _Records()
+    _read_host_facts(ask, records.hosts)
+    _read_gpus(ask, records.gpu)
+    _read_processes(ask, records)
+    _read_pending(ask, records.hosts)
+    return {
+        target: _reading(target, host, seen_at[target]) for target, host in records.hosts.items() if target in seen_at
+    }
 
 
 def _read_host_facts(ask: Ask, hosts: dict[Target, _Host]) -> None:
@@ -100,43 +143,43 @@ def _read_host_facts(ask: Ask, hosts: dict[Target, _Host]) -> None:
         hosts[sample.metric.target].faults.append(plain(sample.metric.reason) or "unknown")
 
 
-def _read_gpus(ask: Ask, hosts: dict[Target, _Host]) -> None:
+def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
     for sample in ask("vramtop_gpu_info"):
-        _gpu(hosts, sample.metric).sizes["name"] = plain(sample.metric.name)
+        gpu_of(sample.metric).sizes["name"] = plain(sample.metric.name)
     for sample in ask('vramtop_gpu_fault{field=""} == 1'):
-        _gpu(hosts, sample.metric).sizes["fault"] = f"it cannot be read: {plain(sample.metric.reason)}"
+        gpu_of(sample.metric).sizes["fault"] = f"it cannot be read: {plain(sample.metric.reason)}"
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
-        _gpu(hosts, sample.metric).sizes.setdefault("fault", fault)
+        gpu_of(sample.metric).sizes.setdefault("fault", fault)
     for name, metric in _GPU_SIZES.items():
         for sample in ask(metric):
-            _gpu(hosts, sample.metric).sizes[name] = whole(sample)
+            gpu_of(sample.metric).sizes[name] = whole(sample)
     for sample in ask("vramtop_gpu_utilization_ratio"):
         number = sample.number
-        _gpu(hosts, sample.metric).sizes["utilisation_percent"] = None if number is None else round(100 * number)
+        gpu_of(sample.metric).sizes["utilisation_percent"] = None if number is None else round(100 * number)
     for name, metric in _MIG_SIZES.items():
         for sample in ask(metric):
-            _gpu(hosts, sample.metric).devices[sample.metric.mig][name] = whole(sample)
+            gpu_of(sample.metric).devices[sample.metric.mig][name] = whole(sample)
 
 
-def _read_processes(ask: Ask, hosts: dict[Target, _Host]) -> None:
+def _read_processes(ask: Ask, records: _Records) -> None:
     for sample in ask("vramtop_gpu_user_memory_used_bytes"):
-        _gpu(hosts, sample.metric).user_bytes[sample.metric.user] = whole(sample)
+        records.gpu(sample.metric).user_bytes[sample.metric.user] = whole(sample)
     for sample in ask("vramtop_gpu_user_processes"):
-        _gpu(hosts, sample.metric).user_processes[sample.metric.user] = whole(sample) or 0
+        records.gpu(sample.metric).user_processes[sample.metric.user] = whole(sample) or 0
     for sample in ask("vramtop_process_run_info"):
-        process = _process(hosts, sample.metric)
+        process = records.process(sample.metric)
         process["facts"], process["run"] = _rank_facts(sample.metric), _number(sample.metric.run)
     for name, metric in _PROCESS_SIZES.items():
         for sample in ask(metric):
-            _process(hosts, sample.metric)[name] = whole(sample)
+            records.process(sample.metric)[name] = whole(sample)
     for name, metric in _PROCESS_FLOATS.items():
         for sample in ask(metric):
-            _process(hosts, sample.metric)[name] = sample.number
+            records.process(sample.metric)[name] = sample.number
     for sample in ask("vramtop_process_status == 1"):
         status = sample.metric.vramtop_process_status
         if status != "ended":
-            _process(hosts, sample.metric)["status"] = status
+            records.process(sample.metric)["status"] = status
 
 
 def _read_pending(ask: Ask, hosts: dict[Target, _Host]) -> None:
@@ -145,15 +188,6 @@ def _read_pending(ask: Ask, hosts: dict[Target, _Host]) -> None:
         hosts[labels.target].pending[labels.job_name]["verdict"] = labels.vramtop_pending_verdict
     for sample in ask("vramtop_pending_budget_bytes"):
         hosts[sample.metric.target].pending[sample.metric.job_name]["device_bytes"] = whole(sample)
-
-
-def _gpu(hosts: dict[Target, _Host], labels: Labels) -> _Gpu:
-    return hosts[labels.target].gpus[labels.uuid, labels.index]
-
-
-def _process(hosts: dict[Target, _Host], labels: Labels) -> dict[str, Any]:
-    key = (labels.pid, labels.mig, labels.job_name, labels.user)
-    return _gpu(hosts, labels).processes[key]
 
 
 def _number(text: str) -> int | None:
@@ -174,7 +208,7 @@ def _rank_facts(labels: Labels) -> RankFacts | None:
 
 
 def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
-    gpus = [_fleet_gpu(index, key, gpu) for index, (key, gpu) in enumerate(sorted(host.gpus.items(), key=_gpu_order))]
+    gpus = [_fleet_gpu(position, *each) for position, each in enumerate(sorted(host.gpus, key=_gpu_order))]
     has_driver = _NO_DRIVER not in host.faults
     live = host.is_sampling or not has_driver
     facts = {"host": target.host, **host.facts}
@@ -193,13 +227,14 @@ def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
     )
 
 
-def _gpu_order(item: tuple[tuple[str, str], object]) -> tuple[int, str]:
-    (uuid, index), _ = item
-    return (_number(index) if _number(index) is not None else 1 << 30, uuid)  # type: ignore[return-value]
+def _gpu_order(item: tuple[str, str, _Gpu]) -> tuple[float, str]:
+    uuid, index, _ = item
+    number = _number(index)
+    return (inf if number is None else number, uuid)
 
 
-def _fleet_gpu(position: int, key: tuple[str, str], gpu: _Gpu) -> FleetGpu:
-    uuid, index = plain(key[0]), _number(key[1])
+def _fleet_gpu(position: int, own_uuid: str, own_index: str, gpu: _Gpu) -> FleetGpu:
+    uuid, index = plain(own_uuid), _number(own_index)
     index = position if index is None else index
     devices = (FleetGpu(index=index, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items()))
     return FleetGpu(index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), **gpu.sizes)
@@ -208,9 +243,17 @@ def _fleet_gpu(position: int, key: tuple[str, str], gpu: _Gpu) -> FleetGpu:
 def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:
     """Return the processes of known jobs, and for each user a row for all others; largest first."""
     rows: list[FleetProcess] = []
-    for (pid, mig, job, user), values in gpu.processes.items():
-        if not values.keys() <= {"status"}:  # one that has ended has nothing else
-            rows.append(FleetProcess(pid=_number(pid), job=plain(job), user=plain(user), device=plain(mig), **values))
+    for labels, values in gpu.processes:
+        if values.keys() != {"status"}:  # one that has ended has nothing else
+            rows.append(
+                FleetProcess(
+                    pid=_number(labels.pid),
+                    job=plain(labels.job_name),
+                    user=plain(labels.user),
+                    device=plain(labels.mig),
+                    **values,
+                )
+            )
     for user, count in gpu.user_processes.items():
         own = [row for row in rows if row.job is not None and row.user == plain(user)]
         others = count - len(own)

@@ -104,6 +104,7 @@ def _process(
         note=note,
         parent=facts.parent,
         parent_name=facts.parent_name,
+        runs_in=facts.runs_in,
         cpu_seconds=facts.cpu_seconds,
         gpu_instance=instance,
         compute_instance=entry.compute_instance,

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+from transformers import AutoConfig
 from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
 
 from vramtop.estimator.budget.budget import Budget
@@ -181,6 +182,16 @@ def test_split_weights_lose_their_quantization_state(trace: Trace) -> None:
         job = job_from_mapping({**tables, "lora": {"quantization": quantization}}, where="test")
         budget = estimate(job, method="formula")
         assert any("first forward pass fails" in warning for warning in budget.warnings) == warns
+
+
+def test_the_plan_of_gpt_oss_splits_its_head_only() -> None:
+    config = AutoConfig.for_model("gpt_oss", num_hidden_layers=1)
+    assert not config.base_model_tp_plan
+    tables = {"training": {"sequence_length": 128}, "parallel": {"tensor": 2}}
+    for family, warns in (("gpt_oss", True), ("llama", False)):
+        model = {"config": LLAMA | {"model_type": family, "num_local_experts": 4, "head_dim": 32}}
+        warnings = estimate(job_from_mapping({"model": model, **tables}, where="test"), method="formula").warnings
+        assert any("splits only its head" in warning for warning in warnings) == warns
 
 
 def test_every_style_of_transformers_has_a_style_of_torch() -> None:

@@ -49,6 +49,15 @@ def test_schedulers_and_containers_are_recognised(
     assert container_info(1, environ) == expected
 
 
+def test_a_pod_has_the_name_of_its_logs_on_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup").write_text(f"1:cpu:/kubepods/burstable/pod{POD}/{ID}\n")
+    (tmp_path / "logs" / f"research_sft-llama-0_{POD}").mkdir(parents=True)
+    (tmp_path / "logs" / "kube-system_dns_00000000-0000-0000-0000-000000000000").mkdir()
+    monkeypatch.setattr(module, "_POD_LOGS", tmp_path / "logs")
+    monkeypatch.setattr(module, "Path", lambda text: tmp_path / "cgroup")
+    assert container_info(1, {"HOSTNAME": "node-7"}) == ("pod research/sft-llama-0",)
+
+
 def test_a_process_that_has_ended_runs_in_no_container() -> None:
     assert container_info(2**31 - 2, None) == ()
     assert isinstance(container_info(os.getpid(), {}), tuple)

@@ -230,3 +230,14 @@ def test_the_parent_is_named_once_for_all_of_its_children(sleeper, monkeypatch):
         assert {directory.describe(each.pid).parent_name for each in (sleeper, other)} == {psutil.Process().name()}
         assert read.count(os.getpid()) == 1
         other.kill()
+
+
+def test_the_job_of_a_scheduler_is_read_with_the_process():
+    environ = {**os.environ, "SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "sft \x1b[31mllama"}
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environ) as process:
+        wait_until_started(process)
+        place = ProcessDirectory().describe(process.pid).runs_in
+        process.kill()
+    assert place is not None
+    assert place.startswith("Slurm job 4711 (sft ")
+    assert "\x1b" not in place

@@ -10,7 +10,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
 from vramtop.monitor.board.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.board.fit.fit_check import check_fit
-from vramtop.tui.app.fit_events import FitEvents, desktop_sequence
+from vramtop.tui.app.fit_events import FitEvents
+from vramtop.tui.app.user_signals import desktop_sequence
 from vramtop.tui.screens.dashboard.pending_list import pending_line
 
 JOB = Job(name="sft; rm")

@@ -26,7 +26,7 @@ from vramtop.tui.screens.registry import SCREENS
 from vramtop.tui.screens.step.open_file import OpenFileScreen
 from vramtop.tui.widgets.choice import ChoiceMenu
 
-ONLY_SHOW = {"attach", "step", "gpu", "process", "crash"}
+ONLY_SHOW = {"alerts", "attach", "step", "gpu", "process", "crash"}
 
 
 @pytest.fixture
@@ -183,8 +183,9 @@ def test_the_flag_chooses_the_app_without_traces_or_commands(words: list[str], m
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
-    assert main([*words, "--on-fit", "true"]) == 0
+    assert main([*words, "--on-fit", "true", "--on-alert", "true"]) == 0
     (app,) = apps
     assert isinstance(app, ViewOnlyApp) == bool(words)
     assert (app.refine is None) == bool(words)
     assert (app._options.on_fit is None) == bool(words)
+    assert (app._options.on_alert is None) == bool(words)

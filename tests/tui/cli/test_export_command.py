@@ -36,6 +36,7 @@ GIB = 2**30
         (["--job", "none.toml"], "none.toml"),
         (["--listen", "0", "--", "python", "train.py"], "takes no launch line"),
         (["--interval", "0"], "--interval"),
+        (["--quiet-hours", "22-7"], "--quiet-hours: 22-7: give the quiet hours as HH:MM-HH:MM"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -159,3 +160,24 @@ def test_passwords_are_not_in_the_command_line_nor_in_messages(export, tmp_path:
     assert b"hunter2" not in Path(f"/proc/{exporter.process.pid}/cmdline").read_bytes()
     exporter.process.send_signal(signal.SIGTERM)
     assert "hunter2" not in "".join(exporter.process.communicate(timeout=60))
+
+
+@pytest.mark.slow
+def test_a_lost_gpu_runs_the_command_and_so_does_its_return(export, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = f'echo "$VRAMTOP_ALERT $VRAMTOP_ALERT_STATE $VRAMTOP_GPU $VRAMTOP_GPU_UUIDS" >> {told}'
+    words = ("--listen", "0", "--json", "--no-attach", "--interval", "0.1", "--on-alert", command)
+    gpus = [{"used_gib": 20, "processes": {"1": 19.5}}]
+    exporter = export(*words, gpus=gpus, environ={"CLOCK_SPEED": "600"}).started()
+    until(lambda: samples(exporter.scrape(), "vramtop_gpu_memory_used_bytes"))
+    exporter.show([{**gpus[0], "lost": True}])
+    until(lambda: told.exists() and told.read_text() == "VramtopGpuLost firing 0 GPU-0\n")
+    exporter.show(gpus)
+    until(lambda: told.read_text().splitlines()[1:] == ["VramtopGpuLost resolved 0 GPU-0"])
+    assert exporter.end() == 0
+
+
+@pytest.mark.parametrize("words", [["--demo"], ["--once"], ["--host", "a"], ["--prometheus", "http://127.0.0.1:1"]])
+def test_alerts_are_about_this_machine(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--on-alert", "true"]) == 2
+    assert "--on-alert" in capsys.readouterr().err

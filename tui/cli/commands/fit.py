@@ -42,12 +42,19 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.bootstrap:
         raise InputError("--bootstrap is for --host and --hosts")
     program = program_to_start(options, launch)
+    elsewhere = next((flag for flag in ("slurm", "kubernetes", "cloud") if getattr(options, flag)), None)
     if options.wait:
+        if elsewhere:
+            raise InputError(f"--wait waits for GPUs of this machine; leave out --{elsewhere}")
         return _wait(options, launch, program)
     unused = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
     if unused:
         raise InputError(f"--{unused[0]} needs --wait")
     loaded = load_from_options(options, launch)
+    if elsewhere:
+        from ..placing import report_elsewhere
+
+        return report_elsewhere(options, loaded)
     job = loaded.job
     if estimate_method(options) != "formula":
         keep_idle_workers()  # suggestions are traced after the job

@@ -224,6 +224,7 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
         "kind": row.kind,
         "program": kind_label(row.kind, row.program_name),
         "elapsed_seconds": row.elapsed_seconds,
+        "runs_in": process.runs_in,
         "note": process.note,
         "job": displayed(row.job.label) if row.job else None,
         "budget_bytes": row.budget.steady_device_bytes if row.budget else None,

@@ -1,7 +1,7 @@
 """Parts of ``vramtop fit`` and ``run --fit``: the check, its advice, the GPUs of this machine, and waiting for them.
 
 Lives here: what commands that place a job on GPUs print and do beside the verdict itself.
-Callers: ``commands``.
+Callers: ``commands`` and ``placing``.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         advice_lines as advice_lines,
         advise as advise,
     )
+    from .cards import estimator_on_card as estimator_on_card
     from .fit_check import (
+        EXIT_CODES as EXIT_CODES,
         FitCheck as FitCheck,
         check_here as check_here,
         describe_machine as describe_machine,
@@ -49,8 +51,10 @@ else:
         __name__,
         {
             "advice": "Advice advice_json advice_lines advise Machine",
-            "fit_check": "check_here describe_machine estimate_job FitCheck gpu_and_memory judge_on report_fit",
+            "cards": "estimator_on_card",
             "fleet_check": "check_on_fleet refuse_what_is_for_this_machine",
+            "fit_check": "check_here describe_machine estimate_job EXIT_CODES FitCheck gpu_and_memory judge_on "
+            "report_fit",
             "machine_gpus": "committed_bytes NoGpusError open_source read_gpus select_devices",
             "guard": "guarded",
             "no_gpus": "report_without_gpus",

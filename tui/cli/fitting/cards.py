@@ -60,6 +60,24 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     return tuple(sorted(found, key=lambda card: (card.gpu.total_bytes, card.count)))
 
 
+def estimator_on_card(job: Job, budget: Budget, gpu: Gpu) -> Callable[[Job], Budget] | None:
+    """Return estimates by the closed form on a card, scaled as the budget is.
+
+    Args:
+        job: the job.
+        budget: of it, on any card.
+        gpu: the card.
+
+    Returns:
+        None if the formula does not know the model: what was estimated counts for every card.
+    """
+    try:
+        quick = quick_estimator(job, gpu=gpu)
+    except CannotTellError:
+        return None
+    return quick if budget.method == "formula" else calibrated(job, budget, quick)
+
+
 def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[str]:
     """Yield the table of cards, those of the same size in one row."""
     if not cards:
@@ -93,11 +111,9 @@ def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
 def _fewest(job: Job, budget: Budget, gpu: Gpu, counts: Sequence[int]) -> Card | None:
     """Return the smallest number of these GPUs on which the job fits; None: it does not."""
     own = job.parallel.world_size
-    try:
-        quick = quick_estimator(job, gpu=gpu)
-    except CannotTellError:  # the formula does not know the model: what was estimated counts for every card
+    estimate = estimator_on_card(job, budget, gpu)
+    if estimate is None:
         return _card(budget, gpu, own, sharded=False)
-    estimate: Callable[[Job], Budget] = quick if budget.method == "formula" else calibrated(job, budget, quick)
     for count in counts:
         sharding = {"parallel.strategy": _SHARDED, "parallel.data_shard": count}
         changed = with_changes(job, sharding) if count > 1 else job

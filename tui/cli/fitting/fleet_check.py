@@ -99,7 +99,7 @@ def check_on_fleet(options: argparse.Namespace, loaded: LoadedJob, fleet: Fleet)
 
 
 def refuse_what_is_for_this_machine(options: argparse.Namespace) -> None:
-    """Refuse options that choose GPUs of this machine, or describe one.
+    """Refuse options that choose GPUs of this machine, describe one, or ask a scheduler.
 
     Raises:
         InputError: one is given.
@@ -112,8 +112,11 @@ def refuse_what_is_for_this_machine(options: argparse.Namespace) -> None:
         "--wait": options.wait,
         "--timeout": options.timeout,
         "--exec": options.exec,
+        "--slurm": options.slurm,
+        "--kubernetes": options.kubernetes,
+        "--cloud": options.cloud,
     }
     source = "--prometheus" if options.prometheus else "--host"
     for name, value in given.items():
         if value:
-            raise InputError(f"{name} is for one machine, not for {source}")
+            raise InputError(f"{name} cannot be combined with {source}, which asks hosts for their free memory now")

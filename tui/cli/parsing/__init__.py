@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .alert_arguments import add_alert_arguments as add_alert_arguments
     from .first_word import with_command as with_command
     from .host_arguments import add_host_arguments as add_host_arguments
     from .parser import CommandParser as CommandParser, Parser as Parser
@@ -28,6 +29,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
+            "alert_arguments": "add_alert_arguments",
             "first_word": "with_command",
             "host_arguments": "add_host_arguments",
             "parser": "CommandParser Parser",

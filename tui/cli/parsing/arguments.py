@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .browser_arguments import add_report_arguments, add_serve_arguments
 from .export_arguments import add_export_arguments
 from .host_arguments import add_host_arguments, add_stream_arguments
+from .placing_arguments import add_placing_arguments
 from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
@@ -32,6 +33,7 @@ _FIT_EXAMPLES = """\
   vramtop fit job.toml                        on this machine, now
   vramtop fit axolotl.yml --gpu-type a100-80gb
   vramtop fit job.toml --prometheus http://prometheus:9090    on which host?
+  vramtop fit job.toml --slurm >> train.sbatch   the #SBATCH lines that it needs
   vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
 """
 _FIT_EXIT_CODES = (
@@ -82,6 +84,7 @@ def _fit(parser: "Parser") -> None:
     add_host_memory_argument(parser)
     parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
     _add_verbose_argument(parser)
+    add_placing_arguments(parser)
     waiting = parser.add_argument_group("waiting")
     text = "Wait until the job fits on GPUs of this machine; then exit code 0 (vramtop wait)."
     waiting.add_argument("--wait", action="store_true", help=text)
@@ -91,7 +94,7 @@ def _fit(parser: "Parser") -> None:
 
 def _wait(parser: "Parser") -> None:
     parser.usage = _USAGE.format("wait")
-    parser.set_defaults(wait=True)
+    parser.set_defaults(wait=True, slurm=False, kubernetes=False, cloud=False)
     parser.examples = """\
   vramtop wait llama-3.1-8b --lora --pure-bf16 && ./train.sh
   vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16

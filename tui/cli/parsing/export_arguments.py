@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from .alert_arguments import add_alert_arguments
 from .shared_flags import positive_seconds
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_export_arguments(parser: "Parser") -> None:
     parser.add_argument("--no-attach", action="store_true", default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=argparse.SUPPRESS, metavar="SECONDS", help=text)
+    add_alert_arguments(parser, after_command=True)
     printing = parser.add_mutually_exclusive_group()
     for name, text in (("rules", "alerting rules for Prometheus"), ("dashboard", "Grafana dashboard")):
         printing.add_argument(

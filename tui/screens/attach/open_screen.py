@@ -18,6 +18,7 @@ def open_attach_on(app: BoardApp, pid: int | None, start_time: float | None = No
     screen = AttachScreen(
         app.watchlist,
         estimate=app.estimate or estimate,
+        estimate_changed=estimate,
         refine=app.refine,
         attached=app.attachments,
         board=app.board,

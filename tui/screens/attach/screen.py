@@ -39,6 +39,7 @@ class AttachScreen(Screen[None]):
         watchlist: compares the run with its budget as soon as the job is complete.
         attach: reads a running process; called off the UI thread.
         estimate: a quick estimate, likewise.
+        estimate_changed: not corrected, for the many jobs that may explain a divergence; None: ``estimate``.
         refine: a better and slower one, likewise; None: there is none.
         answers: the file of settings that the user fills in.
         attached: what was read of processes before: an ended process can no longer be read.
@@ -47,8 +48,7 @@ class AttachScreen(Screen[None]):
         start_time: start of that process, if known: pids are reused.
     """
 
-    TITLE = "Attach"
-    AUTO_FOCUS = ""
+    TITLE, AUTO_FOCUS = "Attach", ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = ATTACH_KEYS
     DEFAULT_CSS = ATTACH_LAYOUT
@@ -59,6 +59,7 @@ class AttachScreen(Screen[None]):
         *,
         attach: AttachFunction = read_run,
         estimate: EstimateFunction = estimate,
+        estimate_changed: EstimateFunction | None = None,
         refine: EstimateFunction | None = None,
         answers: SavedAnswers | None = None,
         attached: MutableMapping[ProcessKey, Attachment] | None = None,
@@ -67,9 +68,8 @@ class AttachScreen(Screen[None]):
         start_time: float | None = None,
     ) -> None:
         super().__init__()
-        self._watchlist = watchlist
-        self._estimate = estimate
-        self._board = board
+        self._watchlist, self._board = watchlist, board
+        self._estimate_changed = estimate_changed or estimate
         self._pid: int | None = None
         """The process that was read last; None: the user is choosing one."""
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
@@ -103,7 +103,7 @@ class AttachScreen(Screen[None]):
         """The choice of a process, or the run."""
         yield StaticLines(id="title")
         yield PidChooser(id="choose")
-        yield FollowedRun(self._watchlist.history, self._estimate, self._watchlist.is_running, id="attached")
+        yield FollowedRun(self._watchlist.history, self._estimate_changed, self._watchlist.is_running, id="attached")
         yield KeysLine()
 
     def on_mount(self) -> None:

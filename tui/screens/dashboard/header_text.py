@@ -67,6 +67,8 @@ def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
         right.append(Content.styled(" paused ", ALARM))
     if feed.age_seconds is not None:
         right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", ALARM))
+    if feed.alerts:
+        right.append(Content.styled(f" {feed.alerts} alert{'' if feed.alerts == 1 else 's'} (w) ", ALARM))
     if board:
         source = board.snapshot.source
         left += [printable(source.host or "this machine")]

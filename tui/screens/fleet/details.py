@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import Screen
+from textual.worker import get_current_worker
 
-from ...draw import MUTED
+from ...draw import EIGHTHS, MUTED, graph_levels
 from ...widgets import ContentLines, KeysLine, StaticLines
 from .host_text import host_lines
 from .run_text import run_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from textual.app import ComposeResult
     from textual.events import Resize
 
-    from vramtop.monitor.fleet import Fleet
+    from vramtop.monitor.fleet import Fleet, FleetGpu
 
+    from ...draw import Readings
     from .fleet_row import FleetRow
     from .header_text import FleetFeed
+
+
+_SPAN_SECONDS = 3600.0
+"""Time that the graphs of memory cover."""
+_HISTORY_SECONDS = 30.0
+"""Time between two readings of the history: a column of the graphs."""
+
+
+@runtime_checkable
+class ReadsMemoryHistory(Protocol):
+    """An app whose source of fleets may know the memory of GPUs over time."""
+
+    def read_memory_history(self, host: str, seconds: float) -> Mapping[str, Readings] | None:
+        """Return it by the UUID of each GPU; None: unknown. Called on other threads than that of the UI."""
 
 
 class FleetDetailScreen(Screen[None]):
@@ -47,6 +65,7 @@ class FleetDetailScreen(Screen[None]):
     def __init__(self, row: FleetRow, fleet: Fleet) -> None:
         super().__init__()
         self._row, self._fleet = row, fleet
+        self._history: Mapping[str, Readings] = {}
 
     def compose(self) -> ComposeResult:
         """Its name, and the lines about it."""
@@ -60,7 +79,24 @@ class FleetDetailScreen(Screen[None]):
         return self.query_one(ContentLines)
 
     def on_mount(self) -> None:
-        """Show what is known already."""
+        """Show what is known already, and ask for what was before."""
+        self._draw()
+        if self._row.of_run is None and isinstance(self.app, ReadsMemoryHistory):
+            self._ask_for_history()
+            self.set_interval(_HISTORY_SECONDS, self._ask_for_history)
+
+    def _ask_for_history(self) -> None:
+        self.run_worker(self._read_history, thread=True, exclusive=True)
+
+    def _read_history(self) -> None:
+        app = self.app
+        if isinstance(app, ReadsMemoryHistory):
+            history = app.read_memory_history(self._row.host, _SPAN_SECONDS)
+            if history is not None and not get_current_worker().is_cancelled:
+                app.call_from_thread(self._show_history, history)
+
+    def _show_history(self, history: Mapping[str, Readings]) -> None:
+        self._history = history
         self._draw()
 
     def on_resize(self, _: Resize) -> None:
@@ -78,6 +114,17 @@ class FleetDetailScreen(Screen[None]):
         """Scroll by lines."""
         self.lines.scroll_to(y=self.lines.scroll_offset.y + by, animate=False)
 
+    def _graph(self, gpu: FleetGpu, width: int) -> str:
+        """Return the memory of a GPU over the last hour as a line of bars; empty if it is not known."""
+        history = self._history.get(gpu.uuid or "")
+        if not history or not gpu.total_bytes:
+            return ""
+        now = self._fleet.time
+        levels = graph_levels(
+            history, width=width, height=1, top_bytes=gpu.total_bytes, span_seconds=_SPAN_SECONDS, now=now
+        )
+        return "".join(EIGHTHS[level] for level in levels)
+
     def _draw(self) -> None:
         width = self.size.width - 3
         if not self.is_mounted or width <= 0:
@@ -90,7 +137,7 @@ class FleetDetailScreen(Screen[None]):
         else:
             host = next((each for each in self._fleet.hosts if each.host == self._row.host), None)
             found = host is not None
-            title, lines = host_lines(self._fleet, host, width) if host else (Content(self._row.host), [])
+            title, lines = host_lines(self._fleet, host, width, self._graph) if host else (Content(self._row.host), [])
         if not found:
             what = "run has ended, or none of its hosts shows it any more; the figures below are its last ones"
             lines = [Content.styled(f"The {what}." if lines else "The host is no longer listed.", MUTED), *lines]

@@ -22,17 +22,28 @@ from ...draw import (
 from .host_rows import gone_text, use_bar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from vramtop.monitor.fleet import Fleet, FleetGpu, FleetProcess, HostReading
 
 _INDENT = "   "
+_GRAPH_LABEL = "last hour  "
+_MAX_GRAPH_COLUMNS = 120
 
 
-def host_lines(fleet: Fleet, host: HostReading, width: int) -> tuple[Content, list[Content]]:
-    """Return the title and the lines of a host; figures that are not of now are faint, below their age."""
+def host_lines(
+    fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGpu, int], str] = lambda *_: ""
+) -> tuple[Content, list[Content]]:
+    """Return the title and the lines of a host; figures that are not of now are faint, below their age.
+
+    Args:
+        fleet: the fleet.
+        host: the host.
+        width: in columns.
+        graph: returns the memory of a GPU over the last hour in so many columns; empty: unknown.
+    """
     title = Content(printable(f"Host {host.host}"))
-    return title, [line.truncate(width, ellipsis=True) for line in _lines(fleet, host, width)]
+    return title, [line.truncate(width, ellipsis=True) for line in _lines(fleet, host, width, graph)]
 
 
 def process_line(process: FleetProcess, width: int) -> str:
@@ -47,7 +58,7 @@ def process_line(process: FleetProcess, width: int) -> str:
     return shorten(printable(SEPARATOR.join(filter(None, words))), width)
 
 
-def _lines(fleet: Fleet, host: HostReading, width: int) -> Iterator[Content]:
+def _lines(fleet: Fleet, host: HostReading, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
     yield Content(printable(SEPARATOR.join(_facts(host))))
     if not host.is_live:
         yield Content.assemble((f" {host.state} ", ALARM), f" {gone_text(fleet, host)}")
@@ -59,7 +70,7 @@ def _lines(fleet: Fleet, host: HostReading, width: int) -> Iterator[Content]:
         yield Content.assemble((" ! ", ALARM), f" {printable(fault)}")
     for anomaly in host.anomalies:
         yield Content.assemble((" ! ", ALARM), f" {printable(anomaly)}")
-    lines = (line for gpu in host.gpus for line in _gpu_lines(gpu, width))
+    lines = (line for gpu in host.gpus for line in _gpu_lines(gpu, width, graph))
     yield from lines if host.is_live else (line.stylize(MUTED) for line in lines)
     if host.pending and host.is_live:
         yield Content("")
@@ -80,7 +91,7 @@ def _facts(host: HostReading) -> list[str]:
     return facts
 
 
-def _gpu_lines(gpu: FleetGpu, width: int) -> Iterator[Content]:
+def _gpu_lines(gpu: FleetGpu, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
     yield Content("")
     sizes = (
         f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use, {format_gib(gpu.free_bytes)} free"
@@ -92,6 +103,9 @@ def _gpu_lines(gpu: FleetGpu, width: int) -> Iterator[Content]:
     bar = use_bar(gpu.used_bytes, gpu.total_bytes)
     head = Content.styled(printable(f"GPU {gpu.shown_label}  {gpu.name or 'name n/a'}"), "bold")
     yield Content.assemble(head, f"  {bar}  " if bar else "  ", ", ".join(parts))
+    bars = graph(gpu, min(_MAX_GRAPH_COLUMNS, width - len(_INDENT) - len(_GRAPH_LABEL)))
+    if bars:
+        yield Content.assemble(_INDENT, (_GRAPH_LABEL, MUTED), bars)
     if gpu.fault:
         words = "its driver hangs, the figures are of an earlier reading: " if gpu.is_stale else ""
         yield Content.assemble(_INDENT, (" ! ", ALARM), f" {words}{printable(gpu.fault)}")

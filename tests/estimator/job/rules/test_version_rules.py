@@ -140,6 +140,14 @@ def test_versions_whose_steps_take_the_same_memory(
     assert steps_take_same_memory(job(software), torch=here[0], transformers=here[1]) == alike
 
 
+def test_latents_were_expanded_before_they_were_cached() -> None:
+    old, prompts = job({"transformers": "5.14.0"}), {"training": {"mode": "inference", "precision": "bf16"}}
+    generated = job({"transformers": "5.14.0"}, **prompts)
+    for each, latents, alike in ((old, True, True), (generated, False, True), (generated, True, False)):
+        assert steps_take_same_memory(each, torch="2.13", transformers="5.23.0", latents=latents) == alike
+    assert steps_take_same_memory(generated, torch="2.13", transformers="5.14.0", latents=True)
+
+
 @pytest.mark.parametrize(
     ("software", "form"),
     [

@@ -113,9 +113,10 @@ def test_ranks_are_spread_over_hosts(fit: Fit) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--gpu", "0"), "--gpu is for one machine, not for --host"),
-        (("--gpu-memory", "24"), "--gpu-memory is for one machine"),
-        (("--wait",), "--wait is for one machine"),
+        (("--gpu", "0"), "--gpu cannot be combined with --host, which"),
+        (("--gpu-memory", "24"), "--gpu-memory cannot be combined with"),
+        (("--wait",), "--wait cannot be combined with"),
+        (("--slurm",), "--slurm cannot be combined with"),
         (("--prometheus", "http://localhost:1"), "--host and --hosts read hosts over ssh"),
     ],
 )

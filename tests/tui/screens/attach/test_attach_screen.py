@@ -277,6 +277,28 @@ async def test_a_diverging_run_shows_the_reason_and_torch_counters(training, wat
         await until_shown(pilot, lambda: not screen.query_one("#why").display)
 
 
+async def test_causes_are_searched_by_the_quick_estimate_that_is_not_corrected(
+    training, watchlist, estimate_forty, two_runs
+):
+    """Reading the history and weighing it takes some 16 ms for each of the hundreds of jobs that a search tries."""
+    corrected, searched = [], []
+
+    def slow(job: Job, **place: object) -> Budget:
+        corrected.append(job)
+        return estimate_forty(job, **place)
+
+    def quick(job: Job, **place: object) -> Budget:
+        searched.append(job)
+        return estimate_forty(job, **place)
+
+    board = two_runs(40, 61, 41)
+    screen = AttachScreen(watchlist, estimate=slow, estimate_changed=quick, board=board, pid=999_999_000)
+    async with ScreenHost(screen).run_test(size=(160, 50)) as pilot:
+        await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
+    assert len(set(map(repr, searched))) > 5
+    assert len(set(map(repr, corrected))) <= 1
+
+
 async def test_the_time_span_can_be_zoomed(training, watchlist, estimate_forty, two_runs):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:

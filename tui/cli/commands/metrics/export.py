@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, VramtopError
@@ -18,13 +19,16 @@ from ...estimators import Estimators
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.attach import RankFactsReader
     from vramtop.monitor.export import LatestBoard, ListenAddress, TextFile
     from vramtop.monitor.snapshot import Snapshot
     from vramtop.monitor.sources import Sampler
+
+_ALERT_COMMAND_SECONDS = 60.0
+"""Longest time that a command for an alert may take."""
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -82,7 +86,8 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     sampler = _sampler(options, latest, estimators, facts, running)
     sampler.start()
     running.callback(sampler.stop)
-    _wait(options.interval, textfile, stop)
+    alerts = _alerts(options, running)
+    _wait(options.interval, latest, textfile, alerts, stop)
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
@@ -182,10 +187,47 @@ def _sampler(
     return Sampler(OptionalGpuSource(NvmlSource()), options.interval, take, fail)
 
 
-def _wait(interval: float, textfile: TextFile | None, stop: threading.Event) -> None:
-    """Write the file at each interval, whatever the sampler does: without it the age of the figures grows there."""
+def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[LatestBoard], None] | None:
+    """Return what looks after the alerts; None: nobody asked to be told."""
+    if not options.on_alert:
+        return None
+    from vramtop.monitor.alerts import AlertWatch, Feed, kept_quiet_hours
+    from vramtop.monitor.storage import Settings
+
+    from ....background import CommandQueue, UserCommand
+
+    text = options.quiet_hours or Settings().read().get("quiet_hours", "")
+    hours, log = kept_quiet_hours(text), _Log()
+    if isinstance(hours, str):
+        raise InputError(f"the quiet hours of your settings: {hours}")
+    command = UserCommand("--on-alert", options.on_alert, log.say, seconds=_ALERT_COMMAND_SECONDS)
+    commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True)
+    running.callback(commands.end)
+    started_at = monotonic()
+
+    def look(latest: LatestBoard) -> None:
+        state, now = latest.state(), monotonic()
+        age = now - started_at if state.age_seconds is None else state.age_seconds
+        feed = Feed(board=state.board, age_seconds=age, interval=options.interval, failure=state.failure)
+        for each in watch.tick(feed, now, hours):
+            log.say(f"{each.state}: {each.alert.condition.sentence}")
+            commands.add(each.facts())
+
+    return look
+
+
+def _wait(
+    interval: float,
+    latest: LatestBoard,
+    textfile: TextFile | None,
+    alerts: Callable[[LatestBoard], None] | None,
+    stop: threading.Event,
+) -> None:
+    """At each interval write the file, whatever the sampler does (its age grows there), and look after the alerts."""
     log = _Log()
-    while not stop.wait(None if textfile is None else interval):
+    while not stop.wait(None if textfile is None and alerts is None else interval):
+        if alerts is not None:
+            alerts(latest)
         if textfile is not None:
             try:
                 textfile.write()

@@ -188,3 +188,15 @@ async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_
         await pilot.press("end")
         await until_shown(pilot, lambda: not demand.value.processes & first)
         assert 0 < len(demand.value.processes) < 24
+
+
+def test_where_a_process_runs_is_a_column_to_choose(make_board, make_gpu, make_process):
+    job = "Slurm job 4711 step 0 (sft)"
+    ranks = [replace(make_process(pid, 10), runs_in=job) for pid in (2, 3)]
+    gpus = [make_gpu(0, [ranks[0]]), make_gpu(1, [ranks[1], make_process(9, 1)])]
+    single = texts(make_board(gpus))
+    assert (single[2]["RUNS IN"], single[9]["RUNS IN"]) == (job, "")
+    assert texts(make_board(gpus), "runs")[2]["RUNS IN"] == job
+    other = [gpus[0], make_gpu(1, [replace(ranks[1], runs_in="pod research/sft-1")])]
+    assert texts(make_board(other), "runs")[2]["RUNS IN"] == f"{job} …"
+    assert "RUNS IN" not in default_columns()

@@ -11,7 +11,7 @@ from .....draw import CellText
 
 ColumnName = Literal[
     "PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %", "RAM GiB",
-    "THR", "UP", "COMMAND",
+    "THR", "UP", "RUNS IN", "COMMAND",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vramtop.estimator.common import format_gib
 from vramtop.monitor.board import ProcessGroup, ProcessRow
 
-from .....draw import CellText, difference_label, format_duration, status_tone
+from .....draw import CellText, difference_label, format_duration, printable, status_tone
 from .cell_texts import (
     STATUS_WIDTH,
     figure_tone,
@@ -104,6 +104,12 @@ def _spread(group: ProcessGroup) -> CellText:
     return CellText(format_gib(size), "muted" if is_even else "plain")
 
 
+def _common_place(group: ProcessGroup) -> str:
+    """Return where all processes of a group run; of several places, the first and a sign that there are more."""
+    places = list(dict.fromkeys(row.process.runs_in or "" for row in group.rows))
+    return f"{printable(places[0])}{' …' if len(places) > 1 else ''}"
+
+
 COLUMNS = (
     Column(
         name="PID", about="process id; for a run, the number of processes", width=7, right=True, importance=0,
@@ -151,6 +157,11 @@ COLUMNS = (
         name="UP", about="run time", width=7, right=True, importance=100,
         process=lambda row: CellText(format_duration(row.elapsed_seconds)),
         group=lambda group: CellText(format_duration(group.elapsed_seconds)),
+    ),
+    Column(
+        name="RUNS IN", about="Slurm job, pod or container, with its name", width=27, importance=95, is_default=False,
+        process=lambda row: CellText(printable(row.process.runs_in or "")),
+        group=lambda group: CellText(_common_place(group)),
     ),
     Column(
         name="COMMAND", about="job and command line", width=12, importance=40,

@@ -1,0 +1,25 @@
+"""Alerts: what is wrong on this machine for long enough that its user should be told, and when they want to be told.
+
+Lives here: the rules, their conditions on a board, the states of the alerts, and quiet hours. Nothing is shown or
+started from here. Callers: ``tui/app``, the alerts screen, and ``vramtop export``.
+"""
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .alert_states import Alert as Alert
+    from .alert_watch import AlertWatch as AlertWatch, Announcement as Announcement
+    from .conditions import Feed as Feed
+    from .quiet_hours import QUIET_HOURS as QUIET_HOURS, QuietHours as QuietHours, kept_quiet_hours as kept_quiet_hours
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "alert_states": "Alert",
+            "alert_watch": "AlertWatch Announcement",
+            "conditions": "Feed",
+            "quiet_hours": "kept_quiet_hours QUIET_HOURS QuietHours",
+        },
+    )

@@ -1,0 +1,290 @@
+"""The conditions of the rules on one board: which hold, and which cannot be told.
+
+A figure that is missing neither raises nor ends an alert. The ranks of a run are one condition, told of the worst rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import displayed, format_gib
+
+from ..host import duration_text, sanitize_line
+from ..snapshot import NO_DRIVER, gpu_list
+from .rules import (
+    CANNOT_FIT,
+    FULL_WITHIN_SECONDS,
+    GPU_LOST,
+    GROWING,
+    MIN_UNATTRIBUTED_BYTES,
+    NO_READINGS,
+    OVER_BUDGET,
+    STALE_INTERVALS,
+    STALE_SECONDS,
+    UNATTRIBUTED,
+    Rule,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from ..board import Board, PendingRow, ProcessRow
+    from ..snapshot import GpuReading, ProcessKey
+
+Key = tuple["Hashable", ...]
+"""What an alert is about: the name of its rule, and a run, a pending job or a GPU."""
+_MAX_CHARACTERS, _MAX_SENTENCE = 120, 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """The readings at one moment."""
+
+    board: Board | None
+    """The latest board; None: there was none yet."""
+    age_seconds: float
+    """Age of that board; without one, the time since the sampler was started."""
+    interval: float
+    """Seconds between two readings."""
+    failure: str | None = None
+    """Why the source gives no readings now, in one sentence."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the board is not that of this moment; None: it is."""
+        if self.failure is not None:
+            return self.failure
+        if self.age_seconds > max(STALE_SECONDS, STALE_INTERVALS * self.interval):
+            return f"the last reading is {duration_text(self.age_seconds)} old"
+        faults = self.board.snapshot.faults if self.board else ()
+        return next((fault.message for fault in faults if fault.code == NO_DRIVER), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """Something that is wrong now."""
+
+    rule: Rule
+    key: Key
+    sentence: str
+    gpus: tuple[str, ...] = ()
+    """Labels of the GPUs or MIG devices, the worst first."""
+    uuids: tuple[str, ...] = ()
+    """Their uuids."""
+    job: str = ""
+    user: str = ""
+    pids: tuple[int, ...] = ()
+    """Of the ranks that it is true of, the worst first."""
+    value_bytes: int | None = None
+    """Bytes above the prediction, or of no visible process."""
+    full_seconds: float | None = None
+    """Time until the GPU is full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is true of one board."""
+
+    present: tuple[Condition, ...] = ()
+    unknown: frozenset[Key] = frozenset()
+    """Conditions that cannot be told now."""
+    unknown_gpus: frozenset[str] = frozenset()
+    """Labels of the GPUs and MIG devices whose processes cannot be read now."""
+    all_unknown: bool = False
+    """Nothing can be told now, but that there are no readings."""
+
+    def is_unknown(self, condition: Condition) -> bool:
+        """Return True if it cannot be told whether an earlier condition still holds."""
+        if condition.rule is NO_READINGS:
+            return False
+        by_process = condition.rule in (OVER_BUDGET, GROWING)
+        on_unknown = by_process and not self.unknown_gpus.isdisjoint(condition.gpus)
+        return self.all_unknown or condition.key in self.unknown or on_unknown
+
+
+def find_conditions(feed: Feed) -> Conditions:
+    """Return the conditions at this moment; of what is not displayed (``--user``, ``--gpu``) there are none."""
+    problem = feed.problem
+    if problem is not None:
+        sentence = f"there is no recent reading of the GPUs: {_text(problem, _MAX_SENTENCE)}"
+        stale = Condition(rule=NO_READINGS, key=(NO_READINGS.name,), sentence=sentence)
+        return Conditions(present=(stale,), all_unknown=True)
+    if feed.board is None:
+        return Conditions(all_unknown=True)
+    found = _Found(feed.board)
+    found.look_at_processes()
+    found.look_at_gpus()
+    found.look_at_pending()
+    return Conditions(
+        present=tuple(found.present), unknown=frozenset(found.unknown), unknown_gpus=frozenset(found.unknown_gpus)
+    )
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found on a board so far."""
+
+    board: Board
+    present: list[Condition] = field(default_factory=list)
+    unknown: set[Key] = field(default_factory=set)
+    unknown_gpus: set[str] = field(default_factory=set)
+
+    def look_at_processes(self) -> None:
+        """Find runs that are over their budget, or that grow and fill a GPU."""
+        board = self.board
+        run_of: dict[ProcessKey, ProcessKey] = {key: run.pids[0] for run in board.runs for key in run.pids}
+        over: dict[ProcessKey, list[ProcessRow]] = defaultdict(list)
+        growing: dict[ProcessKey, list[ProcessRow]] = defaultdict(list)
+        for gpu in board.gpus:
+            if _is_unreadable(gpu.reading):
+                self.unknown_gpus |= {gpu.reading.label, *(device.reading.label for device in gpu.devices)}
+                continue
+            for row in gpu.rows:
+                if row.comparison is None or not board.displays(row):
+                    continue
+                run = run_of.get(row.process.key, row.process.key)
+                status = row.comparison.status
+                if status == "over":
+                    over[run].append(row)
+                full = _full_seconds(row) if status == "growing" else None
+                if full is not None and full < FULL_WITHIN_SECONDS:
+                    growing[run].append(row)
+                if status == "unknown" or (status == "growing" and full is None):
+                    self.unknown.add((GROWING.name, run))
+                if status == "unknown" or (status == "growing" and _is_above(row)):
+                    self.unknown.add((OVER_BUDGET.name, run))
+        self.present += (_over(run, rows) for run, rows in over.items())
+        self.present += (_growing(run, rows) for run, rows in growing.items())
+
+    def look_at_gpus(self) -> None:
+        """Find GPUs that are lost, and memory that belongs to no visible process."""
+        board = self.board
+        for fault in board.snapshot.faults:
+            if fault.code == "NOT_LISTED":
+                message = _text(fault.message, _MAX_SENTENCE)
+                self.present.append(Condition(rule=GPU_LOST, key=(GPU_LOST.name, message), sentence=message))
+        for gpu in board.gpus:
+            reading = gpu.reading
+            if not board.displays_gpu(reading):
+                continue
+            faults = (each for each in reading.faults if each.field is None and each.code != "ASLEEP")
+            lost = next(faults, None)
+            if lost is not None and (reading.is_stale or reading.used_bytes is None):
+                sentence = f"GPU {reading.label} cannot be read: {_text(lost.message, _MAX_SENTENCE)}"
+                self.present.append(_gpu_condition(GPU_LOST, reading, sentence))
+            size = gpu.unattributed_bytes if reading.attributed_bytes is not None else None
+            if size is None or _is_unreadable(reading):
+                self.unknown.add((UNATTRIBUTED.name, reading.key))
+            elif size > MIN_UNATTRIBUTED_BYTES:
+                sentence = f"{format_gib(size)} GiB of GPU {reading.label} belong to no visible process"
+                self.present.append(_gpu_condition(UNATTRIBUTED, reading, sentence, value_bytes=size))
+
+    def look_at_pending(self) -> None:
+        """Find pending jobs that do not fit; jobs of the same name are numbered."""
+        seen: Counter[str] = Counter()
+        for row in self.board.pending:
+            name = _text(row.job.label)
+            seen[name] += 1
+            key = (CANNOT_FIT.name, name, seen[name])
+            if row.fit is None or row.fit.verdict == "unknown":
+                self.unknown.add(key)
+            elif row.fit.verdict == "does_not_fit":
+                self.present.append(Condition(rule=CANNOT_FIT, key=key, sentence=_does_not_fit(name, row), job=name))
+
+
+def _gpu_condition(rule: Rule, reading: GpuReading, sentence: str, *, value_bytes: int | None = None) -> Condition:
+    return Condition(
+        rule=rule,
+        key=(rule.name, reading.key),
+        sentence=sentence,
+        gpus=(reading.label,),
+        uuids=(reading.uuid or "",),
+        value_bytes=value_bytes,
+    )
+
+
+def _is_unreadable(reading: GpuReading) -> bool:
+    return reading.is_stale or reading.processes is None
+
+
+def _full_seconds(row: ProcessRow) -> float | None:
+    """Return the time until the GPU of a growing process is full; None: unknown."""
+    trend = row.comparison.trend if row.comparison else None
+    free = row.gpu.free_bytes
+    return None if trend is None or free is None else trend.seconds_until(free)
+
+
+def _is_above(row: ProcessRow) -> bool:
+    """Return True if a process is above the upper bound of its budget, whatever its status says first."""
+    held = row.process.used_bytes
+    return row.budget is not None and held is not None and held > row.budget.peak.shown_high_bytes
+
+
+def _over(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
+    def excess(row: ProcessRow) -> int:
+        return (row.comparison.difference_bytes if row.comparison else None) or 0
+
+    rows = sorted(rows, key=excess, reverse=True)
+    most = excess(rows[0])
+    up_to = "up to " if len(rows) > 1 else ""
+    words = f"holds {up_to}{format_gib(most)} GiB more than predicted {_on(rows)}"
+    return _condition(OVER_BUDGET, run, rows, words, value_bytes=most)
+
+
+def _growing(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
+    def seconds(row: ProcessRow) -> float:
+        return _full_seconds(row) or 0.0
+
+    rows = sorted(rows, key=seconds)
+    words = f"grows and fills GPU {rows[0].gpu.label} in about {duration_text(seconds(rows[0]))}"
+    return _condition(GROWING, run, rows, words, full_seconds=seconds(rows[0]))
+
+
+def _condition(
+    rule: Rule,
+    run: ProcessKey,
+    rows: list[ProcessRow],
+    words: str,
+    *,
+    value_bytes: int | None = None,
+    full_seconds: float | None = None,
+) -> Condition:
+    first = rows[0]
+    job, user = _text(first.job.label) if first.job else "", _text(first.process.user)
+    whose = f"{job or 'a job'} of {user}" if user else job or "a job"
+    return Condition(
+        rule=rule,
+        key=(rule.name, run),
+        sentence=f"{whose} (process {first.process.pid}) {words}",
+        gpus=tuple(_each_once(rows, lambda row: row.gpu.label)),
+        uuids=tuple(_each_once(rows, lambda row: row.gpu.uuid or "")),
+        job=job,
+        user=user,
+        pids=tuple(dict.fromkeys(row.process.pid for row in rows)),
+        value_bytes=value_bytes,
+        full_seconds=full_seconds,
+    )
+
+
+def _on(rows: list[ProcessRow]) -> str:
+    in_order = sorted(rows, key=lambda row: row.gpu.order)
+    return f"on GPU {gpu_list(_each_once(in_order, lambda row: row.gpu.label), most=4)}"
+
+
+def _each_once(rows: list[ProcessRow], name: Callable[[ProcessRow], str]) -> Iterator[str]:
+    yield from dict.fromkeys(map(name, rows))
+
+
+def _does_not_fit(name: str, row: PendingRow) -> str:
+    lacks = row.fit.margin_bytes if row.fit else None
+    missing = f": {format_gib(-lacks)} GiB are missing" if lacks is not None and lacks < 0 else ""
+    return f"{name} does not fit{missing}"
+
+
+def _text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
+    """Return text of others in one printable line of bounded length, without secrets."""
+    line = sanitize_line(displayed(text)) if text else None
+    line = line or ""
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,0 +1,215 @@
+"""Alerts in the app: a notice, a bell or a notification, the user's command, the list, and quiet hours."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import until_shown
+
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.app import user_signals
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.app.view_only_app import ViewOnlyApp
+from vramtop.tui.screens.alerts.screen import AlertsScreen
+from vramtop.tui.widgets import StaticLines
+
+GIB = 2**30
+SENTENCE = "11.0 GiB of GPU 0 belong to no visible process"
+
+
+class Clock:
+    """Monotonic seconds that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make_app(make_snapshot: Any, make_gpu: Any, scripted_source: Any, clock: Clock) -> Callable[..., VramtopApp]:
+    """The app on a machine with memory of no visible process on its GPU."""
+
+    def make(kind: type[VramtopApp] = VramtopApp, **options: Any) -> VramtopApp:
+        source = scripted_source([make_snapshot([make_gpu(0, used_bytes=11 * GIB)])])
+        watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
+        return kind(source, watchlist, AppOptions(interval=0.05, clock=clock, **options))
+
+    return make
+
+
+async def fires(pilot: Any, app: VramtopApp, clock: Clock) -> None:
+    """Let the time pass until there is an alert."""
+    await until_shown(pilot, lambda: app.board is not None)
+    for _ in range(20):
+        clock.now += 60
+        app._board_at = clock.now
+        app._watch_feed()
+        await pilot.pause()
+    assert app.alert_watch is not None
+    assert [alert.condition.sentence for alert in app.alert_watch.states.firing] == [SENTENCE]
+
+
+def notices(app: VramtopApp) -> list[str]:
+    return [note.message for note in app._notifications]
+
+
+def shown(app: VramtopApp, name: str) -> str:
+    return app.screen.query_one(name, StaticLines).shown.plain
+
+
+async def test_an_alert_is_a_notice_once_and_its_command_gets_the_facts(
+    make_app: Callable[..., VramtopApp], clock: Clock, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    facts = "$VRAMTOP_ALERT|$VRAMTOP_ALERT_STATE|$VRAMTOP_ALERT_SENTENCE|$VRAMTOP_GPU|$VRAMTOP_ALERT_BYTES|$VRAMTOP_PID"
+    app = make_app(on_alert=f'echo "{facts}" >> {told}')
+    async with app.run_test(size=(120, 40)) as pilot:
+        await fires(pilot, app, clock)
+        assert notices(app) == [SENTENCE]
+        await until_shown(pilot, lambda: told.exists() and told.read_text().endswith("\n"))
+        assert told.read_text() == f"VramtopUnattributedMemory|firing|{SENTENCE}|0|{11 * GIB}|\n"
+        await until_shown(pilot, lambda: "1 alert (w)" in shown(app, "#header"))
+
+
+@pytest.mark.slow
+async def test_the_list_shows_what_fires_and_takes_quiet_hours(
+    make_app: Callable[..., VramtopApp], clock: Clock
+) -> None:
+    kept: list[tuple[str, str]] = []
+    app = make_app(save_setting=lambda *setting: kept.append(setting))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        app._watch_feed()
+        await pilot.press("w")
+        await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and "Firing" in shown(app, "#list"))
+        listed = shown(app, "#list")
+        assert "Firing\nnone" in listed
+        assert "an alert in 15 min" in listed
+        assert SENTENCE in listed
+        await fires(pilot, app, clock)
+        await until_shown(pilot, lambda: "1 firing" in shown(app, "#title"))
+        assert "Not for long enough" not in shown(app, "#list")
+        await pilot.press("e", *"soon", "enter")
+        await until_shown(pilot, lambda: any("22:00-07:00" in note for note in notices(app)))
+        assert kept == []
+        await pilot.press(*["backspace"] * 4, *"0:00-23:59", "enter")
+        await until_shown(pilot, lambda: ("quiet_hours", "00:00-23:59") in kept)
+        assert "00:00-23:59" in shown(app, "#quiet")
+        await pilot.press("escape")
+        await until_shown(pilot, lambda: not isinstance(app.screen, AlertsScreen))
+
+
+async def test_in_quiet_hours_nobody_is_told(
+    make_app: Callable[..., VramtopApp], clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung: list[str] = []
+    monkeypatch.setattr(VramtopApp, "bell", lambda _: rung.append("bell"))
+    settings = {"quiet_hours": "00:00-23:59"}
+    told = tmp_path / "told"
+    app = make_app(settings=settings, signal_alert="bell", on_alert=f"echo $VRAMTOP_ALERT_STATE >> {told}")
+    real = user_signals.time.localtime
+    monkeypatch.setattr(user_signals.time, "localtime", lambda *at: real(*at) if at else real(12 * 3600))
+    async with app.run_test() as pilot:
+        await fires(pilot, app, clock)
+        assert notices(app) == rung == []
+        assert not told.exists()
+        settings["quiet_hours"] = "off"
+        app._watch_feed()
+        await until_shown(pilot, lambda: notices(app) == [SENTENCE])
+        assert rung == ["bell"]
+        await until_shown(pilot, told.exists)
+
+
+@pytest.mark.slow
+async def test_alerts_of_one_moment_are_one_notice(
+    make_snapshot: Any, make_gpu: Any, scripted_source: Any, clock: Clock
+) -> None:
+    gpus = [make_gpu(index, used_bytes=11 * GIB) for index in range(5)]
+    watchlist = Watchlist(lambda job: pytest.fail(f"nobody asks for {job}"))
+    app = VramtopApp(scripted_source([make_snapshot(gpus)]), watchlist, AppOptions(interval=0.05, clock=clock))
+    async with app.run_test() as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        for _ in range(20):
+            clock.now += 60
+            app._board_at = clock.now
+            app._watch_feed()
+        sentences = [SENTENCE.replace("GPU 0", f"GPU {index}") for index in range(3)]
+        await until_shown(pilot, lambda: notices(app) == ["\n".join([*sentences, "2 more: w lists the alerts"])])
+
+
+@pytest.mark.slow
+async def test_a_notification_of_the_terminal(
+    make_app: Callable[..., VramtopApp], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(user_signals, "write_to_terminal", lambda _, text: written.append(text))
+    app = make_app(signal_alert="desktop")
+    async with app.run_test() as pilot:
+        await fires(pilot, app, clock)
+        assert len(written) == 1
+        assert SENTENCE in written[0]
+
+
+@pytest.mark.slow
+async def test_readings_that_cease_are_an_alert_and_a_pause_is_none(
+    make_app: Callable[..., VramtopApp], clock: Clock
+) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        app._sampler.pause()
+        app._watch_feed()
+        clock.now += 300
+        app._watch_feed()
+        assert not app.alert_watch or not app.alert_watch.states.waiting
+        app._sampler.resume()
+        app._failure = "the driver hangs"
+        for _ in range(3):
+            clock.now += 40
+            app._watch_feed()
+        sentence = "there is no recent reading of the GPUs: the driver hangs"
+        await until_shown(pilot, lambda: notices(app) == [sentence])
+
+
+@pytest.mark.slow
+async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
+    app = make_app(ViewOnlyApp)
+    async with app.run_test() as pilot:
+        await fires(pilot, app, clock)
+        await pilot.press("w")
+        await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and "firing" in shown(app, "#title"))
+
+
+@pytest.mark.slow
+async def test_kept_quiet_hours_that_cannot_be_read_are_one_notice(
+    make_app: Callable[..., VramtopApp], clock: Clock
+) -> None:
+    app = make_app(settings={"quiet_hours": "nights"})
+    async with app.run_test() as pilot:
+        await fires(pilot, app, clock)
+        complaint, alert = notices(app)
+        assert complaint.startswith("The quiet hours of your settings: nights: give the quiet hours as HH:MM-HH:MM")
+        assert alert == SENTENCE
+
+
+@pytest.mark.slow
+async def test_a_recording_raises_no_alerts(make_app: Callable[..., VramtopApp], clock: Clock) -> None:
+    app = make_app(banner="a recording")
+    async with app.run_test() as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        for _ in range(20):
+            clock.now += 60
+            app._watch_feed()
+        await pilot.press("w")
+        await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and shown(app, "#list"))
+        assert shown(app, "#list").startswith("A recording raises no alerts")
+        assert app.alert_watch is None

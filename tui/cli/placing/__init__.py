@@ -1,0 +1,14 @@
+"""Where a job could run that is not this machine: requests to Slurm and Kubernetes, and instance types of clouds.
+
+Lives here: ``vramtop fit`` with ``--slurm``, ``--kubernetes`` or ``--cloud``.
+Callers: ``commands``.
+"""
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from .elsewhere import report_elsewhere as report_elsewhere
+else:
+    __getattr__, __all__ = lazy_exports(__name__, {"elsewhere": "report_elsewhere"})

@@ -1,0 +1,74 @@
+"""A job on one card after another: its budget there, and whether its ranks fit on cards that a name may stand for."""
+
+from dataclasses import dataclass, field
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import format_gib
+from vramtop.estimator.job import Gpu, Job
+from vramtop.monitor.board.fit import Verdict, check_fit
+from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
+
+from ..fitting import estimator_on_card
+from ..option_values import described_devices
+
+_GOOD: tuple[Verdict, ...] = ("fits", "tight")
+BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+
+
+@dataclass(slots=True, kw_only=True)
+class CardJudge:
+    """Judges one job on cards, each only once."""
+
+    job: Job
+    budget: Budget
+    """Estimated for the described card, or for none."""
+    _known: dict[tuple[str | None, int], tuple[Budget, Verdict]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that the job takes."""
+        return len(self.budget.ranks)
+
+    def on(self, card: CardSize) -> tuple[Budget, Verdict]:
+        """Return the budget on a card, and whether the job fits on as many of them as it has ranks."""
+        key = (card.gpu.name if card.gpu else None, card.total_bytes)
+        if key not in self._known:
+            budget = self._estimate(card.gpu)
+            verdict = check_fit(budget, described_devices(card.gpu, card.total_bytes, self.ranks)).verdict
+            self._known[key] = (budget, verdict)
+        return self._known[key]
+
+    def verdict(self, match: CardMatch) -> Verdict:
+        """Return whether the job fits whichever of the cards is meant; unknown: only on some of them."""
+        if match.mig and self.ranks > 1:
+            return "does_not_fit"
+        verdicts = [self.on(card)[1] for card in match.cards]
+        if not verdicts:
+            return "unknown"
+        if "does_not_fit" in verdicts and any(verdict in _GOOD for verdict in verdicts):
+            return "unknown"
+        return max(verdicts, key=BEST_FIRST.index)
+
+    def budget_on(self, match: CardMatch) -> Budget:
+        """Return the budget on the smallest of the cards; the one that was estimated first if none is known."""
+        return self.on(match.cards[0])[0] if match.cards else self.budget
+
+    def host_bytes(self, ranks: int) -> int:
+        """Return the RAM that this number of ranks needs on one machine, at most; 0: unknown."""
+        return 0 if self.budget.host is None else self.budget.host.high_bytes(ranks)
+
+    def least_host_bytes(self, ranks: int) -> int:
+        """Return the RAM that is expected to be needed; 0: unknown."""
+        return 0 if self.budget.host is None else self.budget.host.peak_bytes(ranks)
+
+    def _estimate(self, gpu: Gpu | None) -> Budget:
+        estimate = None if gpu is None else estimator_on_card(self.job, self.budget, gpu)
+        return estimate(self.job) if estimate else self.budget
+
+
+def need_sentence(budget: Budget) -> str:
+    """Return what a job needs: ``8 × 62.1 GiB (58.0 - 66.3)``."""
+    peak, ranks = budget.peak, len(budget.ranks)
+    times = f"{ranks:,} × " if ranks > 1 else ""
+    bounds = f"{format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)}"
+    return f"{times}{format_gib(peak.device_bytes)} GiB ({bounds}) of GPU memory"

@@ -1,0 +1,59 @@
+"""``vramtop fit JOB --slurm``, ``--kubernetes`` and ``--cloud``: the estimate, and the report of each."""
+
+import argparse
+
+from vramtop.estimator.common import InputError
+from vramtop.estimator.formula import ASSUMPTION
+
+from ...job import LoadedJob
+from ..fitting import EXIT_CODES, estimate_job
+from ..json_text import json_text
+from ..option_values import described_gpu
+from .answer import Answer, Target
+from .card_judge import CardJudge
+
+
+def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
+    """Print what the job needs of a scheduler, or which instance types it fits; return the exit code of ``fit``.
+
+    Args:
+        options: with one of ``slurm``, ``kubernetes`` and ``cloud``.
+        loaded: the job.
+
+    Raises:
+        InputError: ``--gpu`` is given, which means GPUs of this machine.
+    """
+    flag = next(name for name in ("slurm", "kubernetes", "cloud") if getattr(options, name))
+    if options.gpu is not None:
+        raise InputError(f"--gpu names GPUs of this machine; with --{flag} give --gpu-type")
+    if options.host_memory is not None:
+        raise InputError(f"--host-memory describes one machine; --{flag} checks the RAM of each that it lists")
+    if options.gpus is not None and options.gpus != loaded.job.parallel.world_size:
+        ranks = loaded.job.parallel.world_size
+        raise InputError(f"--gpus {options.gpus}: the job has {ranks} rank{'s' * (ranks > 1)}, one on each GPU")
+    gpu, memory_bytes = described_gpu(options, loaded.job)
+    budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False)
+    target = Target(gpu=gpu, memory_bytes=memory_bytes)
+    answer = _answer(flag, CardJudge(job=loaded.job, budget=budget), target)
+    loaded_notes = (*([ASSUMPTION] if budget.host is not None and answer.request else []), *loaded.notes)
+    if options.json:
+        notes = [*answer.notes, *loaded_notes]
+        found = {"verdict": answer.verdict, "sentence": answer.sentence, **answer.json, "budget": budget.to_json()}
+        print(json_text(found | ({"notes": notes} if notes else {})))
+    else:
+        print("\n".join(answer.lines((*answer.notes, *loaded_notes))))
+    return EXIT_CODES[answer.verdict]
+
+
+def _answer(flag: str, judge: CardJudge, target: Target) -> Answer:
+    if flag == "slurm":
+        from .slurm import slurm_answer
+
+        return slurm_answer(judge, target)
+    if flag == "kubernetes":
+        from .kubernetes import kubernetes_answer
+
+        return kubernetes_answer(judge, target)
+    from .cloud import cloud_answer
+
+    return cloud_answer(judge, target)
