@@ -28,6 +28,11 @@ _EVIDENCE = ("training.", "lora.", "parallel.")
 """Tables whose settings show that a program trains."""
 
 
+def prepare_process() -> None:
+    """Prepare this process for one request after another: the tree of processes is read once a second at most."""
+    remember_process_tree(_TREE_SECONDS)
+
+
 def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
     """Return the answer to a request; never raises."""
     try:
@@ -41,7 +46,6 @@ def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
 
 def _read(request: ReadRequest) -> RunAnswer:
     pid, start_time = request.pid, request.start_time
-    remember_process_tree(_TREE_SECONDS)
     try:
         _require_environment(pid)
         read = partial(read_run, pid, start_time=start_time, on_gpu=request.on_gpu or None)

@@ -25,6 +25,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
     run_answer, read_job = (importlib.import_module(f"{_ROOM}.{name}") for name in ("run_answer", "read_job"))
+    read_job.prepare_process()
     limited = False
     for line in sys.stdin:
         message = json.loads(line)

@@ -3,6 +3,7 @@
 A name may stand for several cards of the catalogue, and then each counts: what fits on all of them fits.
 """
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,7 +61,11 @@ def match_card(name: str | None, features: Iterable[str] = ()) -> CardMatch:
         name: type of the Gres; None: it has none.
         features: those of the node, which may name the card, or its size where the name leaves several.
     """
-    features = tuple(features)
+    return _match(name, tuple(features))
+
+
+@functools.lru_cache(maxsize=4096)
+def _match(name: str | None, features: tuple[str, ...]) -> CardMatch:
     if name and (mig := _MIG.search(name)):
         return _mig(name, mig)
     if name:
@@ -116,6 +121,7 @@ def _nominal(gpu: Gpu) -> int:
     return int(found[1]) if found else round(gpu.total_bytes / GIB)
 
 
+@functools.lru_cache(maxsize=4096)
 def _named(name: str) -> tuple[Gpu, ...]:
     """Return the GPUs that may be meant: the one of exactly this name, else all that have every word of it."""
     words = _words(name)
@@ -129,6 +135,7 @@ def _named(name: str) -> tuple[Gpu, ...]:
     return ()
 
 
+@functools.cache
 def _own_words(gpu: Gpu, *, aliases: bool) -> list[set[str]]:
     return [_words(each) for each in (*gpu.nvml_names, gpu.label, gpu.name, *(gpu.aliases if aliases else ()))]
 

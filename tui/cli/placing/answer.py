@@ -1,5 +1,6 @@
 """What ``fit --slurm``, ``--kubernetes`` and ``--cloud`` answer, as text that a scheduler takes, and as JSON."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from vramtop.monitor.board.fit import Verdict
 
 from ...draw import printable
 
+_WIDTH = 110
 _WORDS: dict[Verdict, str] = {
     "fits": "fits",
     "tight": "tight",
@@ -52,10 +54,15 @@ class Answer:
         if self.before and self.request:
             yield self.before
         yield f"# {_WORDS[self.verdict]}: needs {self.need}"
-        yield f"# {printable(self.sentence)}"
+        yield from _comment(self.sentence)
         yield from self.request
         yield from (f"# {printable(line)}".rstrip() for line in self.table)
-        yield from (f"# Note: {printable(note)}" for note in notes)
+        for note in notes:
+            yield from _comment(f"Note: {note}")
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(printable(text), _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
 
 
 def whole_gib(size_bytes: int) -> int:

@@ -24,6 +24,7 @@ from ...draw import format_table
 from .answer import Answer, Target, whole_gib
 from .card_judge import BEST_FIRST, CardJudge, need_sentence
 
+_MAX_ROWS = 30
 _USUAL_GPUS = 8
 """GPUs of a node that nothing is known of."""
 _TORCHRUN = (
@@ -276,18 +277,21 @@ def _why_not(offers: Sequence[Offer], cluster: SlurmCluster, target: Target) -> 
     if not any(node.gpus for node in cluster.nodes):
         return "No node of this cluster has a GPU."
     if not offers:
-        what = f"No node that is up has a {target.gpu.label}" if target.gpu else "No node with GPUs is up"
+        what = f"No node that is up has the card {target.gpu.label}" if target.gpu else "No node with GPUs is up"
         return f"{what}, or it is in no partition."
     if any(offer.verdict == "unknown" for offer in offers):
         return "Nothing known to fit can take it; of some GPUs the memory is not known."
-    return "No partition can take it."
+    known = [card for offer in offers for card in offer.match.cards if card.gpu and not offer.match.mig]
+    largest = max(known, key=lambda card: card.total_bytes, default=None)
+    name = largest.gpu.name if largest and largest.gpu else "NAME"
+    return f"No partition can take it. vramtop fit --gpu-type {name} says what would make it fit there."
 
 
 def _table(offers: Sequence[Offer]) -> list[str]:
     if not offers:
         return []
     rows = [("PARTITION", "GPU", "CARD", "NODES", "GPUS", "VERDICT", "NOW", "")]
-    for offer in offers:
+    for offer in offers[:_MAX_ROWS]:
         now = "yes" if offer.now else "no" if offer.now_known or offer.at_all is None else "?"
         gpus = str(sum(count for _, count, _ in offer.nodes))
         verdict = offer.verdict.replace("_", " ")
@@ -303,7 +307,9 @@ def _table(offers: Sequence[Offer]) -> list[str]:
                 offer.reason,
             )
         )
-    return ["", *format_table(rows, "<<<>><<<")]
+    more = len(offers) - _MAX_ROWS
+    further = [f"and {more} more, none of them better (--json lists all)"] if more > 0 else []
+    return ["", *format_table(rows, "<<<>><<<"), *further]
 
 
 def _without_cluster(judge: CardJudge, target: Target, reason: str) -> Answer:
