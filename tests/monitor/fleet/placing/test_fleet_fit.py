@@ -1,7 +1,9 @@
 """Verdicts of a job on the hosts of a fleet."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -88,6 +90,33 @@ def test_the_job_goes_where_the_largest_block_remains(budget_of) -> None:
     assert [(each.host, [taken.label for taken in each.taken]) for each in fit.placement] == [("part", ["1"])]
     assert fit.largest_block_bytes == 160 * GIB
     assert [each.host for each in fit.hosts] == ["part", "empty", "full"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_place_in_the_fleet_leaves_larger_blocks(budget_of, seed: int) -> None:
+    """Every choice of a host and of GPUs on it, by the free blocks of all hosts that it leaves."""
+    random_ = random.Random(seed)  # noqa: S311 - test data
+    free = [[80 - random_.choice((0, 0, 10, 35, 60, 75)) for _ in range(3)] for _ in range(4)]
+
+    def block(sizes: list[int]) -> int:
+        return max((len(some) * min(some) for n in (1, 2, 3) for some in combinations(sizes, n)), default=0)
+
+    def blocks(hosts: list[list[int]]) -> list[int]:
+        return sorted(map(block, hosts), reverse=True)
+
+    def placed(at: int, gpus: tuple[int, ...]) -> list[list[int]]:
+        return [[size - 30 * (at == n and g in gpus) for g, size in enumerate(each)] for n, each in enumerate(free)]
+
+    every = [(n, gpus) for n in range(4) for gpus in combinations(range(3), 2)]
+    fitting = [place for place in every if min(map(min, placed(*place))) >= 0]
+    hosts = [host(str(n), *(gpu(g, held=80 - size) for g, size in enumerate(each))) for n, each in enumerate(free)]
+    fit = place(budget_of(30, ranks=2), *hosts)
+    assert (fit.now == "fits") == bool(fitting)
+    if fitting:
+        (chosen,) = fit.placement
+        taken = tuple(int(each.label) for each in chosen.taken)
+        assert blocks(placed(int(chosen.host), taken)) == max(blocks(placed(*place)) for place in fitting)
+        assert fit.largest_block_bytes == blocks(placed(int(chosen.host), taken))[0] * GIB
 
 
 def test_hosts_without_figures_of_now_have_no_verdict(budget_of) -> None:
