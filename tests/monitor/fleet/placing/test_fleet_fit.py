@@ -134,6 +134,7 @@ def test_what_jobs_leave_is_unknown_where_their_processes_are(budget_of) -> None
     used = {"used_bytes": 70 * GIB, "free_bytes": 10 * GIB}
     unread = gpu(0, processes=None, **used)
     unlisted = gpu(0, processes=(), unattributed_bytes=None, **used)
+    assert place(budget_of(9), host("a", unread)).now == "unknown"  # 10 GiB are free; what else will be taken?
     nobodys = gpu(0, processes=(), unattributed_bytes=70 * GIB, **used)
     no_size = gpu(0, processes=(FleetProcess(pid=1, job="pod"),), **used)
     pods = (FleetProcess(pid=1, job="pod", used_bytes=70 * GIB),)
@@ -145,6 +146,16 @@ def test_what_jobs_leave_is_unknown_where_their_processes_are(budget_of) -> None
     for name in ("unread", "unlisted", "no-size", "mig"):
         assert found[name] == ("does_not_fit", "unknown"), name
     assert found["nobodys"] == ("does_not_fit", "does_not_fit")
+
+
+def test_a_gpu_on_which_no_program_can_be_started_takes_none(budget_of) -> None:
+    closed = gpu(0, closed="does not allow compute programs")
+    fit = place(budget_of(40), host("a", closed))
+    assert (fit.now, fit.empty, fit.hosts[0].reason) == (
+        *("does_not_fit", "does_not_fit"),
+        "GPU 0 does not allow compute programs",
+    )
+    assert [taken.label for taken in place(budget_of(40), host("a", closed, gpu(1))).placement[0].taken] == ["1"]
 
 
 def test_tight_and_the_upper_bound(budget_of) -> None:
