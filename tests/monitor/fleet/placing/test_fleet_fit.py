@@ -167,7 +167,7 @@ def test_what_jobs_leave_is_unknown_where_their_processes_are(budget_of) -> None
     nobodys = gpu(0, processes=(), unattributed_bytes=70 * GIB, **used)
     no_size = gpu(0, processes=(FleetProcess(pid=1, job="pod"),), **used)
     pods = (FleetProcess(pid=1, job="pod", used_bytes=70 * GIB),)
-    mig = gpu(0, processes=pods, devices=(gpu(0, label="0:1", processes=None, **used),), **used)
+    mig = gpu(0, processes=pods, devices=(gpu(0, label="0:1", processes=None, unattributed_bytes=0, **used),), **used)
     hosts = {"unread": unread, "unlisted": unlisted, "nobodys": nobodys, "no-size": no_size, "mig": mig}
     found = {name: (now, later) for name, (now, later, _) in verdicts(
         place(budget_of(40), *(host(name, each) for name, each in hosts.items()))
