@@ -131,9 +131,9 @@ def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         raise InputError(f"{recordings[0]} is for the dashboard; {options.command or '--once'} reads this machine")
     if options.command:
         require_none_typed(options)
-        if fleet:
+        if fleet and options.command != "fit":
             name = "--prometheus" if options.prometheus else "--host"
-            raise InputError(f"{name} is for the dashboard and --once; {options.command} reads this machine")
+            raise InputError(f"{name} is for the dashboard, --once and fit; {options.command} reads this machine")
         return int(_started(options.command).run(options, launch))
     if launch is not None:
         raise InputError("a launch line after -- needs a command, such as vramtop fit -- torchrun train.py ...")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RankPeaks
 
 from ...host import HostRam, host_verdict
 from .device_capacity import DeviceCapacity
@@ -12,7 +12,9 @@ from .serving_fit import check_serving_fit
 from .training_fit import check_training_fit
 
 
-def check_fit(budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0) -> FitResult:
+def check_fit(
+    budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes: int = 0, ranks: RankPeaks | None = None
+) -> FitResult:
     """Place every rank of the budget's job on a device of its own and judge whether it fits there.
 
     Several ranks are placed on whole GPUs only.
@@ -22,13 +24,14 @@ def check_fit(budget: Budget, devices: Sequence[DeviceCapacity], *, slack_bytes:
         devices: all devices that are considered.
         slack_bytes: bytes that may lack on each device, or that have to be left if negative: for a verdict that should
             not change by so little.
+        ranks: those of its ranks that are placed on these devices; None: all.
     """
-    ranks = len(budget.ranks)
-    if ranks > 1:
+    ranks = budget.ranks if ranks is None else ranks
+    if len(budget.ranks) > 1:
         devices = [_without_mig(device) for device in devices]
     if budget.serving is not None:
-        return check_serving_fit(budget.serving, ranks, devices, slack_bytes=slack_bytes)
-    return check_training_fit(budget.ranks, devices, slack_bytes=slack_bytes)
+        return check_serving_fit(budget.serving, len(ranks), devices, slack_bytes=slack_bytes)
+    return check_training_fit(ranks, devices, slack_bytes=slack_bytes)
 
 
 def with_host_memory(

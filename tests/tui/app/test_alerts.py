@@ -11,7 +11,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app import user_signals
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
-from vramtop.tui.app.view_only_app import ViewOnlyApp
+from vramtop.tui.app.view_only_app import REFUSAL, ViewOnlyApp
 from vramtop.tui.screens.alerts.screen import AlertsScreen
 from vramtop.tui.widgets import StaticLines
 
@@ -187,6 +187,9 @@ async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock
         await fires(pilot, app, clock)
         await pilot.press("w")
         await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and "firing" in shown(app, "#title"))
+        await pilot.press("e")
+        await until_shown(pilot, lambda: REFUSAL in notices(app))
+        assert not app.screen.query_one("#field").display
 
 
 @pytest.mark.slow

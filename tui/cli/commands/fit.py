@@ -1,4 +1,4 @@
-"""``vramtop fit JOB``: check whether a job fits on this machine now, or on a machine that is described."""
+"""``vramtop fit JOB``: check whether a job fits on this machine now, a described one, or hosts of a fleet."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from ..fitting import (
     NoGpusError,
     WaitRequest,
     check_here,
+    check_on_fleet,
     committed_bytes,
     describe_machine,
     estimate_job,
@@ -23,6 +24,7 @@ from ..fitting import (
     open_source,
     program_to_start,
     read_gpus,
+    refuse_what_is_for_this_machine,
     report_fit,
     report_without_gpus,
     select_devices,
@@ -33,6 +35,12 @@ from ..option_values import described_devices, described_gpu, estimate_method
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the verdict; exit code 0: fits, 1: does not fit, 3: cannot tell, 4: tight."""
+    if options.prometheus or options.host or options.hosts:
+        return _over_fleet(options, launch)
+    if options.prometheus_token_file or options.prometheus_ca:
+        raise InputError("--prometheus-token-file and --prometheus-ca need --prometheus URL")
+    if options.bootstrap:
+        raise InputError("--bootstrap is for --host and --hosts")
     program = program_to_start(options, launch)
     elsewhere = next((flag for flag in ("slurm", "kubernetes", "cloud") if getattr(options, flag)), None)
     if options.wait:
@@ -72,6 +80,16 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             here=False,
         ),
     )
+
+
+def _over_fleet(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print which hosts of a fleet can take the job; exit codes likewise, 1 if none can take it now."""
+    from .remote import hosts, prometheus
+
+    refuse_what_is_for_this_machine(options)
+    loaded = load_from_options(options, launch)
+    fleet = prometheus.read_once(options) if options.prometheus else hosts.read_once(options)
+    return check_on_fleet(options, loaded, fleet)
 
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:

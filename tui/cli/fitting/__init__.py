@@ -27,6 +27,10 @@ if TYPE_CHECKING:
         judge_on as judge_on,
         report_fit as report_fit,
     )
+    from .fleet_check import (
+        check_on_fleet as check_on_fleet,
+        refuse_what_is_for_this_machine as refuse_what_is_for_this_machine,
+    )
     from .guard import guarded as guarded
     from .machine_gpus import (
         NoGpusError as NoGpusError,
@@ -48,6 +52,7 @@ else:
         {
             "advice": "Advice advice_json advice_lines advise Machine",
             "cards": "estimator_on_card",
+            "fleet_check": "check_on_fleet refuse_what_is_for_this_machine",
             "fit_check": "check_here describe_machine estimate_job EXIT_CODES FitCheck gpu_and_memory judge_on "
             "report_fit",
             "machine_gpus": "committed_bytes NoGpusError open_source read_gpus select_devices",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .browser_arguments import add_report_arguments, add_serve_arguments
 from .export_arguments import add_export_arguments
-from .host_arguments import add_stream_arguments
+from .host_arguments import add_host_arguments, add_stream_arguments
 from .placing_arguments import add_placing_arguments
 from .shared_flags import (
     add_estimate_arguments,
@@ -32,12 +32,17 @@ _FIT_EXAMPLES = """\
   vramtop fit llama-3.1-70b --fsdp 16 --pure-bf16 --gpu-type h100
   vramtop fit job.toml                        on this machine, now
   vramtop fit axolotl.yml --gpu-type a100-80gb
+  vramtop fit job.toml --prometheus http://prometheus:9090    on which host?
   vramtop fit job.toml --slurm >> train.sbatch   the #SBATCH lines that it needs
   vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
 """
 _FIT_EXIT_CODES = (
     "Exit codes: 0 fits, 1 does not fit, 2 wrong input, 3 cannot tell, 4 tight: the expected peak fits, the upper "
     "bound does not."
+)
+_FLEET_EXIT_CODES = (
+    "With --prometheus, --host or --hosts: 0 some host can take it now (or several together), 1 none can now, 3 none "
+    "with figures of now can, and there are others; --gpu-type then considers only GPUs of that type."
 )
 _RUN_EPILOG = """\
 Exit codes: those of the command. With --fit: 1 it does not fit and was not started; with --strict also 4, it is tight,
@@ -74,7 +79,7 @@ def _estimate(parser: "Parser") -> None:
 def _fit(parser: "Parser") -> None:
     parser.usage = _USAGE.format("fit")
     parser.examples = _FIT_EXAMPLES
-    parser.epilog = _FIT_EXIT_CODES
+    parser.epilog = f"{_FIT_EXIT_CODES} {_FLEET_EXIT_CODES}"
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
     parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
@@ -84,6 +89,7 @@ def _fit(parser: "Parser") -> None:
     text = "Wait until the job fits on GPUs of this machine; then exit code 0 (vramtop wait)."
     waiting.add_argument("--wait", action="store_true", help=text)
     _add_waiting_arguments(waiting)
+    add_host_arguments(parser, suppress_defaults=True)
 
 
 def _wait(parser: "Parser") -> None:

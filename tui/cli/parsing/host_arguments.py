@@ -21,24 +21,34 @@ def add_stream_arguments(parser: "Parser") -> None:
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
 
 
-def add_host_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--host``, ``--hosts`` and ``--bootstrap``, and ``--prometheus`` with its files."""
+def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool = False) -> None:
+    """Add ``--host``, ``--hosts`` and ``--bootstrap``, and ``--prometheus`` with its files.
+
+    Args:
+        parser: of vramtop itself or of a command.
+        suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
+    """
+    one: object = argparse.SUPPRESS if suppress_defaults else None
+    several: object = argparse.SUPPRESS if suppress_defaults else []
     group = parser.add_argument_group(
         "several hosts", "vramtop stream runs on each over ssh, with your own configuration of ssh; nothing is copied."
     )
     group.add_argument(
-        "--host", action="append", default=[], metavar="HOST[,HOST]",
-        help="show this host (repeatable): a, ann@b, or a list as of Slurm, node[01-16,20]",
+        "--host", action="append", default=several, metavar="HOST[,HOST]",
+        help="read this host (repeatable): a, ann@b, or a list as of Slurm, node[01-16,20]",
     )  # fmt: skip
-    group.add_argument("--hosts", metavar="FILE", help="show the hosts of a file, one or a list per line")
+    text = "read the hosts of a file, one or a list per line"
+    group.add_argument("--hosts", metavar="FILE", default=one, help=text)
     text = "what runs vramtop on a host where it is not installed: uvx downloads it there"
-    group.add_argument("--bootstrap", choices=("uvx",), help=text)
+    group.add_argument("--bootstrap", choices=("uvx",), default=one, help=text)
     group = parser.add_argument_group(
         "many hosts",
         "Read from one Prometheus, of vramtop export or of other GPU exporters. A user and a password are taken from "
         "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
     )
-    group.add_argument("--prometheus", metavar="URL", help="show the hosts that this Prometheus scrapes")
-    group.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token to authenticate with")
+    text = "read the hosts that this Prometheus scrapes"
+    group.add_argument("--prometheus", metavar="URL", default=one, help=text)
+    text = "a bearer token to authenticate with"
+    group.add_argument("--prometheus-token-file", metavar="FILE", default=one, help=text)
     text = "certificates of the authority of its TLS certificate, in place of the system's"
-    group.add_argument("--prometheus-ca", metavar="FILE", help=text)
+    group.add_argument("--prometheus-ca", metavar="FILE", default=one, help=text)

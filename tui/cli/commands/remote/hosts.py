@@ -24,20 +24,38 @@ _ATTACH_SECONDS = 4.0
 def run(options: argparse.Namespace) -> int:
     """Show the hosts until the dashboard is quit, or print one reading of them; exit code 0, or 3 if none answers."""
     refuse_what_is_for_one_host(options, "--host")
+    if options.once:
+        return print_fleet(options, read_once(options))
+    from .fleet_dashboard import require_terminal, show_fleet
+
+    require_terminal()
     hosts = _hosts(options)
-    command = SshCommand(
+    name = f"{len(hosts)} hosts over ssh" if len(hosts) > 1 else f"{hosts[0]} over ssh"
+    return show_fleet(options, RemoteFleet(hosts, _command(options)), name)
+
+
+def read_once(options: argparse.Namespace) -> Fleet:
+    """Read the hosts once, with the training processes that run there.
+
+    Raises:
+        InputError: a list of hosts is wrong.
+        VramtopError: there is no ssh here.
+    """
+    source = RemoteFleet(_hosts(options), _command(options))
+    try:
+        fleet = source.wait(_CONNECT_SECONDS)
+        return fleet if options.no_attach else source.wait(_ATTACH_SECONDS, until=_is_attached)
+    finally:
+        source.close()
+
+
+def _command(options: argparse.Namespace) -> SshCommand:
+    return SshCommand(
         interval=options.interval,
         attaches=not options.no_attach,
         bootstrap=options.bootstrap,
         version=version_number(),
     )
-    if options.once:
-        return _print_once(options, RemoteFleet(hosts, command))
-    from .fleet_dashboard import require_terminal, show_fleet
-
-    require_terminal()
-    name = f"{len(hosts)} hosts over ssh" if len(hosts) > 1 else f"{hosts[0]} over ssh"
-    return show_fleet(options, RemoteFleet(hosts, command), name)
 
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
@@ -46,16 +64,6 @@ def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     if options.hosts:
         found += read_hosts_file(Path(options.hosts))
     return tuple(dict.fromkeys(found))
-
-
-def _print_once(options: argparse.Namespace, source: RemoteFleet) -> int:
-    try:
-        fleet = source.wait(_CONNECT_SECONDS)
-        if not options.no_attach:
-            fleet = source.wait(_ATTACH_SECONDS, until=_is_attached)
-    finally:
-        source.close()
-    return print_fleet(options, fleet)
 
 
 def _is_attached(fleet: Fleet) -> bool:

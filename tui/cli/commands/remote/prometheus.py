@@ -14,6 +14,8 @@ from .fleet_options import print_fleet, refuse_what_is_for_one_host
 if TYPE_CHECKING:
     import argparse
 
+    from vramtop.monitor.fleet import Fleet
+
 USER_VARIABLE = "VRAMTOP_PROMETHEUS_USER"
 PASSWORD_VARIABLE = "VRAMTOP_PROMETHEUS_PASSWORD"  # noqa: S105 - its name
 
@@ -26,16 +28,36 @@ def run(options: argparse.Namespace) -> int:
         VramtopError: with ``--once``, Prometheus cannot be asked.
     """
     refuse_what_is_for_one_host(options, "--prometheus")
-    if options.host or options.hosts:
-        raise InputError("--host and --hosts read hosts over ssh; leave them out with --prometheus")
-    client = PrometheusClient(options.prometheus, credentials(options))
-    source = PrometheusFleet(client)
     if options.once:
-        return _print_once(options, source)
+        return print_fleet(options, read_once(options))
     from .fleet_dashboard import require_terminal, show_fleet
 
+    client = _client(options)
     require_terminal()
-    return show_fleet(options, source, f"Prometheus at {client.host}")
+    return show_fleet(options, PrometheusFleet(client), f"Prometheus at {client.host}")
+
+
+def read_once(options: argparse.Namespace) -> Fleet:
+    """Read the hosts once.
+
+    Raises:
+        InputError: an option is wrong.
+        VramtopError: Prometheus cannot be asked, or has no figures of GPUs.
+    """
+    source = PrometheusFleet(_client(options))
+    try:
+        fleet = source.read()
+    finally:
+        source.close()
+    if not fleet.hosts:
+        raise VramtopError(fleet.notice or "Prometheus has no figures of GPUs")
+    return fleet
+
+
+def _client(options: argparse.Namespace) -> PrometheusClient:
+    if options.host or options.hosts:
+        raise InputError("--host and --hosts read hosts over ssh; leave them out with --prometheus")
+    return PrometheusClient(options.prometheus, credentials(options))
 
 
 def credentials(options: argparse.Namespace) -> Credentials:
@@ -53,13 +75,3 @@ def credentials(options: argparse.Namespace) -> Credentials:
         password=os.environ.get(PASSWORD_VARIABLE),
         ca_file=Path(options.prometheus_ca) if options.prometheus_ca else None,
     )
-
-
-def _print_once(options: argparse.Namespace, source: PrometheusFleet) -> int:
-    try:
-        fleet = source.read()
-    finally:
-        source.close()
-    if not fleet.hosts:
-        raise VramtopError(fleet.notice or "Prometheus has no figures of GPUs")
-    return print_fleet(options, fleet)

@@ -1,0 +1,156 @@
+"""A job over a fleet as text: the verdict, and a table of the hosts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import format_gib
+from vramtop.monitor.host import duration_text
+from vramtop.monitor.snapshot import gpu_list
+
+from ..draw import VERDICTS, format_table, shorten, truncate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from vramtop.monitor.board.fit import Verdict
+    from vramtop.monitor.fleet.placing import FleetFit, HostFit
+
+    from ..draw import TextOutput
+
+_HEAD = ("  HOST", "GPU", "OF", "NOW", "LATER", "LEFT GiB", "CARD")
+_ALIGNED = "<<><<><"
+_MAX_HOST_CHARACTERS = 24
+_MAX_ROWS = 20
+_MAX_REASONS = 10
+_MAX_NAMES = 4
+
+
+def fleet_fit_sentence(fit: FleetFit) -> str:
+    """Return the verdict in words: where the job can be started now, or on how many hosts later."""
+    need = _need(fit)
+    if fit.now in ("fits", "tight"):
+        where = _joined([f"{host.host} (GPU {_labels(host)})" for host in fit.placement])
+        doubt = ", but may take more" if fit.now == "tight" else ""
+        expected = "is expected to fit" if fit.now == "tight" else "fits"
+        others = fit.count(lambda host: host.now, fit.now) - 1 if fit.hosts_needed == 1 else 0
+        could = f"; {others} other host{'s' if others > 1 else ''} could take it too" if others else ""
+        return (
+            f"{need}{expected} on {where}{doubt}; there it leaves the largest free block, "
+            f"{format_gib(fit.largest_block_bytes)} GiB on one host{could}"
+        )
+    several = f"{fit.hosts_needed} hosts together" if fit.hosts_needed > 1 else "a host"
+    if fit.now == "unknown":
+        return f"{need}whether {several} can take it now cannot be told: {_unknown(fit)}"
+    if fit.empty == "does_not_fit":
+        none = f"no {fit.hosts_needed} hosts can take it together" if fit.hosts_needed > 1 else "fits on no host"
+        return f"{need}{none}, even if nothing else runs there"
+    none = f"no {fit.hosts_needed} hosts can take it together now" if fit.hosts_needed > 1 else "fits on no host now"
+    after = {
+        "fits": "it fits once the running jobs have ended",
+        "tight": "it is tight once the running jobs have ended",
+        "does_not_fit": "nor once the jobs that vramtop knows have ended: others hold the memory",
+        "unknown": "what the running jobs will leave when they end is not known",
+    }[fit.later]
+    return f"{need}{none}; {after}"
+
+
+def fleet_fit_lines(fit: FleetFit, output: TextOutput, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the verdict, the hosts, and those that are not considered.
+
+    Args:
+        fit: of a job.
+        output: what the output can show.
+        verbose: every host, not the first ones only.
+    """
+    mark = VERDICTS[fit.now]
+    head = output.text(f"{mark.letter} {mark.word}")
+    first, *further = output.wrapped(fleet_fit_sentence(fit), indent=f"{head}  ", further="  ")
+    yield output.paint(head, mark.colour, bold=True) + first[len(head) :]
+    yield from further
+    considered = [host for host in fit.hosts if host.is_considered]
+    if considered:
+        yield ""
+        shown = considered if verbose else considered[:_MAX_ROWS]
+        placed = {host.host for host in fit.placement}
+        yield from _table([_row(host, host.host in placed) for host in shown], output)
+        yield from _more(len(considered) - len(shown), output)
+    told = [host for host in fit.hosts if host.reason or not host.is_considered]
+    if told:
+        yield ""
+        shown = told if verbose else told[:_MAX_REASONS]
+        for host in shown:
+            yield from output.wrapped(_reason(host), further="  ")
+        yield from _more(len(told) - len(shown), output)
+
+
+def _need(fit: FleetFit) -> str:
+    """Return what the job needs on the type of GPU of the first host, with a comma; empty: not estimated."""
+    size = next((host.need_bytes for host in fit.hosts if host.need_bytes is not None), None)
+    if size is None:
+        return ""
+    times = f"{fit.ranks:,} × " if fit.ranks > 1 else ""
+    return f"needs {times}{format_gib(size)} GiB: "
+
+
+def _unknown(fit: FleetFit) -> str:
+    """Return why it cannot be told."""
+    absent = sum(not host.is_considered and host.now == "unknown" for host in fit.hosts)
+    unread = fit.count(lambda host: host.now, "unknown")
+    parts = []
+    if absent:
+        parts.append(f"{absent} of {len(fit.hosts)} hosts {'have' if absent > 1 else 'has'} no figures of now")
+    if unread:
+        parts.append(f"figures of {unread} {'others' if absent else 'hosts'} are unknown" if unread > 1 else
+                     f"figures of {'another' if absent else 'a host'} are unknown")  # fmt: skip
+    return " and ".join(parts)
+
+
+def _joined(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
+
+
+def _labels(host: HostFit) -> str:
+    labels = [gpu.label for gpu in host.taken]
+    return gpu_list(sorted(map(int, labels)) if all(map(str.isdecimal, labels)) else sorted(labels))
+
+
+def _row(host: HostFit, is_placed: bool) -> tuple[str, ...]:
+    card = (host.card.name if host.card else None) or "name n/a"
+    return (
+        f"{'*' if is_placed else ' '} {shorten(host.host, _MAX_HOST_CHARACTERS)}",
+        _labels(host),
+        str(host.gpus),
+        _verdict(host.now),
+        _verdict(host.later),
+        "" if host.left_bytes is None else format_gib(host.left_bytes),
+        card.removeprefix("NVIDIA "),
+    )
+
+
+def _verdict(verdict: Verdict) -> str:
+    mark = VERDICTS[verdict]
+    return f"{mark.letter} {mark.word.lower()}"
+
+
+def _table(rows: Iterable[tuple[str, ...]], output: TextOutput) -> Iterator[str]:
+    """Yield the table; a narrow terminal does without the cards."""
+    whole = [_HEAD, *rows]
+    lines = [output.text(line) for line in format_table(whole, _ALIGNED)]
+    if not output.unlimited_width and max(map(len, lines)) > output.width:
+        lines = [output.text(line) for line in format_table([row[:-1] for row in whole], _ALIGNED[:-1])]
+        lines = [truncate(line, output.width) for line in lines]
+    yield from lines
+
+
+def _reason(host: HostFit) -> str:
+    if host.state == "live":
+        return f"{host.host}: {host.reason}"
+    last = "" if host.age_seconds is None else f" (last reading {duration_text(host.age_seconds)} ago)"
+    return f"{host.host}: not considered, {host.state}{last}: {host.reason or 'no reason known'}"
+
+
+def _more(count: int, output: TextOutput) -> Iterator[str]:
+    if count:
+        yield output.text(f"  … and {count} more: -v or --json lists them")
