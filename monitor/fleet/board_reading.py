@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import displayed
 
+from ..board.fit import unusable_reason
 from ..host.kinds import kind_label
 from ..snapshot import MigDevice
 from .host_reading import FleetGpu, FleetPending, FleetProcess, HostReading
@@ -86,6 +87,7 @@ def _figures(
         utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
         fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
+        closed=None if isinstance(reading, MigDevice) else unusable_reason(reading),
         processes=processes,
         devices=devices,
     )

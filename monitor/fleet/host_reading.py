@@ -113,6 +113,8 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The driver hangs: the figures are from an earlier reading."""
     fault: str | None = None
     """Why its memory or its processes are unknown, in one sentence."""
+    closed: str | None = None
+    """Why no program can be started on it, regardless of free memory: ``does not allow compute programs``."""
     processes: tuple[FleetProcess, ...] | None = None
     """Largest first; None: could not be read."""
     devices: tuple[FleetGpu, ...] = ()

@@ -33,9 +33,11 @@ def fleet_fit_sentence(fit: FleetFit) -> str:
         where = _joined([f"{host.host} (GPU {_labels(host)})" for host in fit.placement])
         doubt = ", but may take more" if fit.now == "tight" else ""
         expected = "is expected to fit" if fit.now == "tight" else "fits"
+        others = fit.count(lambda host: host.now, fit.now) - 1 if fit.hosts_needed == 1 else 0
+        could = f"; {others} other host{'s' if others > 1 else ''} could take it too" if others else ""
         return (
             f"{need}{expected} on {where}{doubt}; there it leaves the largest free block, "
-            f"{format_gib(fit.largest_block_bytes)} GiB on one host"
+            f"{format_gib(fit.largest_block_bytes)} GiB on one host{could}"
         )
     several = f"{fit.hosts_needed} hosts together" if fit.hosts_needed > 1 else "a host"
     if fit.now == "unknown":

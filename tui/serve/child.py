@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual_serve.app_service import AppService
+
+from vramtop.estimator.trace import safe_environment
 
 from ..draw import printable
 from ..tty import SERVED_DRIVER
@@ -15,6 +18,11 @@ from ..tty import SERVED_DRIVER
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+_RUN = (
+    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; sys.argv[0] = 'vramtop'; "
+    "from vramtop.tui.cli import main; sys.exit(main())"
+)
+"""Runs vramtop where paths mean the same as for the server, without imports from the current folder."""
 _END_SECONDS = 5.0
 """Time in which a dashboard ends by itself before it is killed: a driver call may hang."""
 _BEGIN = b"__GANGLION__\n"
@@ -40,8 +48,8 @@ class Dashboard(AppService):
         environment = self._build_environment(width=width, height=height)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            "vramtop.tui.cli",
+            "-c",
+            _RUN,
             *self._flags,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -55,7 +63,7 @@ class Dashboard(AppService):
     def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
         built = super()._build_environment(width=width, height=height)
         environment = {name: value for name, value in built.items() if name not in _NOT_PASSED_ON}
-        return environment | {
+        return safe_environment(environment, Path(sys.executable)) | {
             "TEXTUAL_DRIVER": SERVED_DRIVER,
             "COLUMNS": str(width),
             "ROWS": str(height),

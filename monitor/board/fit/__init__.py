@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         commit as commit,
         count_devices as count_devices,
         device_capacities as device_capacities,
+        unusable_reason as unusable_reason,
     )
     from .fit_check import check_fit as check_fit, with_host_memory as with_host_memory
     from .fit_result import DeviceVerdict as DeviceVerdict, FitResult as FitResult, Verdict as Verdict
@@ -21,7 +22,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "device_capacity": "commit count_devices device_capacities DeviceCapacity",
+            "device_capacity": "commit count_devices device_capacities DeviceCapacity unusable_reason",
             "fit_check": "check_fit with_host_memory",
             "fit_result": "DeviceVerdict FitResult Verdict",
         },

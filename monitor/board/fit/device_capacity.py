@@ -147,13 +147,10 @@ def _committed_on(device: DeviceCapacity, committed: Mapping[DeviceIndex, int]) 
 
 
 def _devices_of(gpu: GpuReading) -> Iterator[DeviceCapacity]:
-    unusable_reason = _unusable_reason(gpu)
+    reason = unusable_reason(gpu)
     if gpu.mig:
-        yield from _mig_devices_of(gpu, unusable_reason)
+        yield from _mig_devices_of(gpu, reason)
         return
-    if gpu.mig is not None:
-        reason = gpu.reason("mig")
-        unusable_reason = _NO_MIG_DEVICE if reason is None else f"is in MIG mode, and {reason}"
     yield DeviceCapacity(
         index=gpu.index,
         uuid=gpu.uuid,
@@ -162,7 +159,7 @@ def _devices_of(gpu: GpuReading) -> Iterator[DeviceCapacity]:
         free_bytes=None if gpu.is_stale else gpu.free_bytes,
         unread_reason=gpu.reason("free_bytes") if gpu.is_stale or gpu.free_bytes is None else None,
         reserved_bytes=gpu.reserved_bytes or 0,
-        unusable_reason=unusable_reason,
+        unusable_reason=reason,
     )
 
 
@@ -182,7 +179,11 @@ def _mig_devices_of(gpu: GpuReading, unusable_reason: str | None) -> Iterator[De
         )
 
 
-def _unusable_reason(gpu: GpuReading) -> str | None:
+def unusable_reason(gpu: GpuReading) -> str | None:
+    """Return why no program can be started on a GPU, regardless of free memory; None: programs can be started."""
+    if gpu.mig is not None and not gpu.mig:
+        reason = gpu.reason("mig")
+        return _NO_MIG_DEVICE if reason is None else f"is in MIG mode, and {reason}"
     for fault in gpu.faults:
         if fault.field is None and fault.code in _UNUSABLE_FAULTS:
             return _UNUSABLE_FAULTS[fault.code]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...board.fit import unusable_reason
 from ...snapshot import MigDevice
 from . import metric_table as table
 from .label_text import label_text
@@ -46,6 +47,8 @@ def _fault(fault: Fault) -> tuple[str, str]:
 
 def _figures(board: Board, row: GpuRow, gpu: tuple[str, str]) -> Iterator[Sample]:
     reading, utilisation = row.reading, row.reading.utilisation_percent
+    if (reason := unusable_reason(reading)) is not None:
+        yield table.GPU_CLOSED, (*gpu, label_text(reason)), 1
     yield table.GPU_TOTAL, gpu, reading.total_bytes
     yield table.GPU_USED, gpu, reading.used_bytes
     yield table.GPU_FREE, gpu, reading.free_bytes

@@ -83,6 +83,11 @@ GPU_FAULT = _gauge(
     ("uuid", "index", "field", "reason"),
     "1 for each figure that the driver does not give, with its error code; field is empty for the GPU as a whole.",
 )
+GPU_CLOSED = _gauge(
+    "gpu_closed",
+    ("uuid", "index", "reason"),
+    "1 for a GPU on which no program can be started, whatever is free: its compute mode, MIG mode without a device.",
+)
 GPU_TOTAL = _gauge("gpu_memory_total_bytes", _GPU, "Memory of the GPU.")
 GPU_USED = _gauge("gpu_memory_used_bytes", _GPU, "Memory in use, without what the driver reserves if it says that.")
 GPU_FREE = _gauge("gpu_memory_free_bytes", _GPU, "Memory that a new job can have, by the driver's own figure.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import UNSEEN_BYTES
@@ -57,6 +57,8 @@ class GpuSpace:
     """Total less what the driver reserves; if that is unknown, the total."""
     reason: str | None = None
     """Why ``now_bytes`` is unknown."""
+    closed: str | None = None
+    """Why no program can be started on it; it has 0 bytes."""
 
 
 def spaces_of(host: HostReading) -> tuple[GpuSpace, ...]:
@@ -69,9 +71,18 @@ def _spaces(gpu: FleetGpu) -> Iterator[GpuSpace]:
         rows = None
         if gpu.processes is not None and all(row.device is not None for row in gpu.processes):
             rows = [row for row in gpu.processes if row.device == device.label]
-        yield _space(device, rows, Card(device.name or gpu.name, device.total_bytes, is_mig=True), stale=gpu.is_stale)
+        space = _space(device, rows, Card(device.name or gpu.name, device.total_bytes, is_mig=True), stale=gpu.is_stale)
+        yield _closed(space, gpu.closed)
     if not gpu.devices:
-        yield _space(gpu, gpu.processes, Card(gpu.name, gpu.total_bytes), stale=gpu.is_stale)
+        space = _space(gpu, gpu.processes, Card(gpu.name, gpu.total_bytes), stale=gpu.is_stale)
+        yield _closed(space, gpu.closed)
+
+
+def _closed(space: GpuSpace, reason: str | None) -> GpuSpace:
+    """Return the GPU as it is if programs can be started on it, otherwise without memory for a job."""
+    if reason is None:
+        return space
+    return replace(space, now_bytes=0, at_most_bytes=0, later_bytes=0, empty_bytes=0, reason=None, closed=reason)
 
 
 def _space(gpu: FleetGpu, rows: Sequence[FleetProcess] | None, card: Card, *, stale: bool) -> GpuSpace:
@@ -104,9 +115,11 @@ def _committed(gpu: FleetGpu, rows: Sequence[FleetProcess] | None) -> int | None
     """
     if any(row.note == _BEING_READ for row in rows or ()):
         return None
-    if gpu.committed_bytes is None and not rows and gpu.used_bytes is not None and gpu.used_bytes < UNSEEN_BYTES:
-        return 0
-    return gpu.committed_bytes
+    if rows:
+        return gpu.committed_bytes
+    if gpu.used_bytes is not None and gpu.used_bytes < UNSEEN_BYTES:
+        return gpu.committed_bytes or 0
+    return None if rows is None else gpu.committed_bytes
 
 
 def _held_by_jobs(gpu: FleetGpu, rows: Sequence[FleetProcess] | None) -> int | None:

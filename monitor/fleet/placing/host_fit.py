@@ -115,7 +115,7 @@ def judge_host(host: str, spaces: Sequence[GpuSpace], budget: Budget, ranks: Seq
         empty=empty,
         need_bytes=max(_needs(budget, part, spaces, "tight")),
         free_block_bytes=largest_block(available),
-        reason=_too_few(ranks, spaces) or reason,
+        reason=_too_few(ranks, spaces) or reason or _closed(spaces),
     )
     if now not in ("fits", "tight"):
         return fit
@@ -130,6 +130,10 @@ def judge_host(host: str, spaces: Sequence[GpuSpace], budget: Budget, ranks: Seq
         left_block_bytes=largest_block(left),
         left_bytes=sum(left),
     )
+
+
+def _closed(spaces: Sequence[GpuSpace]) -> str | None:
+    return next((f"GPU {gpu.label} {gpu.closed}" for gpu in spaces if gpu.closed), None)
 
 
 def _too_few(ranks: Sequence[RankPeak], spaces: Sequence[GpuSpace]) -> str | None:
@@ -155,4 +159,5 @@ def _device(position: int, gpu: GpuSpace, free_bytes: int | None) -> DeviceCapac
         total_bytes=total,
         free_bytes=free_bytes,
         reserved_bytes=0 if total is None or empty is None else total - empty,
+        unusable_reason=gpu.closed,
     )

@@ -151,6 +151,8 @@ def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
         gpu_of(sample.metric).sizes.setdefault("fault", fault)
+    for sample in ask("vramtop_gpu_closed == 1"):
+        gpu_of(sample.metric).sizes["closed"] = plain(sample.metric.reason)
     for name, metric in _GPU_SIZES.items():
         for sample in ask(metric):
             gpu_of(sample.metric).sizes[name] = whole(sample)

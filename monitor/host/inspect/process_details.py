@@ -18,6 +18,7 @@ from ..plain_text import sanitize_line
 from ..process_info import read_process
 from ..process_origin import ancestor_pids
 from .process_limits import read_cgroup, read_limits
+from .slurm_job import with_job_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,7 +115,7 @@ def read_details(pid: int, start_time: float | None = None) -> ProcessDetails:
         program=_plain(info.exe),
         environment=_environment(info),
         parents=tuple(parent for each in ancestor_pids(pid) if (parent := _parent(each))),
-        containers=container_info(pid, info.environ),
+        containers=with_job_names(container_info(pid, info.environ)),
         cgroup=read_cgroup(pid),
         limits=read_limits(pid),
         ram=_ram(pid),

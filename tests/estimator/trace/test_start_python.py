@@ -1,6 +1,7 @@
 """The environment and the folder of the interpreters that vramtop starts."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,24 +130,38 @@ def test_an_environment_may_be_named_relative_to_the_current_folder(
     assert found is not None
 
 
+STARTS_A_PROGRAM = re.compile(
+    r"subprocess\.(?:run|Popen)\(|create_subprocess_exec\(|Popen\(\[|os\.(?:spawn|posix_spawn)"
+)
+
+
 def test_only_one_module_starts_interpreters() -> None:
     root = Path(__file__).parents[3]
-    users_command = "tui/app/fit_events.py"
+    of_the_users_choice = {  # the user's command, and programs of the system
+        "tui/background/user_command.py",
+        "monitor/fleet/remote/connection.py",
+        "monitor/fleet/schedulers/slurm_cluster.py",
+        "monitor/host/inspect/slurm_job.py",
+    }
     own_interpreter = {  # they run vramtop again, by the interpreter and with the paths that the process has already
         "monitor/attach/automatic/start_following.py",
         "monitor/probe/trainer_guard.py",
+        "tui/serve/child.py",
     }
-    found = {
-        str(file.relative_to(root))
+    sources = {
+        str(file.relative_to(root)): file.read_text()
         for package in ("estimator", "monitor", "tui")
         for file in (root / package).rglob("*.py")
-        if any(word in file.read_text() for word in ("subprocess.run(", "subprocess.Popen(\n", "Popen([", "os.spawn"))
     }
-    assert found == {"estimator/trace/start_python.py", users_command, *own_interpreter}
+    found = {name for name, source in sources.items() if STARTS_A_PROGRAM.search(source)}
+    assert found == {"estimator/trace/start_python.py", *of_the_users_choice, *own_interpreter}
+    assert not [name for name in of_the_users_choice if "sys.executable" in sources[name]]
     for name in own_interpreter:
-        source = (root / name).read_text()
-        assert "[sys.executable, " in source
-        assert 'cwd="/",' in source  # -c and -m import from the current folder
+        source = sources[name]
+        assert re.search(r"sys\.executable,\s", source)
+        assert "safe_environment(" in source
+        # -c and -m import from the current folder
+        assert 'cwd="/",' in source or "sys.path[:] = [entry for entry in sys.path if entry]" in source
 
 
 def test_planted_modules_do_not_hide_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,7 @@ def test_a_quantized_layer_returns_the_dtype_that_it_reads() -> None:
         assert layer(torch.randn(3, 128, dtype=dtype)).dtype == dtype
 
 
+@pytest.mark.slow
 def test_only_8_bit_layers_and_older_4_bit_ones_keep_their_input() -> None:
     def kept(layer: Any) -> bool:
         tensor = torch.randn(ROWS, 128, dtype=torch.bfloat16, requires_grad=True) * 1

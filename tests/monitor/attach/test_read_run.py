@@ -230,6 +230,7 @@ save_strategy: "no"
 """
 
 
+@pytest.mark.slow
 @needs_torch
 def test_settings_that_are_read_match_those_of_a_real_trainer(start: Start, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()

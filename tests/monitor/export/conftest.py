@@ -52,6 +52,7 @@ def board(make_budget, make_gpu, make_process, make_snapshot) -> Board:
             make_gpu(1, [make_process(11, 33)] if second < 230 else [], power_w=None, faults=(refused,)),
             make_gpu(2, [make_process(14, 1.5, gpu_instance=3, compute_instance=0)], mig=(mig,)),
             make_gpu(3, [], faults=(hangs,), used_bytes=70 * GIB),
+            make_gpu(4, [], compute_mode="prohibited", power_w=None),
         ]
         faults = (Fault(field=None, code="NOT_LISTED", message="a GPU is gone"),)
         found = watchlist.update(make_snapshot(gpus, time=2_000.0 + second, faults=faults))

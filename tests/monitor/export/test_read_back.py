@@ -49,6 +49,7 @@ def read_back(*boards, fail: str | None = None) -> HostReading:
 
 def memory(gpu: FleetGpu) -> dict[str, object]:
     names = ("index", "uuid", "total_bytes", "used_bytes", "free_bytes", "committed_bytes", "unattributed_bytes")
+    names += ("closed",)
     return {name: getattr(gpu, name) for name in names}
 
 
@@ -58,6 +59,8 @@ def test_gpus_jobs_and_pending_jobs_of_a_board_are_read_back(board) -> None:
     assert found.is_live
     assert (found.time, found.since, found.vramtop_version) == (expected.time, 2_300.0, "1.2")
     assert [memory(gpu) for gpu in found.gpus[:3]] == [memory(gpu) for gpu in expected.gpus[:3]]
+    assert memory(found.gpus[4]) == memory(expected.gpus[4])
+    assert found.gpus[4].closed == "does not allow compute programs (compute mode prohibited)"
     assert [gpu.name for gpu in found.gpus[:3]] == [gpu.name for gpu in expected.gpus[:3]]
     unnamed = [{**memory(each), "uuid": None} for each in expected.gpus[2].devices]
     assert [memory(device) for device in found.gpus[2].devices] == unnamed

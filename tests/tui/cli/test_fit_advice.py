@@ -37,6 +37,7 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_each_suggestion_leads_to_its_stated_verdict(fit: Fit) -> None:
     asked = ("--gpu-memory", "24GiB", "--json")
     answer = found(fit("job.toml", *asked))
@@ -66,6 +67,7 @@ def test_the_diff_of_a_job_file_applies(fit: Fit, tmp_path: Path) -> None:
         assert found(fit("edited.toml", *asked))["verdict"] == suggestion["verdict"]
 
 
+@pytest.mark.slow
 def test_the_largest_value_that_fits_is_printed(fit: Fit) -> None:
     answer = found(fit("job.toml", "--gpu-memory", "96GiB", "--json"))
     assert answer["verdict"] == "fits"

@@ -34,11 +34,14 @@ new Promise(done => {
 class Server:
     """A running ``vramtop serve`` on the demo recording."""
 
-    def __init__(self, folder: Path, *words: str, dashboard: tuple[str, ...] = ("--demo",)) -> None:
+    def __init__(
+        self, folder: Path, *words: str, dashboard: tuple[str, ...] = ("--demo",), cwd: Path | None = None
+    ) -> None:
         self._errors = folder / "errors"
-        command = [sys.executable, "-m", "vramtop.tui.cli", "serve", "--json", *words, "--", *dashboard]
+        vramtop = Path(sys.executable).with_name("vramtop")
+        command = [str(vramtop), "serve", "--json", *words, "--", *dashboard]
         with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=cwd)
         assert self.process.stdout is not None
         self.address = json.loads(self.process.stdout.readline())["address"]
         self.root, self.token = self.address.rsplit("/", 2)[:2]
@@ -181,3 +184,17 @@ async def test_what_keeps_a_dashboard_from_starting_is_in_the_page_and_on_standa
         await page.until_received("missing.jsonl: cannot be read")
     finally:
         assert "missing.jsonl: cannot be read" in server.end()
+
+
+async def test_a_dashboard_imports_nothing_from_the_folder_of_the_server(tmp_path: Path, page: Browser) -> None:
+    planted = tmp_path / "planted"
+    (planted / "vramtop").mkdir(parents=True)
+    for name in ("vramtop/__init__.py", "textual.py", "json.py"):
+        (planted / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    server = Server(tmp_path, cwd=planted)
+    try:
+        await page.open(server.address)
+        await figures_change(page, 1)
+    finally:
+        server.end()
+    assert not (tmp_path / "ran").exists()

@@ -32,7 +32,13 @@ async def test_a_terminal_that_is_too_small_shows_one_sentence_and_q_quits(app, 
     assert app.return_code == 0
 
 
-@pytest.mark.parametrize("keys", [[], ["question_mark"], ["f"], ["ctrl+p"], ["slash", "x"]])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["f"],
+        *(pytest.param(keys, marks=pytest.mark.slow) for keys in ([], ["question_mark"], ["ctrl+p"], ["slash", "x"])),
+    ],
+)
 async def test_the_open_screen_returns_when_the_terminal_is_large_enough(app, keys) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await until_shown(pilot, lambda: app.board)

@@ -89,6 +89,7 @@ def drawings() -> int:
     return sum(type(each).__name__ == "StylesCache" for each in gc.get_objects())
 
 
+@pytest.mark.slow
 async def test_closed_screens_are_not_kept_in_memory() -> None:
     app = ChangedCellsApp()
     async with app.run_test(size=(60, 5)) as pilot:

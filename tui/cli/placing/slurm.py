@@ -1,28 +1,24 @@
 """``vramtop fit JOB --slurm``: which partitions can take a job, now and at all, and the lines of its batch script."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import GIB, format_gib
-from vramtop.monitor.board.fit import Verdict
 from vramtop.monitor.fleet.schedulers import (
     CardMatch,
     CardSize,
     NoSlurmError,
-    Room,
     SlurmCluster,
-    SlurmNode,
-    SlurmPartition,
     Spread,
-    match_card,
     read_cluster,
-    spread_over,
 )
 
 from ...draw import format_table
 from .answer import Answer, Target, whole_gib
-from .card_judge import BEST_FIRST, CardJudge, need_sentence
+from .card_judge import CardJudge, need_sentence
+from .slurm_offers import GOOD, Offer, find_offers
+
+if TYPE_CHECKING:
+    from vramtop.monitor.board.fit import Verdict
 
 _MAX_ROWS = 30
 _USUAL_GPUS = 8
@@ -33,44 +29,6 @@ _TORCHRUN = (
 )
 _NO_HOST = "How much RAM the job needs is not known, so --mem is left to the partition's default."
 _CPUS = "How many processors the job's data loading needs is not known: add --cpus-per-task."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """GPUs of one kind in one partition."""
-
-    partition: SlurmPartition
-    type: str | None
-    match: CardMatch
-    nodes: tuple[tuple[SlurmNode, int, int | None], ...]
-    """Nodes that are up, each with its GPUs of that kind and how many of them are free (None: not known)."""
-    verdict: Verdict
-    at_all: Spread | None
-    now: Spread | None
-    now_known: bool
-    """Slurm says how many of the GPUs are free on every node."""
-    reason: str
-
-    @property
-    def name(self) -> str:
-        """Name of the GPUs in the cluster: ``a100``, ``gpu without a type``."""
-        return self.type or "gpu without a type"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the offer as ``fit --slurm --json`` lists it."""
-        return {
-            "partition": self.partition.name,
-            "gres_type": self.type,
-            "card": self.match.label if self.match.cards else None,
-            "mig": self.match.mig,
-            "card_bytes": [card.total_bytes for card in self.match.cards],
-            "nodes": len(self.nodes),
-            "gpus": sum(count for _, count, _ in self.nodes),
-            "verdict": self.verdict,
-            "at_all": self.at_all is not None,
-            "now": (self.now is not None) if self.now_known or self.now else None,
-            "reason": self.reason,
-        }
 
 
 def slurm_answer(judge: CardJudge, target: Target) -> Answer:
@@ -96,14 +54,14 @@ def judge_cluster(cluster: SlurmCluster, judge: CardJudge, target: Target) -> An
         judge: of the job.
         target: only this card.
     """
-    offers = sorted(_offers(cluster, judge, target), key=_preference)
+    offers = find_offers(cluster, judge, target)
     need = f"{need_sentence(judge.budget)}{_host_words(judge, offers)}"
     gone = [node for node in cluster.nodes if node.gpus and node.is_gone]
     notes = [f"Not counted: {len(gone)} node{'s' * (len(gone) > 1)} with GPUs down, drained or not answering."] * bool(
         gone
     )
     facts: dict[str, Any] = {"offers": [offer.to_json() for offer in offers], "nodes_not_counted": len(gone)}
-    usable = [offer for offer in offers if offer.at_all is not None and offer.verdict in ("fits", "tight")]
+    usable = [offer for offer in offers if offer.at_all is not None and offer.verdict in GOOD]
     table = _table(offers)
     if not usable:
         verdict: Verdict = "unknown" if any(offer.verdict == "unknown" for offer in offers) else "does_not_fit"
@@ -142,93 +100,6 @@ def judge_cluster(cluster: SlurmCluster, judge: CardJudge, target: Target) -> An
 
 def _json(facts: dict[str, Any], request: Sequence[str] | None) -> dict[str, Any]:
     return {"partitions": [], "partitions_now": [], **facts, "request": None if request is None else list(request)}
-
-
-def _offers(cluster: SlurmCluster, judge: CardJudge, target: Target) -> Iterator[Offer]:
-    for partition in cluster.partitions:
-        kinds: dict[tuple[str | None, CardMatch], list[tuple[SlurmNode, int, int | None]]] = {}
-        for node in cluster.nodes:
-            if partition.name not in node.partitions or node.is_gone:
-                continue
-            for gpus in node.gpus:
-                match = match_card(gpus.type, node.features)
-                free = None if gpus.used is None else gpus.count - gpus.used
-                if not match.cards and target.gpu is None and target.memory_bytes:  # --gpu-memory tells it
-                    match = CardMatch(cards=(CardSize(gpu=None, total_bytes=target.memory_bytes),))
-                if _is_wanted(match, target):
-                    kinds.setdefault((gpus.type, match), []).append((node, gpus.count, free))
-        for (name, match), nodes in kinds.items():
-            yield _offer(partition, name, match, tuple(nodes), judge)
-
-
-def _is_wanted(match: CardMatch, target: Target) -> bool:
-    """Return whether a kind may be the card that the command line names; an unknown one may."""
-    return target.gpu is None or not match.cards or target.gpu in [card.gpu for card in match.cards]
-
-
-def _offer(
-    partition: SlurmPartition,
-    name: str | None,
-    match: CardMatch,
-    nodes: tuple[tuple[SlurmNode, int, int | None], ...],
-    judge: CardJudge,
-) -> Offer:
-    verdict = judge.verdict(match)
-    reason = _reason(verdict, match, judge)
-    now_known = all(free is not None for _, _, free in nodes)
-    at_all = now = None
-    if verdict in ("fits", "tight", "unknown") and partition.is_up:
-        whole = [
-            Room(name=node.name, gpus=count, memory_bytes=node.memory_bytes, cpus=node.cpus) for node, count, _ in nodes
-        ]
-        free_now = [
-            Room(name=node.name, gpus=free or 0, memory_bytes=node.free_memory_bytes, cpus=node.free_cpus)
-            for node, _, free in nodes
-            if node.takes_jobs_now
-        ]
-        host = judge.host_bytes
-        at_all = spread_over(judge.ranks, whole, host, max_nodes=partition.max_nodes)
-        if at_all is None and (
-            least := spread_over(judge.ranks, whole, judge.least_host_bytes, max_nodes=partition.max_nodes)
-        ):
-            at_all, host = least, judge.least_host_bytes
-            verdict = "tight" if verdict == "fits" else verdict
-            reason = "the nodes' RAM is tight"
-        now = at_all and spread_over(judge.ranks, free_now, host, max_nodes=partition.max_nodes)
-    if not partition.is_up:
-        reason = "the partition is not up"
-    elif at_all is None and verdict != "does_not_fit":
-        most = sum(count for _, count, _ in nodes)
-        need = f"{judge.ranks} GPUs" if judge.ranks > 1 else "a GPU"
-        reason = f"has {most} of them, no room for {need} with the RAM and processors that go with them"
-        verdict = "does_not_fit"
-    return Offer(
-        partition=partition, type=name, match=match, nodes=nodes, verdict=verdict,
-        at_all=at_all, now=now, now_known=now_known, reason=reason,
-    )  # fmt: skip
-
-
-def _reason(verdict: Verdict, match: CardMatch, judge: CardJudge) -> str:
-    if match.mig and judge.ranks > 1:
-        return "a MIG device takes jobs with one rank only"
-    if not match.cards:
-        return "neither the type nor a feature of the node says which card it is; give --gpu-memory"
-    if verdict == "unknown":
-        sizes = " or ".join(f"{format_gib(card.total_bytes)} GiB" for card in match.cards)
-        return f"the name does not say which card it is ({match.label}: {sizes}), and it fits only on the larger"
-    if verdict == "does_not_fit":
-        return f"has {format_gib(match.cards[-1].total_bytes)} GiB"
-    return ""
-
-
-def _preference(offer: Offer) -> tuple[Any, ...]:
-    """Return the sort key: what fits before what is tight, what is free before what is not, the smallest card first."""
-    card = offer.match.cards[0] if offer.match.cards else None
-    size = round(card.total_bytes / GIB) if card else 0
-    generation = card.gpu.compute_capability if card and card.gpu else ()
-    free = 0 if offer.now else 1 if offer.at_all else 2
-    default = not offer.partition.is_default
-    return (BEST_FIRST.index(offer.verdict), free, size, generation, default, offer.partition.name, offer.name)
 
 
 def _request(offer: Offer, spread: Spread, judge: CardJudge, cluster: SlurmCluster) -> list[str]:
@@ -328,7 +199,7 @@ def _without_cluster(judge: CardJudge, target: Target, reason: str) -> Answer:
     if judge.budget.host is not None:
         lines.append(f"--mem={whole_gib(judge.host_bytes(per_node))}G")
     need = f"{need_sentence(judge.budget_on(match))}, and {whole_gib(judge.host_bytes(per_node))} GiB of RAM per node"
-    fits = verdict in ("fits", "tight")
+    fits = verdict in GOOD
     sentence = f"{reason[:1].upper()}{reason[1:]}: this is for the card {match.label} alone."
     notes = [
         f"Nodes with {_USUAL_GPUS} GPUs are assumed; the GPU's name in the cluster may differ (sinfo -o %G).",

@@ -1,7 +1,9 @@
 """Verdicts of a job on the hosts of a fleet."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -90,6 +92,33 @@ def test_the_job_goes_where_the_largest_block_remains(budget_of) -> None:
     assert [each.host for each in fit.hosts] == ["part", "empty", "full"]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_place_in_the_fleet_leaves_larger_blocks(budget_of, seed: int) -> None:
+    """Every choice of a host and of GPUs on it, by the free blocks of all hosts that it leaves."""
+    random_ = random.Random(seed)  # noqa: S311 - test data
+    free = [[80 - random_.choice((0, 0, 10, 35, 60, 75)) for _ in range(3)] for _ in range(4)]
+
+    def block(sizes: list[int]) -> int:
+        return max((len(some) * min(some) for n in (1, 2, 3) for some in combinations(sizes, n)), default=0)
+
+    def blocks(hosts: list[list[int]]) -> list[int]:
+        return sorted(map(block, hosts), reverse=True)
+
+    def placed(at: int, gpus: tuple[int, ...]) -> list[list[int]]:
+        return [[size - 30 * (at == n and g in gpus) for g, size in enumerate(each)] for n, each in enumerate(free)]
+
+    every = [(n, gpus) for n in range(4) for gpus in combinations(range(3), 2)]
+    fitting = [place for place in every if min(map(min, placed(*place))) >= 0]
+    hosts = [host(str(n), *(gpu(g, held=80 - size) for g, size in enumerate(each))) for n, each in enumerate(free)]
+    fit = place(budget_of(30, ranks=2), *hosts)
+    assert (fit.now == "fits") == bool(fitting)
+    if fitting:
+        (chosen,) = fit.placement
+        taken = tuple(int(each.label) for each in chosen.taken)
+        assert blocks(placed(int(chosen.host), taken)) == max(blocks(placed(*place)) for place in fitting)
+        assert fit.largest_block_bytes == blocks(placed(int(chosen.host), taken))[0] * GIB
+
+
 def test_hosts_without_figures_of_now_have_no_verdict(budget_of) -> None:
     silent = host("silent", gpu(0), state="silent", since=NOW - 90, reason="not scraped")
     fit = place(budget_of(40), silent)
@@ -134,10 +163,11 @@ def test_what_jobs_leave_is_unknown_where_their_processes_are(budget_of) -> None
     used = {"used_bytes": 70 * GIB, "free_bytes": 10 * GIB}
     unread = gpu(0, processes=None, **used)
     unlisted = gpu(0, processes=(), unattributed_bytes=None, **used)
+    assert place(budget_of(9), host("a", unread)).now == "unknown"  # 10 GiB are free; what else will be taken?
     nobodys = gpu(0, processes=(), unattributed_bytes=70 * GIB, **used)
     no_size = gpu(0, processes=(FleetProcess(pid=1, job="pod"),), **used)
     pods = (FleetProcess(pid=1, job="pod", used_bytes=70 * GIB),)
-    mig = gpu(0, processes=pods, devices=(gpu(0, label="0:1", processes=None, **used),), **used)
+    mig = gpu(0, processes=pods, devices=(gpu(0, label="0:1", processes=None, unattributed_bytes=0, **used),), **used)
     hosts = {"unread": unread, "unlisted": unlisted, "nobodys": nobodys, "no-size": no_size, "mig": mig}
     found = {name: (now, later) for name, (now, later, _) in verdicts(
         place(budget_of(40), *(host(name, each) for name, each in hosts.items()))
@@ -145,6 +175,16 @@ def test_what_jobs_leave_is_unknown_where_their_processes_are(budget_of) -> None
     for name in ("unread", "unlisted", "no-size", "mig"):
         assert found[name] == ("does_not_fit", "unknown"), name
     assert found["nobodys"] == ("does_not_fit", "does_not_fit")
+
+
+def test_a_gpu_on_which_no_program_can_be_started_takes_none(budget_of) -> None:
+    closed = gpu(0, closed="does not allow compute programs")
+    fit = place(budget_of(40), host("a", closed))
+    assert (fit.now, fit.empty, fit.hosts[0].reason) == (
+        *("does_not_fit", "does_not_fit"),
+        "GPU 0 does not allow compute programs",
+    )
+    assert [taken.label for taken in place(budget_of(40), host("a", closed, gpu(1))).placement[0].taken] == ["1"]
 
 
 def test_tight_and_the_upper_bound(budget_of) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from stand_in_ssh import StandInSsh
 
+from vramtop.estimator.advice import shifted
 from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import quick_estimator
 from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading
 from vramtop.monitor.fleet.remote.ssh_command import SSH_VARIABLE
 from vramtop.monitor.fleet.stream_line import stream_line
@@ -102,6 +104,21 @@ def test_only_the_card_that_is_asked_for(fit: Fit) -> None:
     needs = {each["name"]: each["device_bytes"] for each in said["hosts"]}
     assert sorted(needs) == [A100, H100]
     assert needs[A100] != needs[H100]  # the context depends on the card
+
+
+def test_a_more_accurate_estimate_of_one_card_moves_the_others(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {"a": host(0), "b": host(0, name=A100)}
+    plain = {each["name"]: each["device_bytes"] for each in fit(hosts, "--json")[1]["hosts"]}
+    asked = []
+
+    def higher(options: Any, job: Any, gpu: Any, *_: Any, **__: Any) -> Any:
+        asked.append(gpu.name)
+        return shifted(quick_estimator(job, gpu=gpu)(job), 5 * GIB)
+
+    monkeypatch.setattr("vramtop.tui.cli.fitting.fleet_check.estimate_job", higher)
+    found = {each["name"]: each["device_bytes"] for each in fit(hosts, "--json")[1]["hosts"]}
+    assert found == {name: size + 5 * GIB for name, size in plain.items()}
+    assert len(asked) == 1
 
 
 def test_ranks_are_spread_over_hosts(fit: Fit) -> None:

@@ -76,6 +76,7 @@ async def retype(pilot: Pilot[None], screen: AttachScreen, key: str, text: str) 
     await pilot.press("end", "ctrl+u", *text)
 
 
+@pytest.mark.slow
 async def test_what_follows_from_another_model_is_shown_at_once_and_edits_stay(training, estimate):
     watchlist = Watchlist(estimate=estimate)
     screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)

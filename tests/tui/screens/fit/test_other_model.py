@@ -151,6 +151,7 @@ async def test_a_job_file_says_nothing_of_another_model(screen):
         assert row(screen, "training.trainable").value is None
 
 
+@pytest.mark.slow
 async def test_a_source_that_is_gone_is_reported(screen, tmp_path):
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
