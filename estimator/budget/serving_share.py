@@ -104,5 +104,5 @@ def _warnings(need: ServingNeed) -> Iterator[str]:
         yield (
             f"The version of {need.engine} is not known, or is none of {_KNOWN_VERSIONS.get(need.engine, '')}, whose "
             "rules are known here: "
-            f"the range is wider by {need.share_doubt:.0%} of the GPU."
+            f"the range is wider by {100 * need.share_doubt:.0f} % of the GPU."
         )

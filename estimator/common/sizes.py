@@ -7,6 +7,7 @@ from .errors import InputError
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
+TIB = 2**40
 UNSEEN_BYTES = GIB // 20
 """Differences of less are displayed as 0.0 GiB: they are none. A status or verdict changes only by more."""
 
@@ -20,11 +21,11 @@ _UNITS = {
     "kib": KIB,
     "mib": MIB,
     "gib": GIB,
-    "tib": 2**40,
+    "tib": TIB,
     "k": KIB,
     "m": MIB,
     "g": GIB,
-    "t": 2**40,
+    "t": TIB,
 }
 _SIZE = re.compile(r"\s*(\d+(?:[._]?\d+)*)\s*([a-z]*)\s*", re.IGNORECASE)
 
@@ -45,6 +46,15 @@ def parse_size(text: str) -> int:
     if size <= 0:
         raise InputError(f"size {text!r} must be more than zero")
     return size
+
+
+def format_size(size_bytes: int | None) -> str:
+    """Return a size with its unit, for sums over many GPUs: GiB, and TiB from one on; ``n/a`` if it is unknown."""
+    if size_bytes is None:
+        return "n/a"
+    if abs(size_bytes) < TIB:
+        return f"{format_gib(size_bytes)} GiB"
+    return f"{size_bytes / TIB:.2f} TiB".replace("-", "−")
 
 
 def format_gib(size_bytes: int | None, *, digits: int = 1, signed: bool = False) -> str:

@@ -81,8 +81,8 @@ def _memory_findings(memory: OutOfMemory, snapshot: MemorySnapshot | None) -> It
     allocated = memory.allocated_bytes
     if total and allocated is not None and allocated > 0.75 * total:
         yield (
-            f"Tensors of this process fill {allocated / total:.0%} of the GPU: it needs a smaller job, or a larger or "
-            "another GPU."
+            f"Tensors of this process fill {100 * allocated / total:.0f} % of the GPU: it needs a smaller job, or a "
+            "larger or another GPU."
         )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import HelpPanel
 
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
@@ -71,7 +70,7 @@ class FleetApp(ThemedApp):
     TITLE = "vramtop"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
-        Binding("question_mark", "keys", "Keys", key_display="?", tooltip="what each key does"),
+        Binding("question_mark", "keys", "Help", key_display="?", tooltip="this help"),
         Binding("ctrl+z", "suspend_process", show=False),
         Binding("q", "quit", "Quit", tooltip="quit"),
     ]
@@ -129,11 +128,11 @@ class FleetApp(ThemedApp):
         self._show()
 
     def action_keys(self) -> None:
-        """Show what each key does, or hide it again."""
-        if self.screen.query(HelpPanel):
-            self.action_hide_help_panel()
-        else:
-            self.action_show_help_panel()
+        """Show what the keys, sums and rows are."""
+        from .fleet_help import FleetHelpScreen  # with all other screens, so not at start-up
+
+        if not isinstance(self.screen, FleetHelpScreen):
+            self.push_screen(FleetHelpScreen(self.BINDINGS))
 
     def read_memory_history(self, host: str, seconds: float) -> Mapping[str, Readings] | None:
         """Return the memory of a host's GPUs over time; None: the source does not know it, or cannot say now.

@@ -43,7 +43,7 @@ _TABLE = (
     ("SPREAD", "for a run: highest rank minus lowest rank"),
     ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
 )
-_STATUS_HELP = {
+STATUS_HELP = {
     "loading": "is still loading its weights",
     "warming_up": "has not finished a full step yet",
     "on_budget": "holds what its budget predicts",
@@ -55,6 +55,7 @@ _STATUS_HELP = {
     "out_of_memory": "ended because it ran out of memory, judging by its last message or reading",
     "unknown": "its memory cannot be read",
 }
+"""What each status says of a run."""
 _VERDICT_HELP = {
     "fits": "the upper bound fits, too",
     "tight": "the expected peak fits, the upper bound does not",
@@ -92,7 +93,11 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
-            yield Static(help_content(self._titles, self._app_bindings))
+            yield Static(self.content())
+
+    def content(self) -> Content:
+        """Return the text."""
+        return help_content(self._titles, self._app_bindings)
 
 
 def help_content(
@@ -108,17 +113,17 @@ def help_content(
     sections = {screen.title: _section(screen) for screen in screens if screen.keys}
     first = next((sections.pop(title) for title in titles if title in sections), [])
     dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings)
-    lines = [_heading("Keys"), *(_entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
-    lines += [_heading("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
-    lines += [_heading("Reading the table"), *(_entry(sign, text) for sign, text in _TABLE)]
+    lines = [heading("Keys"), *(entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
+    lines += [heading("Reading a panel"), *(entry(sign, text) for sign, text in _BARS)]
+    lines += [heading("Reading the table"), *(entry(sign, text) for sign, text in _TABLE)]
     lines += [line for section in sections.values() for line in section]
-    lines += [_heading("Graph of a run"), *(_entry(sign, text) for sign, text in _ATTACH_GRAPH)]
-    lines += [_heading("Components of a budget")]
-    lines += [_marked(f" {mark.letter} ", mark, mark.word) for mark in COMPONENTS.values()]
-    lines += [_heading("A running job is")]
-    lines += [_marked(f" {mark.letter} {mark.word} ", mark, _STATUS_HELP[name]) for name, mark in STATUSES.items()]
-    lines += [_heading("A pending job")]
-    lines += [_marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
+    lines += [heading("Graph of a run"), *(entry(sign, text) for sign, text in _ATTACH_GRAPH)]
+    lines += [heading("Components of a budget")]
+    lines += [marked(f" {mark.letter} ", mark, mark.word) for mark in COMPONENTS.values()]
+    lines += [heading("A running job is")]
+    lines += [marked(f" {mark.letter} {mark.word} ", mark, STATUS_HELP[name]) for name, mark in STATUSES.items()]
+    lines += [heading("A pending job")]
+    lines += [marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
     return Content("\n").join([*first, *lines])
 
 
@@ -136,18 +141,21 @@ def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
 
 
 def _section(screen: ScreenSpec) -> list[Content]:
-    rows = [_entry(keys, text) for keys, text in key_rows(screen.bindings())]
+    rows = [entry(keys, text) for keys, text in key_rows(screen.bindings())]
     title = screen.title if screen.title.isupper() else screen.title.lower()
-    return [_heading(f"Keys of the {title} screen"), *rows]
+    return [heading(f"Keys of the {title} screen"), *rows]
 
 
-def _heading(words: str) -> Content:
+def heading(words: str) -> Content:
+    """Return the heading of a section."""
     return Content.styled(f"\n{words}", "bold underline")
 
 
-def _entry(key: str, text: str) -> Content:
+def entry(key: str, text: str) -> Content:
+    """Return a key or sign with its meaning."""
     return Content.assemble((f" {key:9}", "bold"), f" {text}")
 
 
-def _marked(words: str, mark: Mark, text: str) -> Content:
+def marked(words: str, mark: Mark, text: str) -> Content:
+    """Return words in the colour of a mark, with their meaning."""
     return Content.assemble(" ", (words, on_colour(mark.colour)), f"  {text}")

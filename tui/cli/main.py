@@ -67,6 +67,8 @@ _EXAMPLES = """\
   vramtop llama-3.1-8b --qlora --gpu-type 4090    does it fit? (vramtop fit)
   vramtop job.toml                            the same for a job file
   vramtop --once --json                       one reading, for scripts
+  vramtop --host 'node[01-16]'                several hosts, over ssh
+  vramtop --prometheus http://prometheus:9090     many hosts
 """
 
 
@@ -192,33 +194,31 @@ def build_parser() -> Parser:
 
 def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--demo", action="store_true", help="play the demo recording")
-    source.add_argument("--replay", metavar="FILE", help="play a recording")
-    parser.add_argument("--pid", type=process_id, help="attach to this process")
-    parser.add_argument("--no-attach", action="store_true", help="do not attach to training processes automatically")
-    parser.add_argument(
-        "--job", action="append", default=[], metavar="FILE", help="job file of a pending job (repeatable)"
-    )
-    parser.add_argument(
-        "--interval",
-        type=positive_seconds,
-        metavar="SECONDS",
-        help="time between readings (default: 1; with --prometheus 5)",
-    )
-    text = "how to signal that a pending job fits now or no longer fits (default: none)"
-    parser.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)
-    text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
-    parser.add_argument("--on-fit", metavar="COMMAND", help=text)
-    text = "how to signal that an alert fires or clears (default: none, only a notice)"
-    parser.add_argument("--signal-alert", choices=("none", "bell", "desktop"), default="none", help=text)
-    add_alert_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="print one reading and exit")
+    text = "time between readings (default: 1; with --prometheus 5)"
+    parser.add_argument("--interval", type=positive_seconds, metavar="SECONDS", help=text)
+    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
     text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
     parser.add_argument("--view-only", action="store_true", help=text)
-    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    parser.add_argument("--once", action="store_true", help="print one reading and exit")
+    recordings = parser.add_argument_group("recordings")
+    source = recordings.add_mutually_exclusive_group()
+    source.add_argument("--demo", action="store_true", help="play the demo recording")
+    source.add_argument("--replay", metavar="FILE", help="play a recording")
+    jobs = parser.add_argument_group("jobs")
+    jobs.add_argument("--pid", type=process_id, help="attach to this process")
+    jobs.add_argument("--no-attach", action="store_true", help="do not attach to training processes automatically")
+    text = "job file of a pending job (repeatable)"
+    jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
+    text = "how to signal that a pending job fits now or no longer fits (default: none)"
+    jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)
+    text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
+    jobs.add_argument("--on-fit", metavar="COMMAND", help=text)
     add_display_arguments(parser)
+    alerts = parser.add_argument_group("alerts (w in the dashboard lists them)")
+    text = "how to signal that an alert fires or clears (default: none, only a notice)"
+    alerts.add_argument("--signal-alert", choices=("none", "bell", "desktop"), default="none", help=text)
+    add_alert_arguments(alerts)
     add_host_arguments(parser)
 
 

@@ -140,7 +140,7 @@ def place_sentence(place: PredictedPlace) -> str:
     held, most = format_gib(place.held_bytes), format_gib(place.predicted_bytes)
     if place.share is not None:
         return (
-            f"On the predicted step, {held} GiB are first allocated {place.share:.0%} into its allocations, "
+            f"On the predicted step, {held} GiB are first allocated {100 * place.share:.0f} % into its allocations, "
             f"{phase_place(place.phase)}, whose highest moment has {most} GiB."
         )
     relation = "less than" if place.held_bytes < place.predicted_bytes else "more than"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.sizes import GIB, MIB, format_gib, parse_size
+from vramtop.estimator.common.sizes import GIB, MIB, TIB, format_gib, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,11 @@ def test_sizes_are_shown_in_gib_and_unknown_is_not_zero() -> None:
     assert format_gib(3 * GIB, signed=True) == "+3.0"
     assert format_gib(-10, signed=True) == "0.0"
     assert format_gib(None) == "n/a"
+
+
+def test_sums_have_their_unit_and_small_ones_are_not_zero_tib() -> None:
+    assert format_size(3 * GIB // 2) == "1.5 GiB"
+    assert format_size(1023 * GIB) == "1023.0 GiB"
+    assert format_size(TIB) == "1.00 TiB"
+    assert format_size(6250 * GIB) == "6.10 TiB"
+    assert format_size(None) == "n/a"

@@ -69,6 +69,15 @@ def test_what_would_have_fitted_fits_beside_the_other_processes(log: str, capsys
     assert found["failures"][1]["kind"] == "killed"
 
 
+def test_v_lists_the_assumptions_that_their_number_promises(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", log, *JOB]) == 0
+    assert "assumptions: -v lists them" in capsys.readouterr().out
+    assert main(["explain", log, *JOB, "-v"]) == 0
+    out = capsys.readouterr().out
+    assert "-v lists" not in out
+    assert "assumed: " in out
+
+
 def test_a_run_that_needed_more_than_its_budget_is_not_said_to_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

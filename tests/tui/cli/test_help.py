@@ -24,6 +24,29 @@ def test_help_fits_80_columns_and_explains_each_flag(words: list[str], capsys: p
             assert line[28:].strip() or below.startswith("    "), line
 
 
+def test_flags_of_the_dashboard_are_in_groups_and_those_of_every_command_are_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    sections = dict(_section(part) for part in capsys.readouterr().out.split("\n\n"))
+    assert "--on-alert" in sections["alerts (w in the dashboard lists them)"]
+    assert "--on-fit" in sections["jobs"]
+    assert "--replay" in sections["recordings"]
+    assert "VRAMTOP_SSH" in sections["several hosts, over ssh"]
+    assert "VRAMTOP_PROMETHEUS_PASSWORD" in " ".join(sections["many hosts, from a Prometheus"].split())
+    assert list(sections)[-1] == "flags of every command"
+    assert "--json" not in sections["flags"]
+    assert main(["history", "--help"]) == 0
+    sections = dict(_section(part) for part in capsys.readouterr().out.split("\n\n"))
+    assert "--forget" in sections["flags"]
+    assert "--python" in sections["flags of every command"]
+
+
+def _section(part: str) -> tuple[str, str]:
+    heading, _, rest = part.partition("\n")
+    return heading, rest
+
+
 @pytest.mark.parametrize("command", ["estimate", "fit", "wait", "preflight"])
 def test_help_has_sentence_choices_and_default_of_each_setting(
     command: str, capsys: pytest.CaptureFixture[str]

@@ -3,11 +3,11 @@
 import argparse
 
 
-def add_alert_arguments(parser: argparse.ArgumentParser, *, after_command: bool = False) -> None:
+def add_alert_arguments(parser: argparse._ActionsContainer, *, after_command: bool = False) -> None:
     """Add ``--on-alert`` and ``--quiet-hours``.
 
     Args:
-        parser: of the dashboard, or of a command.
+        parser: of a command, or a group of flags.
         after_command: it is a command's: what was not given there keeps the value from before the command.
     """
     default = argparse.SUPPRESS if after_command else None

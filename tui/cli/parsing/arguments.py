@@ -33,7 +33,7 @@ _FIT_EXAMPLES = """\
   vramtop fit job.toml                        on this machine, now
   vramtop fit axolotl.yml --gpu-type a100-80gb
   vramtop fit job.toml --prometheus http://prometheus:9090    on which host?
-  vramtop fit job.toml --slurm >> train.sbatch   the #SBATCH lines that it needs
+  vramtop fit job.toml --slurm > head.sbatch   the #SBATCH lines that it needs
   vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
 """
 _FIT_EXIT_CODES = (
@@ -176,6 +176,7 @@ def _explain(parser: "Parser") -> None:
     text = "In a snapshot: the GPU of this index (default: the one that ran out of memory)."
     parser.add_argument("--device", type=int, metavar="N", help=text)
     add_method_argument(parser)
+    _add_verbose_argument(parser)
 
 
 def _snapshot(parser: "Parser") -> None:

@@ -35,6 +35,8 @@ def _lines(parser: argparse.ArgumentParser) -> Iterator[str]:
     for group in flag_groups(parser):
         yield ""
         yield group.heading
+        if group.text:
+            yield fill(group.text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         for flag in group.flags:
             yield from _flag(flag)
     if parser.epilog:

@@ -31,7 +31,9 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
     one: object = argparse.SUPPRESS if suppress_defaults else None
     several: object = argparse.SUPPRESS if suppress_defaults else []
     group = parser.add_argument_group(
-        "several hosts", "vramtop stream runs on each over ssh, with your own configuration of ssh; nothing is copied."
+        "several hosts, over ssh",
+        "vramtop stream runs on each, by your own configuration of ssh; VRAMTOP_SSH names another command. Nothing is "
+        "copied.",
     )
     group.add_argument(
         "--host", action="append", default=several, metavar="HOST[,HOST]",
@@ -42,8 +44,8 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
     text = "what runs vramtop on a host where it is not installed: uvx downloads it there"
     group.add_argument("--bootstrap", choices=("uvx",), default=one, help=text)
     group = parser.add_argument_group(
-        "many hosts",
-        "Read from one Prometheus, of vramtop export or of other GPU exporters. A user and a password are taken from "
+        "many hosts, from a Prometheus",
+        "From vramtop export on the hosts, or other GPU exporters. A user and a password are taken from "
         "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
     )
     text = "read the hosts that this Prometheus scrapes"

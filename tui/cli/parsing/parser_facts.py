@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .shared_flags import EVERY_COMMAND
+
 if TYPE_CHECKING:
     from vramtop.estimator.job import FieldHelp
 
@@ -112,6 +114,8 @@ class FlagGroup:
 
     heading: str
     flags: tuple[FlagFacts, ...]
+    text: str = ""
+    """What is true of all of them."""
 
 
 def flag_groups(parser: argparse.ArgumentParser) -> tuple[FlagGroup, ...]:
@@ -126,13 +130,12 @@ def positionals(parser: argparse.ArgumentParser) -> tuple[FlagFacts, ...]:
 
 
 def _groups(parser: argparse.ArgumentParser) -> Iterator[FlagGroup]:
-    last = None
-    for group in parser._action_groups:
+    """Yield the groups: of a job's command its settings first; last what every command takes."""
+    takes_job = "JOB [" in (parser.usage or "")
+    titled = [group for group in parser._action_groups if group is not parser._optionals]
+    own = [group for group in titled if group.title != EVERY_COMMAND]
+    every = [group for group in titled if group.title == EVERY_COMMAND]
+    for group in [*own, parser._optionals, *every] if takes_job else [parser._optionals, *own, *every]:
         shown = [each for each in group._group_actions if each.option_strings and each.help is not argparse.SUPPRESS]
-        found = FlagGroup(group.title or "", tuple(FlagFacts(action) for action in shown))
-        if group is parser._optionals:
-            last = FlagGroup("output and others" if "JOB [" in (parser.usage or "") else "flags", found.flags)
-        else:
-            yield found
-    if last is not None:
-        yield last
+        heading = ("others" if takes_job else "flags") if group is parser._optionals else group.title or ""
+        yield FlagGroup(heading, tuple(FlagFacts(action) for action in shown), group.description or "")

@@ -8,6 +8,8 @@ _MAX_DIGITS = 10
 _MAX_STEPS = 1000
 _BYTES_DIGITS = 5
 """Digits from which a number without a unit is bytes."""
+EVERY_COMMAND = "flags of every command"
+"""Heading of the flags that the dashboard and all commands take."""
 
 
 def positive_seconds(text: str) -> float:
@@ -58,15 +60,16 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
         suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
     """
     json, other = (argparse.SUPPRESS, argparse.SUPPRESS) if suppress_defaults else (False, None)
-    parser.add_argument("--json", action="store_true", default=json, help="Print JSON.")
+    group = parser.add_argument_group(EVERY_COMMAND)
+    group.add_argument("--json", action="store_true", default=json, help="Print JSON.")
     text = "Draw with ASCII characters only (default: depends on the locale)."
-    parser.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
+    group.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)."
-    parser.add_argument("--show-secrets", action="store_true", default=json, help=text)
+    group.add_argument("--show-secrets", action="store_true", default=json, help=text)
     text = "Do not correct estimates by your measured runs, and keep no measurements (vramtop history)."
-    parser.add_argument("--no-history", action="store_true", default=json, help=text)
+    group.add_argument("--no-history", action="store_true", default=json, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
-    parser.add_argument("--python", metavar="PATH", default=other, help=text)
+    group.add_argument("--python", metavar="PATH", default=other, help=text)
 
 
 def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,9 @@ _ENVIRONMENT = (
     ("CUDA_VISIBLE_DEVICES", "GPUs that fit considers."),
     ("VIRTUAL_ENV, CONDA_PREFIX", "Where a Python with torch and transformers is looked for."),
     ("HF_HUB_CACHE, HF_HOME", "Where downloaded models are."),
+    ("VRAMTOP_SSH", "The command in place of ssh for --host, such as ssh -F FILE."),
+    ("VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD", "User and password of the Prometheus that is read."),
+    ("VRAMTOP_EXPORT_PASSWORD", "Password that clients of vramtop export need."),
     ("NO_COLOR, FORCE_COLOR, CLICOLOR", "Whether the output has colours."),
     ("LC_ALL, LC_CTYPE, LANG", "Without UTF-8 everything is drawn in ASCII."),
     ("XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_CACHE_HOME", "Where settings, answers and estimates are stored."),
@@ -59,7 +62,7 @@ def _lines(parser: Parser) -> Iterator[str]:
     for name, text, _ in commands:
         yield from _entry(f"vramtop {name}", _sentence(text))
     yield ".SH FLAGS OF THE DASHBOARD"
-    yield from _groups(flag_groups(parser), headings=False)
+    yield from _groups(flag_groups(parser), headings=True)
     yield from _job_commands({name: sub for name, _, sub in commands})
     for name, _, sub in commands:
         if name not in _OF_A_JOB:
@@ -106,6 +109,8 @@ def _groups(groups: Sequence[FlagGroup], *, headings: bool) -> Iterator[str]:
     for group in groups:
         if headings:
             yield f'.SS "{_escaped(group.heading)}"'
+            if group.text:
+                yield _text(group.text)
         for flag in group.flags:
             value = f" {flag.placeholder}" if flag.placeholder else ""
             yield from _entry(f"{', '.join(flag.names)}{value}", flag.text(all_choices=True))

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from .fleet_table import FleetTable as FleetTable
     from .header_text import FleetFeed as FleetFeed
     from .screen import FleetScreen as FleetScreen, ShowsFleet as ShowsFleet
 else:
-    __getattr__, __all__ = lazy_exports(__name__, {"header_text": "FleetFeed", "screen": "FleetScreen ShowsFleet"})
+    __getattr__, __all__ = lazy_exports(
+        __name__, {"fleet_table": "FleetTable", "header_text": "FleetFeed", "screen": "FleetScreen ShowsFleet"}
+    )

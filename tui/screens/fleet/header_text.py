@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import TIB, format_gib, format_size
 
 from ...draw import ALARM, BAD, MUTED, format_duration, join_to_width, left_and_right, on_colour, printable
 
@@ -70,12 +70,14 @@ def _sums(fleet: Fleet, *, short: bool) -> list[Content | str]:
     parts += [f"{totals.connecting_hosts} connecting"] if totals.connecting_hosts else []
     if not gpus.gpus:
         return [*parts, Content.styled("no GPU could be read yet", MUTED)]
-    total = " GiB" if short else f" of {format_gib(gpus.total_bytes)} GiB"
-    parts.append(Content.assemble((f"free {format_gib(gpus.free_bytes)}", "bold"), total))
-    parts.append(f"{'commit' if short else 'committed'} {format_gib(gpus.committed_bytes)}")
+    size = format_size if gpus.total_bytes >= TIB else format_gib  # beyond one TiB each figure has its own unit
+    total = "" if short else f" of {format_size(gpus.total_bytes)}"
+    unit = " GiB" if short and size is format_gib else ""
+    parts.append(Content.assemble((f"free {size(gpus.free_bytes)}", "bold"), f"{unit}{total}"))
+    parts.append(f"{'commit' if short else 'committed'} {size(gpus.committed_bytes)}")
     at_least = "≥ " if gpus.unattributed_unknown else ""
-    parts.append(f"{'unattr' if short else 'unattributed'} {at_least}{format_gib(gpus.unattributed_bytes)}")
-    parts += [f"{gpus.unknown_gpus} GPUs n/a"] if gpus.unknown_gpus else []
+    parts.append(f"{'unattr' if short else 'unattributed'} {at_least}{size(gpus.unattributed_bytes)}")
+    parts += [f"{gpus.unknown_gpus} GPU{'s' * (gpus.unknown_gpus != 1)} n/a"] if gpus.unknown_gpus else []
     parts.append(f"{gpus.gpus} GPU{'s' * (gpus.gpus != 1)}")
     parts += [f"{totals.hosts} host{'s' * (totals.hosts != 1)}"] if not totals.silent_hosts else []
     parts += [f"{totals.runs} run{'s' * (totals.runs != 1)}"] if not totals.diverging_runs else []

@@ -59,9 +59,14 @@ def jobs_text(processes: Sequence[FleetProcess]) -> str:
 
 def gpu_severity(gpu: FleetGpu) -> float:
     """Return the severity of a GPU: that of its worst process, or that it cannot be read."""
-    if gpu.is_stale:
+    if gpu.is_stale or _is_lost(gpu):
         return BROKEN
     return min((severity(process.status) for process in gpu.processes or ()), default=NO_STATUS)
+
+
+def _is_lost(gpu: FleetGpu) -> bool:
+    """Return True if nothing of it can be read: it has fallen off the bus, or must be reset."""
+    return gpu.fault is not None and gpu.total_bytes is None
 
 
 def gone_text(fleet: Fleet, host: HostReading) -> str:
@@ -103,14 +108,14 @@ def _host_row(fleet: Fleet, host: HostReading, *, is_open: bool) -> FleetRow:
             of_host=host,
         )
     statuses = Counter(process.status for process in processes if process.status)
-    worst = min(map(gpu_severity, host.gpus), default=NO_STATUS)
+    worst = min(map(gpu_severity, host.gpus), default=BROKEN if host.faults else NO_STATUS)
     return FleetRow(
         key=("host", host.host),
         severity=worst,
         host=host.host,
         job=" ".join(dict.fromkeys(_name(process) for process in processes)),
         user=" ".join(dict.fromkeys(process.user for process in processes if process.user)),
-        status=" ".join(status_mark(status).word for status in statuses) + (" hangs" if worst == BROKEN else ""),
+        status=" ".join(status_mark(status).word for status in statuses) + _broken_words(host),
         free_bytes=host.totals.free_bytes if host.totals.gpus else -1,
         used_bytes=host.totals.used_bytes if host.totals.gpus else -1,
         more=names,
@@ -118,6 +123,14 @@ def _host_row(fleet: Fleet, host: HostReading, *, is_open: bool) -> FleetRow:
         make_cells=partial(_host_cells, host, processes, statuses),
         of_host=host,
     )
+
+
+def _broken_words(host: HostReading) -> str:
+    """Return words by which a host is found whose GPUs cannot be read."""
+    if not host.gpus:
+        return " no GPU" if host.faults else ""
+    hangs = any(gpu.is_stale for gpu in host.gpus)
+    return " hangs" * hangs + " lost" * any(map(_is_lost, host.gpus))
 
 
 def _gone_cells(fleet: Fleet, host: HostReading) -> Cells:
@@ -134,15 +147,18 @@ def _host_cells(host: HostReading, processes: Sequence[FleetProcess], statuses: 
     totals = host.totals
     sure = "" if not totals.unattributed_unknown else "≥"
     known = bool(totals.gpus)
+    is_used_known = any(gpu.used_bytes is not None for gpu in host.gpus)
     more = f"{totals.unknown_gpus} of {len(host.gpus)} GPUs n/a; " if totals.unknown_gpus and host.gpus else ""
     return {
         "HOST": plain(host.host),
-        "STATUS": _status_cell(host.gpus, statuses, len(processes)),
+        "STATUS": CellText("! no GPU", "under")
+        if host.faults and not host.gpus
+        else _status_cell(host.gpus, statuses, len(processes)),
         "GPUS": plain(str(len(host.gpus))),
         "FREE": plain(format_gib(totals.free_bytes) if known else "n/a"),
         "COMMIT": _size_cell(totals.committed_bytes, known=known),
         "UNATTR": plain(f"{sure}{format_gib(totals.unattributed_bytes)}" if known else "n/a", "muted"),
-        "IN USE": plain(use_bar(totals.used_bytes, totals.total_bytes) if known else "", "muted"),
+        "IN USE": plain(use_bar(totals.used_bytes, totals.total_bytes) if is_used_known else "", "muted"),
         "JOBS": plain(host.faults[0], "under") if host.faults else plain(more + jobs_text(processes)),
     }
 
@@ -186,6 +202,9 @@ def _status_cell(gpus: Sequence[FleetGpu], statuses: Counter[str], processes: in
     worst = min(statuses, key=severity, default=None)
     if any(gpu.is_stale for gpu in gpus) and (worst is None or severity(worst) > BROKEN):
         return CellText("! driver hangs", "under")
+    lost = sum(map(_is_lost, gpus))
+    if lost and (worst is None or severity(worst) > BROKEN):
+        return CellText(f"! {lost} GPU{'s' * (lost != 1)} lost" if len(gpus) > 1 else "! lost", "under")
     if worst is None:
         return CellText("no budget" if processes else "idle", "muted") if gpus else CellText("no GPU", "muted")
     return status_cell(worst, statuses)

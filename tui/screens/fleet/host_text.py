@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import UNSEEN_BYTES, format_gib
 
 from ...draw import (
     ALARM,
@@ -19,6 +19,7 @@ from ...draw import (
     shorten,
     status_mark,
 )
+from ...widgets import short_gpu_name
 from .host_rows import gone_text, use_bar
 
 if TYPE_CHECKING:
@@ -91,18 +92,28 @@ def _facts(host: HostReading) -> list[str]:
     return facts
 
 
+def _gpu_head(gpu: FleetGpu, width: int) -> Content:
+    """Return a GPU's name and figures; where there is little room without its bar, then with less of its name."""
+    used = f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use"
+    parts = [used, f"{format_gib(gpu.free_bytes)} free"]
+    if (gpu.committed_bytes or 0) >= UNSEEN_BYTES:
+        parts.append(f"{format_gib(gpu.committed_bytes)} committed")
+    if (gpu.unattributed_bytes or 0) >= UNSEEN_BYTES:
+        parts.append(f"{format_gib(gpu.unattributed_bytes)} unattributed")
+    parts += [f"util {gpu.utilisation_percent} %"] if gpu.utilisation_percent is not None else []
+    figures = ", ".join(parts)
+    label, name = printable(f"GPU {gpu.shown_label}"), printable(short_gpu_name(gpu.name) if gpu.name else "name n/a")
+    bar = use_bar(gpu.used_bytes, gpu.total_bytes)
+    middle = f"  {bar}  " if bar else "  "
+    if len(label) + 2 + len(name) + len(middle) + len(figures) > width:
+        middle = "  "
+    name = shorten(name, max(0, width - len(label) - 2 - len(middle) - len(figures)))
+    return Content.assemble((f"{label}  {name}" if name else label, "bold"), middle, figures)
+
+
 def _gpu_lines(gpu: FleetGpu, width: int, graph: Callable[[FleetGpu, int], str]) -> Iterator[Content]:
     yield Content("")
-    sizes = (
-        f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use, {format_gib(gpu.free_bytes)} free"
-    )
-    parts = [sizes]
-    parts += [f"{format_gib(gpu.committed_bytes)} committed"] if gpu.committed_bytes else []
-    parts += [f"{format_gib(gpu.unattributed_bytes)} unattributed"] if gpu.unattributed_bytes else []
-    parts += [f"util {gpu.utilisation_percent} %"] if gpu.utilisation_percent is not None else []
-    bar = use_bar(gpu.used_bytes, gpu.total_bytes)
-    head = Content.styled(printable(f"GPU {gpu.shown_label}  {gpu.name or 'name n/a'}"), "bold")
-    yield Content.assemble(head, f"  {bar}  " if bar else "  ", ", ".join(parts))
+    yield _gpu_head(gpu, width)
     bars = graph(gpu, min(_MAX_GRAPH_COLUMNS, width - len(_INDENT) - len(_GRAPH_LABEL)))
     if bars:
         yield Content.assemble(_INDENT, (_GRAPH_LABEL, MUTED), bars)

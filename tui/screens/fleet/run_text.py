@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import format_gib, format_size
 
 from ...draw import ALARM, MUTED, SEPARATOR, format_duration, format_table, printable, status_mark
 from .fleet_row import severity
@@ -64,9 +64,9 @@ def _sums(run: FleetRun) -> list[str]:
     parts = [f"{ranks_text(run)} rank{'s' * (run.rank_count != 1)} on {hosts} host{'s' * (hosts != 1)}"]
     if run.used_bytes is not None:
         at_least = "at least " if run.is_partial else ""
-        parts.append(f"{at_least}{format_gib(run.used_bytes)} GiB in all")
+        parts.append(f"{at_least}{format_size(run.used_bytes)} in all")
     if run.budget_bytes is not None:
-        parts.append(f"budget {format_gib(run.budget_bytes)} GiB for {run.world_size or run.rank_count} ranks")
+        parts.append(f"budget {format_size(run.budget_bytes)} for {run.world_size or run.rank_count} ranks")
     parts += [f"spread {format_gib(run.spread_bytes)} GiB"] if run.spread_bytes is not None else []
     return parts
 

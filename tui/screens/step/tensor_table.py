@@ -16,7 +16,8 @@ def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
     if not budget.largest:
         return []
     share = sum(tensor.bytes for tensor in budget.largest) / max(1, budget.peak.allocated_bytes)
-    head = f"The {len(budget.largest)} largest tensors at the peak, in the {budget.peak.phase}: {share:.0%} of it"
+    percent = f"{100 * share:.0f} %"
+    head = f"The {len(budget.largest)} largest tensors at the peak, in the {budget.peak.phase}: {percent} of it"
     return [Content.styled(head, "bold"), *(_line(tensor, width) for tensor in budget.largest)]
 
 

@@ -192,3 +192,79 @@ def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
         assert table.drawn_lines - before < 200
 
     drive(check, hosts)
+
+
+def test_hosts_whose_gpus_cannot_be_read_stand_before_those_that_work() -> None:
+    hosts = [host("works", None), host("lost", None, None), host("dead", faults=("no driver is loaded",))]
+    gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus")
+    hosts[1] = msgspec.structs.replace(hosts[1], gpus=(hosts[1].gpus[0], gone))
+
+    async def check(app, pilot, source):
+        assert row_names(app) == ["dead", "lost", "works"]
+        lines = screen_lines(app)
+        dead = next(line for line in lines if "dead" in line)
+        assert "! no GPU" in dead
+        assert "no driver is loaded" in dead
+        assert "! 1 GPU lost" in next(line for line in lines if " lost" in line)
+        await pilot.press("down", "right")
+        assert "it has fallen off the bus" in screen_text(app)
+        await pilot.press("slash", *"status:lost")
+        assert set(row_names(app)) == {"lost"}
+
+    drive(check, hosts)
+
+
+def test_what_is_in_use_has_no_bar_where_it_is_unknown() -> None:
+    shared = FleetGpu(index=0, name="NVIDIA GB10", total_bytes=20 * GIB, free_bytes=19 * GIB, processes=())
+
+    async def check(app, pilot, source):
+        line = next(line for line in screen_lines(app) if "shared" in line)
+        assert "19.0" in line
+        assert "·" not in line
+        assert "█" in next(line for line in screen_lines(app) if "known" in line)
+
+    drive(check, [host("known", "on_budget"), host("shared", gpus=(shared,))])
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_figures_of_a_gpu_are_whole_and_its_name_is_what_is_cut(width) -> None:
+    busy = host("node1", "on_budget").gpus[0]
+    changes = {"committed_bytes": 3 * GIB, "unattributed_bytes": 2 * GIB, "utilisation_percent": 97}
+    name = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+    long = msgspec.structs.replace(busy, name=name, **changes)
+    quiet = msgspec.structs.replace(busy, index=1, unattributed_bytes=1000)
+
+    async def check(app, pilot, source):
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: "Host node1" in screen_text(app))
+        line = next(line for line in screen_lines(app) if "GPU 0" in line)
+        assert "60.0 of 80.0 GiB in use, 20.0 free, 3.0 committed, 2.0 unattributed" in line
+        assert "util 97 %" in line or width == 80
+        assert ("RTX PRO 6000" in line) == (width == 120)
+        assert "unattributed" not in next(line for line in screen_lines(app) if "GPU 1" in line)
+
+    drive(check, [host("node1", gpus=(long, quiet))], size=(width, 30))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_sums_beyond_a_tib_have_units_of_their_own(width) -> None:
+    async def check(app, pilot, source):
+        line = screen_lines(app)[1]
+        assert "free 1.56 TiB" in line
+        assert ("of 1.56 TiB" in line) == (width == 120)
+        assert "0.0 GiB" in line  # not 0.00 TiB
+
+    drive(check, [host(f"node{at}", *[None] * 4) for at in range(5)], size=(width, 24))
+
+
+def test_the_help_explains_keys_sums_and_statuses() -> None:
+    async def check(app, pilot, source):
+        await pilot.press("question_mark")
+        await until_shown(pilot, lambda: "Sums, over all live hosts" in screen_text(app))
+        text = screen_text(app)
+        for words in ("switch between hosts and runs", "unattributed: in use", "! unreachable", "is still loading"):
+            assert words in text
+        await pilot.press("escape")
+        assert row_names(app)
+
+    drive(check, size=(120, 70))

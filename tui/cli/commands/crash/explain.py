@@ -79,7 +79,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print("\n".join(advice_lines(advice, loaded, output)))
     if loaded is not None and budget is not None:
         print()
-        print("\n".join(closing_lines(budget, loaded.notes, output)))
+        print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
     if memory is not None and memory.total_bytes is None:
         remark = f"{remark or ''} {_GIVE_SIZE}".strip()
     if remark:
@@ -189,5 +189,5 @@ def _report_snapshot(
     print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
     if loaded is not None and budget is not None:
         print()
-        print("\n".join(closing_lines(budget, loaded.notes, output)))
+        print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
     return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import format_gib, format_size
 from vramtop.monitor.host import duration_text
 
 from ....draw import format_table, status_mark
@@ -96,9 +96,9 @@ def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
     gpus = totals.gpus
     silent = f", {totals.silent_hosts} silent" if totals.silent_hosts else ""
     yield output.text(
-        f"{totals.hosts} hosts{silent}, {gpus.gpus} GPUs: {_sum(gpus, gpus.free_bytes)} free, "
+        f"{_count(totals.hosts, 'host')}{silent}, {_count(gpus.gpus, 'GPU')}: {_sum(gpus, gpus.free_bytes)} free, "
         f"{_sum(gpus, gpus.committed_bytes)} committed, {_sum(gpus, gpus.unattributed_bytes)} unattributed; "
-        f"{totals.runs} runs, {totals.diverging_runs} diverging"
+        f"{_count(totals.runs, 'run')}, {totals.diverging_runs} diverging"
     )
     rows: list[tuple[str, ...]] = []
     for host in fleet.hosts:
@@ -120,8 +120,12 @@ def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
     yield from (output.text(f"{host.host}: {fault}") for host in fleet.hosts if host.is_live for fault in host.faults)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _sum(totals: HostTotals, size_bytes: int) -> str:
-    return f"{format_gib(size_bytes)} GiB" if totals.gpus else "n/a"
+    return format_size(size_bytes) if totals.gpus else "n/a"
 
 
 def _absence(fleet: Fleet, host: HostReading) -> str:
