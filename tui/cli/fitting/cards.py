@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.advice import calibrated
+from vramtop.estimator.advice import shifted
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError, format_gib
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job import Gpu, Job, catalogue, with_changes
+from vramtop.estimator.learning import uncorrected
 from vramtop.monitor.board.fit import check_fit
 
 from ...draw import TextOutput, format_table
@@ -53,20 +54,37 @@ class Card:
 def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     """Return the GPUs of the catalogue on which the job certainly fits, with the fewest of each; smallest first."""
     gpus = [gpu for gpu in catalogue() if not gpu.unified]
+    beyond = beyond_formula(job, budget, gpu=None)
     counts = [_COUNTS, _MANY] if job.parallel.world_size == 1 and job.training.mode == "train" else [(1,)]
     found: list[Card] = []
     for tried in counts:
-        found = found or [card for gpu in gpus if (card := _fewest(job, budget, gpu, tried)) is not None]
+        found = found or [card for gpu in gpus if (card := _fewest(job, budget, beyond, gpu, tried)) is not None]
     return tuple(sorted(found, key=lambda card: (card.gpu.total_bytes, card.count)))
 
 
-def estimator_on_card(job: Job, budget: Budget, gpu: Gpu) -> Callable[[Job], Budget] | None:
-    """Return estimates by the closed form on a card, scaled as the budget is.
+def beyond_formula(job: Job, budget: Budget, gpu: Gpu | None) -> int:
+    """Return by how many bytes a budget exceeds the closed form on the same card; 0 if that does not know the model.
 
     Args:
         job: the job.
-        budget: of it, on any card.
+        budget: of it.
+        gpu: the card that it was estimated for; None: no particular one.
+    """
+    if budget.method == "formula":
+        return 0
+    try:
+        return uncorrected(budget).peak.device_bytes - quick_estimator(job, gpu=gpu)(job).peak.device_bytes
+    except CannotTellError:
+        return 0
+
+
+def estimator_on_card(job: Job, gpu: Gpu | None, beyond: int) -> Callable[[Job], Budget] | None:
+    """Return estimates by the closed form on a card, shifted by what a more accurate budget has beyond it.
+
+    Args:
+        job: the job.
         gpu: the card.
+        beyond: bytes, from ``beyond_formula``.
 
     Returns:
         None if the formula does not know the model: what was estimated counts for every card.
@@ -75,7 +93,7 @@ def estimator_on_card(job: Job, budget: Budget, gpu: Gpu) -> Callable[[Job], Bud
         quick = quick_estimator(job, gpu=gpu)
     except CannotTellError:
         return None
-    return quick if budget.method == "formula" else calibrated(job, budget, quick)
+    return (lambda changed: shifted(quick(changed), beyond)) if beyond else quick
 
 
 def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[str]:
@@ -108,10 +126,10 @@ def _rows(cards: Sequence[Card]) -> Iterator[tuple[str, str, str, str]]:
         yield (str(count), f"{size} GiB", f"{need} GiB", f"{names}{more}")
 
 
-def _fewest(job: Job, budget: Budget, gpu: Gpu, counts: Sequence[int]) -> Card | None:
+def _fewest(job: Job, budget: Budget, beyond: int, gpu: Gpu, counts: Sequence[int]) -> Card | None:
     """Return the smallest number of these GPUs on which the job fits; None: it does not."""
     own = job.parallel.world_size
-    estimate = estimator_on_card(job, budget, gpu)
+    estimate = estimator_on_card(job, gpu, beyond)
     if estimate is None:
         return _card(budget, gpu, own, sharded=False)
     for count in counts:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.advice import shifted
-from vramtop.estimator.common import CannotTellError, InputError
-from vramtop.estimator.estimation import quick_estimator
+from vramtop.estimator.common import InputError
 from vramtop.estimator.job import find_gpu
-from vramtop.estimator.learning import uncorrected
 from vramtop.monitor.fleet.placing import place_job
 
 from ...draw import detect_output
 from ...reports import budget_lines, closing_lines, fleet_fit_lines, fleet_fit_sentence
 from ..json_text import json_text
 from ..measured_runs import correction
+from .cards import beyond_formula, estimator_on_card
 from .fit_check import EXIT_CODES, estimate_job
 
 if TYPE_CHECKING:
@@ -59,13 +57,10 @@ class _Budgets:
         first_gpu, first = self._first
         if gpu == first_gpu:
             return first
-        try:
-            found = quick_estimator(self._job, gpu=gpu)(self._job)
-            own = quick_estimator(self._job, gpu=first_gpu)(self._job)
-        except CannotTellError:  # the formula does not know the model: what was estimated counts for every card
+        estimate = estimator_on_card(self._job, gpu, beyond_formula(self._job, first, first_gpu))
+        if estimate is None:
             return first
-        by = uncorrected(first).peak.device_bytes - own.peak.device_bytes
-        return correction(self._options, self._job, gpu, here=False)(shifted(found, by) if by else found)
+        return correction(self._options, self._job, gpu, here=False)(estimate(self._job))
 
 
 def check_on_fleet(options: argparse.Namespace, loaded: LoadedJob, fleet: Fleet) -> int:

@@ -8,7 +8,7 @@ from vramtop.estimator.job import Gpu, Job
 from vramtop.monitor.board.fit import Verdict, check_fit
 from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
-from ..fitting import estimator_on_card
+from ..fitting import beyond_formula, estimator_on_card
 from ..option_values import described_devices
 
 _GOOD: tuple[Verdict, ...] = ("fits", "tight")
@@ -21,7 +21,9 @@ class CardJudge:
 
     job: Job
     budget: Budget
-    """Estimated for the described card, or for none."""
+    gpu: Gpu | None
+    """The card that the budget was estimated for; None: no particular one."""
+    _beyond: int | None = None
     _known: dict[tuple[str | None, int], tuple[Budget, Verdict]] = field(default_factory=dict)
 
     @property
@@ -62,7 +64,11 @@ class CardJudge:
         return 0 if self.budget.host is None else self.budget.host.peak_bytes(ranks)
 
     def _estimate(self, gpu: Gpu | None) -> Budget:
-        estimate = None if gpu is None else estimator_on_card(self.job, self.budget, gpu)
+        if gpu is None or gpu == self.gpu:
+            return self.budget
+        if self._beyond is None:
+            self._beyond = beyond_formula(self.job, self.budget, self.gpu)
+        estimate = estimator_on_card(self.job, gpu, self._beyond)
         return estimate(self.job) if estimate else self.budget
 
 

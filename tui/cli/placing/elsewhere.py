@@ -34,7 +34,7 @@ def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
     gpu, memory_bytes = described_gpu(options, loaded.job)
     budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False)
     target = Target(gpu=gpu, memory_bytes=memory_bytes)
-    answer = _answer(flag, CardJudge(job=loaded.job, budget=budget), target)
+    answer = _answer(flag, CardJudge(job=loaded.job, budget=budget, gpu=gpu), target)
     loaded_notes = (*([ASSUMPTION] if budget.host is not None and answer.request else []), *loaded.notes)
     if options.json:
         notes = [*answer.notes, *loaded_notes]

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_a_more_accurate_estimate_of_one_card_moves_the_others(fit: Fit, monkeyp
 
     def higher(options: Any, job: Any, gpu: Any, *_: Any, **__: Any) -> Any:
         asked.append(gpu.name)
-        return shifted(quick_estimator(job, gpu=gpu)(job), 5 * GIB)
+        return replace(shifted(quick_estimator(job, gpu=gpu)(job), 5 * GIB), method="traced")
 
     monkeypatch.setattr("vramtop.tui.cli.fitting.fleet_check.estimate_job", higher)
     found = {each["name"]: each["device_bytes"] for each in fit(hosts, "--json")[1]["hosts"]}
