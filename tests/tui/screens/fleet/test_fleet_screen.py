@@ -197,10 +197,11 @@ def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
 def test_hosts_whose_gpus_cannot_be_read_stand_before_those_that_work() -> None:
     hosts = [host("works", None), host("lost", None, None), host("dead", faults=("no driver is loaded",))]
     gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus")
+    sleeping = host("sleeps", gpus=(FleetGpu(index=0, is_asleep=True, fault="it is asleep"),))
     hosts[1] = msgspec.structs.replace(hosts[1], gpus=(hosts[1].gpus[0], gone))
 
     async def check(app, pilot, source):
-        assert row_names(app) == ["dead", "lost", "works"]
+        assert row_names(app) == ["dead", "lost", "sleeps", "works"]
         lines = screen_lines(app)
         dead = next(line for line in lines if "dead" in line)
         assert "! no GPU" in dead
@@ -210,8 +211,10 @@ def test_hosts_whose_gpus_cannot_be_read_stand_before_those_that_work() -> None:
         assert "it has fallen off the bus" in screen_text(app)
         await pilot.press("slash", *"status:lost")
         assert set(row_names(app)) == {"lost"}
+        await pilot.press("escape")
+        assert "asleep" in next(line for line in screen_lines(app) if "sleeps" in line)
 
-    drive(check, hosts)
+    drive(check, [*hosts, sleeping])
 
 
 def test_what_is_in_use_has_no_bar_where_it_is_unknown() -> None:
