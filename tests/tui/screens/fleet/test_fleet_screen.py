@@ -271,3 +271,27 @@ def test_the_help_explains_keys_sums_and_statuses() -> None:
         assert row_names(app)
 
     drive(check, size=(120, 70))
+
+
+def test_the_ranks_of_a_run_keep_their_status_beside_long_names_of_hosts() -> None:
+    hosts = [host(f"ip-{at}.us-west-2.compute.internal", "on_budget", "over", first=2 * at) for at in (2, 3)]
+
+    async def check(app, pilot, source):
+        await pilot.press("v", "enter")
+        await until_shown(pilot, lambda: "Run tune" in screen_text(app))
+        lines = screen_lines(app)
+        assert any("rank 7 on ip-3" in line and "holds 66 GiB" in line for line in lines)
+        row = next(line for line in lines if line.split()[:1] == ["7"])
+        assert row.split()[1] == "ip-3"
+        assert "OVER" in row
+
+    drive(check, hosts, size=(80, 24))
+
+
+def test_addresses_are_never_cut_to_their_first_number() -> None:
+    async def check(app, pilot, source):
+        await pilot.press("v", "enter")
+        await until_shown(pilot, lambda: "Run tune" in screen_text(app))
+        assert "10.20.30.41" in screen_text(app)
+
+    drive(check, [host("10.20.30.41", "on_budget", first=0), host("11.20.30.42", "over", first=1)], size=(60, 24))
