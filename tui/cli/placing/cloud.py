@@ -68,7 +68,7 @@ def cloud_answer(judge: CardJudge, target: Target) -> Answer:
     if not choices:
         known = {kind.gpu.name for kind in instance_types()}
         if target.gpu is not None and target.gpu.name not in known:
-            sentence = f"The table has no instance type with a {target.gpu.label}."
+            sentence = f"The table has no instance type with {target.gpu.label} GPUs."
             return Answer(verdict="unknown", need=need, sentence=sentence, json=facts | _no_snippets(), notes=[dated])
         sentence = "It fits on no instance type of the table; vramtop fit --gpu-type NAME says what would make it fit."
         return Answer(verdict="does_not_fit", need=need, sentence=sentence, json=facts | _no_snippets(), notes=[dated])

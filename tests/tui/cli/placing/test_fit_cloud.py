@@ -55,4 +55,4 @@ def test_what_fits_nowhere_or_is_not_in_the_table(capsys: pytest.CaptureFixture[
     assert main(["fit", "llama-3.1-70b", "--method", "formula", "--cloud"]) == 1
     assert "fits on no instance type" in capsys.readouterr().out
     assert main(["fit", *LLAMA, "--gpu-type", "5090", "--cloud"]) == 3
-    assert "no instance type with a RTX 5090" in capsys.readouterr().out
+    assert "no instance type with RTX 5090 GPUs" in capsys.readouterr().out
