@@ -16,7 +16,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
-from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
+from vramtop.tui.app.fleet_app import FleetApp, FleetOptions, FleetUpdated
 from vramtop.tui.screens.fleet.fleet_table import FleetTable
 
 NOW = 2_000_000_000.0
@@ -295,3 +295,16 @@ def test_addresses_are_never_cut_to_their_first_number() -> None:
         assert "10.20.30.41" in screen_text(app)
 
     drive(check, [host("10.20.30.41", "on_budget", first=0), host("11.20.30.42", "over", first=1)], size=(60, 24))
+
+
+def test_a_reading_that_arrives_while_the_app_ends_is_no_error() -> None:
+    async def run() -> None:
+        app = FleetApp(ScriptedFleets(HOSTS), FleetOptions(source="5 hosts over ssh", interval=60.0))
+        async with app.run_test() as pilot:
+            await until_shown(pilot, lambda: app.screen.query(FleetTable) and app.screen.query_one(FleetTable).rows)
+            screens = list(app._screen_stack)
+            app._screen_stack.clear()  # as Textual does before the last messages are handled
+            app.on_fleet_updated(FleetUpdated(Fleet(NOW, HOSTS), None))
+            app._screen_stack.extend(screens)
+
+    asyncio.run(run())
