@@ -86,6 +86,7 @@ def _figures(
         unattributed_bytes=row.unattributed_bytes if reading.attributed_bytes is not None else None,
         utilisation_percent=reading.utilisation_percent,
         is_stale=reading.is_stale,
+        is_asleep=any(fault.field is None and fault.code == "ASLEEP" for fault in reading.faults),
         fault=next((fault.message for fault in reading.faults if fault.field in _MEMORY_FIELDS), None),
         closed=None if isinstance(reading, MigDevice) else unusable_reason(reading),
         processes=processes,

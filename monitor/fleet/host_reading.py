@@ -111,6 +111,8 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     utilisation_percent: int | None = None
     is_stale: bool = False
     """The driver hangs: the figures are from an earlier reading."""
+    is_asleep: bool = False
+    """It saves power, and is not queried, which would wake it."""
     fault: str | None = None
     """Why its memory or its processes are unknown, in one sentence."""
     closed: str | None = None
@@ -124,6 +126,11 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     def shown_label(self) -> str:
         """Label on screens."""
         return self.label or str(self.index)
+
+    @property
+    def is_lost(self) -> bool:
+        """Nothing of it can be read: it has fallen off the bus, or must be reset."""
+        return self.fault is not None and self.total_bytes is None and not self.is_asleep
 
 
 class FleetPending(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

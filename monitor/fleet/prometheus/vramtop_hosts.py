@@ -25,6 +25,13 @@ _GPU_SIZES = {
     "unattributed_bytes": "vramtop_gpu_memory_unattributed_bytes",
     "committed_bytes": "vramtop_gpu_memory_committed_bytes",
 }
+_FAULT_WORDS = {
+    "GPU_IS_LOST": "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot",
+    "RESET_REQUIRED": "it must be reset before it can be used again",
+    "NOT_LISTED": "the driver no longer lists it",
+    "ASLEEP": "it is asleep to save power, and is not queried",
+}
+"""What the commonest error codes of a whole GPU mean."""
 _MIG_SIZES = {
     "total_bytes": "vramtop_mig_memory_total_bytes",
     "used_bytes": "vramtop_mig_memory_used_bytes",
@@ -147,7 +154,10 @@ def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
     for sample in ask("vramtop_gpu_info"):
         gpu_of(sample.metric).sizes["name"] = plain(sample.metric.name)
     for sample in ask('vramtop_gpu_fault{field=""} == 1'):
-        gpu_of(sample.metric).sizes["fault"] = f"it cannot be read: {plain(sample.metric.reason)}"
+        reason = plain(sample.metric.reason) or ""
+        words = _FAULT_WORDS.get(reason)
+        gpu_of(sample.metric).sizes["fault"] = f"{words} ({reason})" if words else f"it cannot be read: {reason}"
+        gpu_of(sample.metric).sizes["is_asleep"] = reason == "ASLEEP"
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
         gpu_of(sample.metric).sizes.setdefault("fault", fault)
