@@ -43,6 +43,7 @@ _PROCESS_SIZES = {
 _PROCESS_FLOATS = {
     "start_time": "vramtop_process_start_time_seconds",
     "step_seconds": "vramtop_process_step_seconds",
+    "full_seconds": "vramtop_process_memory_full_seconds",
 }
 CONSTANT_METRICS = frozenset(
     (
@@ -56,7 +57,7 @@ CONSTANT_METRICS = frozenset(
     )
 )
 """Metrics that change only when a host, a GPU or a process comes or goes."""
-_NO_DRIVER = "NO_DRIVER"
+_NO_DRIVER, _NOT_LISTED, _ASLEEP = "NO_DRIVER", "NOT_LISTED", "ASLEEP"
 _SAMPLER_STUCK = "vramtop there gets no readings from the driver"
 
 
@@ -147,7 +148,9 @@ def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
     for sample in ask("vramtop_gpu_info"):
         gpu_of(sample.metric).sizes["name"] = plain(sample.metric.name)
     for sample in ask('vramtop_gpu_fault{field=""} == 1'):
-        gpu_of(sample.metric).sizes["fault"] = f"it cannot be read: {plain(sample.metric.reason)}"
+        sizes = gpu_of(sample.metric).sizes
+        sizes["fault"] = f"it cannot be read: {plain(sample.metric.reason)}"
+        sizes["is_lost"] = sizes.get("is_lost", False) or sample.metric.reason != _ASLEEP
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
         gpu_of(sample.metric).sizes.setdefault("fault", fault)
@@ -222,6 +225,7 @@ def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
             for job, values in host.pending.items()
             if "verdict" in values
         ),
+        unlisted=tuple(fault for fault in host.faults if fault == _NOT_LISTED),
         faults=tuple("there is no NVIDIA driver" if fault == _NO_DRIVER else fault for fault in host.faults),
         state="live" if live else "silent",
         since=seen_at if live else facts.get("time"),
@@ -239,7 +243,8 @@ def _fleet_gpu(position: int, own_uuid: str, own_index: str, gpu: _Gpu) -> Fleet
     uuid, index = plain(own_uuid), _number(own_index)
     index = position if index is None else index
     devices = (FleetGpu(index=index, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items()))
-    return FleetGpu(index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), **gpu.sizes)
+    sizes = {**gpu.sizes, "is_lost": gpu.sizes.get("is_lost", False) and gpu.sizes.get("used_bytes") is None}
+    return FleetGpu(index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), **sizes)
 
 
 def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:
