@@ -112,7 +112,7 @@ class _Found:
             labels = (gpu.shown_label, *(device.shown_label for device in gpu.devices))
             self.unknown_gpus |= {(host.host, label) for label in labels}
         name = f"GPU {gpu.shown_label} of {_name(host.host)}"
-        if gpu.is_lost:
+        if gpu.is_lost or (gpu.is_stale and gpu.fault):
             fault = (gpu.fault or "").removeprefix(_EXPORTED_FAULT)
             self._add_gpu(GPU_LOST, host, gpu, f"{name} cannot be read{_because(fault)}")
         size = gpu.unattributed_bytes

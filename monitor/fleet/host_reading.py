@@ -113,10 +113,12 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     utilisation_percent: int | None = None
     is_stale: bool = False
     """The driver hangs: the figures are from an earlier reading."""
+    is_asleep: bool = False
+    """It saves power, and is not queried, which would wake it."""
     fault: str | None = None
     """Why its memory or its processes are unknown, in one sentence."""
     is_lost: bool = False
-    """Nothing of it can be read now, and it is not just asleep."""
+    """Nothing of it can be read: it has fallen off the bus, or must be reset."""
     closed: str | None = None
     """Why no program can be started on it, regardless of free memory: ``does not allow compute programs``."""
     processes: tuple[FleetProcess, ...] | None = None

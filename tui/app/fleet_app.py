@@ -190,8 +190,10 @@ class FleetApp(ThemedApp, AlertsApp):
         self._show()
 
     def _show(self) -> None:
+        if not self.is_running or not self.screen_stack:  # a reading may arrive while the app ends
+            return
         screen = self.screen
-        if self.is_running and is_complete(screen) and isinstance(screen, ShowsFleet):
+        if is_complete(screen) and isinstance(screen, ShowsFleet):
             screen.show_fleet(self.fleet, self.feed)
 
     def _read(self) -> None:

@@ -51,7 +51,8 @@ def _overview(recorded: Recorded) -> Element:
     recording = recorded.recording
     every = "" if recording.interval_seconds is None else f", one every {recording.interval_seconds:.1f} s"
     readings = "1 reading" if recording.readings == 1 else f"{recording.readings:,} readings"
-    lines = [f"{readings} over {format_duration(recording.end - recording.begin)}{every}"]
+    seconds = recording.end - recording.begin + (recording.interval_seconds or 0)  # 180 readings a second are 3 min
+    lines = [f"{readings} over {format_duration(round(seconds))}{every}"]
     driver, cuda = recording.source.driver_version, recording.source.cuda_version
     if driver:
         lines.append(f"driver {driver}{f', CUDA {cuda}' if cuda else ''}")

@@ -59,7 +59,7 @@ def gpu_plot(gpu: RecordedGpu, recorded: Recorded) -> TimePlot:
     sizes = (gpu.total_bytes, high, gpu.expected.high_bytes)
     return TimePlot(
         name=f"gpu-{gpu.label.replace(':', '-')}",
-        title=f"GPU {gpu.label}, {gpu.name or 'unknown model'}: {most}",
+        title=f"GPU {gpu.label}, {(gpu.name or 'unknown model').removeprefix('NVIDIA ')}: {most}",
         summary=f"Memory in use on GPU {gpu.label} over time; {most}.",
         begin=recorded.recording.begin,
         end=recorded.recording.end,

@@ -36,8 +36,8 @@ def fleet_fit_sentence(fit: FleetFit) -> str:
         others = fit.count(lambda host: host.now, fit.now) - 1 if fit.hosts_needed == 1 else 0
         could = f"; {others} other host{'s' if others > 1 else ''} could take it too" if others else ""
         return (
-            f"{need}{expected} on {where}{doubt}; there it leaves the largest free block, "
-            f"{format_gib(fit.largest_block_bytes)} GiB on one host{could}"
+            f"{need}{expected} on {where}{doubt}; the largest free block on a host is then "
+            f"{format_gib(fit.largest_block_bytes)} GiB{could}"
         )
     several = f"{fit.hosts_needed} hosts together" if fit.hosts_needed > 1 else "a host"
     if fit.now == "unknown":

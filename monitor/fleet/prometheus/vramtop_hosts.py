@@ -25,6 +25,13 @@ _GPU_SIZES = {
     "unattributed_bytes": "vramtop_gpu_memory_unattributed_bytes",
     "committed_bytes": "vramtop_gpu_memory_committed_bytes",
 }
+_FAULT_WORDS = {
+    "GPU_IS_LOST": "it no longer answers; the host's kernel log says why, and it needs a reset or a reboot",
+    "RESET_REQUIRED": "it must be reset before it can be used again",
+    "NOT_LISTED": "the driver no longer lists it",
+    "ASLEEP": "it is asleep to save power, and is not queried",
+}
+"""What the commonest error codes of a whole GPU mean."""
 _MIG_SIZES = {
     "total_bytes": "vramtop_mig_memory_total_bytes",
     "used_bytes": "vramtop_mig_memory_used_bytes",
@@ -148,9 +155,10 @@ def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
     for sample in ask("vramtop_gpu_info"):
         gpu_of(sample.metric).sizes["name"] = plain(sample.metric.name)
     for sample in ask('vramtop_gpu_fault{field=""} == 1'):
-        sizes = gpu_of(sample.metric).sizes
-        sizes["fault"] = f"it cannot be read: {plain(sample.metric.reason)}"
-        sizes["is_lost"] = sizes.get("is_lost", False) or sample.metric.reason != _ASLEEP
+        sizes, reason = gpu_of(sample.metric).sizes, plain(sample.metric.reason) or ""
+        words = _FAULT_WORDS.get(reason)
+        sizes["fault"] = f"{words} ({reason})" if words else f"it cannot be read: {reason}"
+        sizes["is_asleep"] = reason == _ASLEEP
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
         gpu_of(sample.metric).sizes.setdefault("fault", fault)
@@ -243,8 +251,10 @@ def _fleet_gpu(position: int, own_uuid: str, own_index: str, gpu: _Gpu) -> Fleet
     uuid, index = plain(own_uuid), _number(own_index)
     index = position if index is None else index
     devices = (FleetGpu(index=index, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items()))
-    sizes = {**gpu.sizes, "is_lost": gpu.sizes.get("is_lost", False) and gpu.sizes.get("used_bytes") is None}
-    return FleetGpu(index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), **sizes)
+    is_lost = gpu.sizes.get("is_asleep") is False and gpu.sizes.get("used_bytes") is None
+    return FleetGpu(
+        index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), is_lost=is_lost, **gpu.sizes
+    )
 
 
 def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:

@@ -73,3 +73,12 @@ def test_a_hanging_driver_is_said(make_snapshot, make_gpu, make_process, make_bu
     watchlist = Watchlist(estimate=make_budget)
     host = reading_of_board(watchlist.update(make_snapshot([make_gpu(0, [], faults=(quiet, fault))])), host="a")
     assert (host.gpus[0].is_stale, host.gpus[0].fault) == (True, "the driver does not answer")
+
+
+@pytest.mark.parametrize(("code", "is_lost"), [("GPU_IS_LOST", True), ("ASLEEP", False)])
+def test_a_gpu_that_sleeps_is_not_lost(make_snapshot, make_gpu, make_budget, code, is_lost):
+    fault = Fault(field=None, code=code, message="it does not answer")
+    silent = replace(make_gpu(0, faults=(fault,)), total_bytes=None, used_bytes=None, free_bytes=None, processes=None)
+    host = reading_of_board(Watchlist(estimate=make_budget).update(make_snapshot([silent])), host="a")
+    (gpu,) = msgspec.json.decode(msgspec.json.encode(host), type=HostReading).gpus
+    assert (gpu.is_lost, gpu.is_asleep) == (is_lost, not is_lost)

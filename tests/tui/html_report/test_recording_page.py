@@ -10,6 +10,7 @@ import pytest
 from eventful_recording import training_job, write_recording
 
 from vramtop.estimator.estimation import estimate
+from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recorded.read_recorded import read_recorded
 from vramtop.monitor.sources.recorded.recorded import Recorded
 from vramtop.tui.html_report.recording_page import recording_page
@@ -129,3 +130,10 @@ def test_a_recording_of_one_reading_has_a_report(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "one.jsonl")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
     assert "1 reading over 0 s" in Page(recording_page(read_recorded(path, estimate), made_by="vramtop 1")).text
+
+
+@pytest.mark.slow
+def test_as_many_readings_as_seconds_last_that_many_seconds() -> None:
+    demo = read_recorded(demo_path(), estimate)
+    text = Page(recording_page(demo, made_by="vramtop 1")).text
+    assert f"{demo.recording.readings} readings over 3 min, one every 1.0 s" in text

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         positionals as positionals,
     )
     from .shared_flags import (
+        EVERY_COMMAND as EVERY_COMMAND,
         add_output_arguments as add_output_arguments,
         positive_seconds as positive_seconds,
         process_id as process_id,
@@ -34,6 +35,6 @@ else:
             "host_arguments": "add_host_arguments",
             "parser": "CommandParser Parser",
             "parser_facts": "FlagFacts FlagGroup flag_groups positionals",
-            "shared_flags": "add_output_arguments positive_seconds process_id",
+            "shared_flags": "add_output_arguments EVERY_COMMAND positive_seconds process_id",
         },
     )

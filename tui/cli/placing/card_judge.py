@@ -4,13 +4,15 @@ from dataclasses import dataclass, field
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
-from vramtop.estimator.job import Gpu, Job
+from vramtop.estimator.job import Gpu, Job, find_gpu
 from vramtop.monitor.board.fit import Verdict, check_fit
 from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
 from ..fitting import beyond_formula, estimator_on_card
 from ..option_values import described_devices
 
+_BF16 = (8, 0)
+"""Compute capability from which GPUs compute in bf16."""
 _GOOD: tuple[Verdict, ...] = ("fits", "tight")
 BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
@@ -54,6 +56,19 @@ class CardJudge:
     def budget_on(self, match: CardMatch) -> Budget:
         """Return the budget on the smallest of the cards; the one that was estimated first if none is known."""
         return self.on(match.cards[0])[0] if match.cards else self.budget
+
+    def emulates_bf16(self, gpu: Gpu) -> bool:
+        """Return True if the job computes in bf16, and this GPU can only emulate that, slowly.
+
+        Without emulation torch's is_bf16_supported asks for compute capability 8 (2.13, torch/cuda/__init__.py).
+        """
+        return self.job.training.precision.startswith("bf16") and gpu.compute_capability < _BF16
+
+    def emulating_cards(self, verdict: Verdict) -> list[str]:
+        """Return the labels of the cards judged so, fits or tight, that can only emulate the job's bf16."""
+        judged = self._known.items() if verdict in _GOOD else ()
+        names = dict.fromkeys(name for (name, _), (_, found) in judged if name and found == verdict)
+        return [gpu.label for gpu in map(find_gpu, names) if self.emulates_bf16(gpu)]
 
     def host_bytes(self, ranks: int) -> int:
         """Return the RAM that this number of ranks needs on one machine, at most; 0: unknown."""

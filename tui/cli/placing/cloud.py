@@ -61,19 +61,24 @@ def cloud_answer(judge: CardJudge, target: Target) -> Answer:
         judge: of the job.
         target: only this card, or cards of at least this memory.
     """
-    choices = sorted(_choices(judge, target), key=_preference)
+    choices = sorted(_choices(judge, target), key=lambda choice: _preference(choice, judge))
     need = need_sentence(judge.budget)
     facts: dict[str, Any] = {"instances": [choice.to_json() for choice in choices], "table_date": table_date()}
     dated = f"Instance types as they were read on {table_date()}, without prices; check what is free in your region."
     if not choices:
         known = {kind.gpu.name for kind in instance_types()}
         if target.gpu is not None and target.gpu.name not in known:
-            sentence = f"The table has no instance type with a {target.gpu.label}."
+            sentence = f"The table has no instance type with {target.gpu.label} GPUs."
             return Answer(verdict="unknown", need=need, sentence=sentence, json=facts | _no_snippets(), notes=[dated])
         sentence = "It fits on no instance type of the table; vramtop fit --gpu-type NAME says what would make it fit."
         return Answer(verdict="does_not_fit", need=need, sentence=sentence, json=facts | _no_snippets(), notes=[dated])
     best = choices[0]
-    alike = [choice for choice in choices if choice.verdict == best.verdict]
+    emulated = judge.emulates_bf16(best.type.gpu)
+    alike = [
+        choice
+        for choice in choices
+        if choice.verdict == best.verdict and judge.emulates_bf16(choice.type.gpu) == emulated
+    ]
     skypilot, dstack = _skypilot(alike, judge), _dstack(alike, judge)
     snippets = [
         part for part in (_block("SkyPilot: task.yaml", skypilot), _block("dstack: .dstack.yml", dstack)) if part
@@ -112,10 +117,11 @@ def _choices(judge: CardJudge, target: Target) -> Iterator[_Choice]:
             yield _Choice(type=kind, verdict=verdict, count=spread.nodes, per_node=spread.per_node)
 
 
-def _preference(choice: _Choice) -> tuple[Any, ...]:
+def _preference(choice: _Choice, judge: CardJudge) -> tuple[Any, ...]:
     kind = choice.type
     memory = kind.gpus * kind.gpu.total_bytes
-    return (BEST_FIRST.index(choice.verdict), choice.count, memory, kind.ram_bytes or 0, kind.name)
+    emulated = judge.emulates_bf16(kind.gpu)
+    return (BEST_FIRST.index(choice.verdict), emulated, choice.count, memory, kind.ram_bytes or 0, kind.name)
 
 
 def _table(choices: Sequence[_Choice]) -> list[str]:

@@ -12,6 +12,10 @@ from ..option_values import described_gpu
 from .answer import Answer, Target
 from .card_judge import CardJudge
 
+_EMULATED = (
+    "The job computes in bf16, which {} can only emulate, slowly: fp16, or --gpu-type with a newer card, is faster."
+)
+
 
 def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
     """Print what the job needs of a scheduler, or which instance types it fits; return the exit code of ``fit``.
@@ -34,8 +38,14 @@ def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
     gpu, memory_bytes = described_gpu(options, loaded.job)
     budget = estimate_job(options, loaded.job, gpu, memory_bytes, here=False)
     target = Target(gpu=gpu, memory_bytes=memory_bytes)
-    answer = _answer(flag, CardJudge(job=loaded.job, budget=budget, gpu=gpu), target)
-    loaded_notes = (*([ASSUMPTION] if budget.host is not None and answer.request else []), *loaded.notes)
+    judge = CardJudge(job=loaded.job, budget=budget, gpu=gpu)
+    answer = _answer(flag, judge, target)
+    emulating = judge.emulating_cards(answer.verdict)
+    loaded_notes = (
+        *([ASSUMPTION] if budget.host is not None and answer.request else []),
+        *([_EMULATED.format(", ".join(emulating))] if emulating else []),
+        *loaded.notes,
+    )
     if options.json:
         notes = [*answer.notes, *loaded_notes]
         found = {"verdict": answer.verdict, "sentence": answer.sentence, **answer.json, "budget": budget.to_json()}

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from ..parsing import CommandParser, FlagGroup, Parser, flag_groups
+from ..parsing import EVERY_COMMAND, CommandParser, FlagGroup, Parser, flag_groups
 from .words import subcommands
 
 _OF_A_JOB = ("estimate", "fit", "wait", "preflight")
@@ -99,7 +99,8 @@ def _command(name: str, sub: CommandParser) -> Iterator[str]:
     yield ".PP"
     yield _text(sub.description or "")
     yield from _examples(sub.examples)
-    yield from _groups(flag_groups(sub), headings=False)
+    own = [group for group in flag_groups(sub) if group.heading != EVERY_COMMAND]  # those are with the dashboard's
+    yield from _groups(own, headings=False)
     if sub.epilog:
         yield ".PP"
         yield _text(" ".join(sub.epilog.split()))

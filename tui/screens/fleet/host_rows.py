@@ -59,14 +59,9 @@ def jobs_text(processes: Sequence[FleetProcess]) -> str:
 
 def gpu_severity(gpu: FleetGpu) -> float:
     """Return the severity of a GPU: that of its worst process, or that it cannot be read."""
-    if gpu.is_stale or _is_lost(gpu):
+    if gpu.is_stale or gpu.is_lost:
         return BROKEN
     return min((severity(process.status) for process in gpu.processes or ()), default=NO_STATUS)
-
-
-def _is_lost(gpu: FleetGpu) -> bool:
-    """Return True if nothing of it can be read: it has fallen off the bus, or must be reset."""
-    return gpu.fault is not None and gpu.total_bytes is None
 
 
 def gone_text(fleet: Fleet, host: HostReading) -> str:
@@ -85,7 +80,7 @@ def use_bar(used_bytes: int | None, total_bytes: int | None) -> str:
 
 
 def _name(process: FleetProcess) -> str:
-    return process.job or process.kind or _program(process.command)
+    return process.job or process.kind or (_program(process.command) if process.command else "other processes")
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +125,7 @@ def _broken_words(host: HostReading) -> str:
     if not host.gpus:
         return " no GPU" if host.faults else ""
     hangs = any(gpu.is_stale for gpu in host.gpus)
-    return " hangs" * hangs + " lost" * any(map(_is_lost, host.gpus))
+    return " hangs" * hangs + " lost" * any(gpu.is_lost for gpu in host.gpus)
 
 
 def _gone_cells(fleet: Fleet, host: HostReading) -> Cells:
@@ -202,9 +197,11 @@ def _status_cell(gpus: Sequence[FleetGpu], statuses: Counter[str], processes: in
     worst = min(statuses, key=severity, default=None)
     if any(gpu.is_stale for gpu in gpus) and (worst is None or severity(worst) > BROKEN):
         return CellText("! driver hangs", "under")
-    lost = sum(map(_is_lost, gpus))
+    lost = sum(gpu.is_lost for gpu in gpus)
     if lost and (worst is None or severity(worst) > BROKEN):
         return CellText(f"! {lost} GPU{'s' * (lost != 1)} lost" if len(gpus) > 1 else "! lost", "under")
+    if worst is None and gpus and all(gpu.is_asleep for gpu in gpus):
+        return CellText("asleep", "muted")
     if worst is None:
         return CellText("no budget" if processes else "idle", "muted") if gpus else CellText("no GPU", "muted")
     return status_cell(worst, statuses)

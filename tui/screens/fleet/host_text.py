@@ -95,7 +95,7 @@ def _facts(host: HostReading) -> list[str]:
 def _gpu_head(gpu: FleetGpu, width: int) -> Content:
     """Return a GPU's name and figures; where there is little room without its bar, then with less of its name."""
     used = f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use"
-    parts = [used, f"{format_gib(gpu.free_bytes)} free"]
+    parts = ["memory n/a"] if gpu.total_bytes is None else [used, f"{format_gib(gpu.free_bytes)} free"]
     if (gpu.committed_bytes or 0) >= UNSEEN_BYTES:
         parts.append(f"{format_gib(gpu.committed_bytes)} committed")
     if (gpu.unattributed_bytes or 0) >= UNSEEN_BYTES:

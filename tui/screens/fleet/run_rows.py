@@ -40,8 +40,8 @@ def where_text(run: FleetRun) -> str:
     parts += [f"behind: {rank.label}" for rank in run.stragglers[:1]]
     parts += [f"{len(run.stragglers) - 1} more behind"] if len(run.stragglers) > 1 else []
     silent = len(run.ranks) - len(run.live_ranks)
-    parts += [f"{silent} ranks silent"] if silent else []
-    parts += [f"{run.unseen_ranks} ranks elsewhere"] if run.unseen_ranks else []
+    parts += [f"{silent} rank{'s' * (silent != 1)} silent"] if silent else []
+    parts += [f"{run.unseen_ranks} rank{'s' * (run.unseen_ranks != 1)} elsewhere"] if run.unseen_ranks else []
     names = ", ".join(host.host for host in run.hosts[:4]) + (" …" if len(run.hosts) > 4 else "")
     return "; ".join(parts) or names
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from textual.content import Content
 
 from vramtop.estimator.common import format_gib, format_size
@@ -22,9 +24,21 @@ _ALIGN = "><<>>>><"
 
 
 def run_lines(fleet: Fleet, run: FleetRun, width: int) -> tuple[Content, list[Content]]:
-    """Return the title and the lines of a run."""
+    """Return the title and the lines of a run; where there is little room, its hosts are named without their domain."""
     title = Content(printable(f"Run {run_name(run)}" + (f" ({run.user})" if run.user else "")))
-    return title, [line.truncate(width, ellipsis=True) for line in _lines(fleet, run)]
+    lines = list(_lines(fleet, run))
+    if any(line.cell_length > width for line in lines):
+        lines = list(_lines(fleet, _without_domains(run)))
+    return title, [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _without_domains(run: FleetRun) -> FleetRun:
+    """Return the run with its hosts named by what stands before the first dot, if that still tells them apart."""
+    short = {host.host: host.host.partition(".")[0] for host in run.hosts}
+    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):  # 10.0.0.1
+        return run
+    hosts = {host.host: structs.replace(host, host=short[host.host]) for host in run.hosts}
+    return replace(run, ranks=tuple(replace(rank, host=hosts[rank.host.host]) for rank in run.ranks))
 
 
 def _lines(fleet: Fleet, run: FleetRun) -> Iterator[Content]:

@@ -43,6 +43,7 @@ def test_lost_gpus_and_the_time_to_a_full_one_are_read_and_raise_alerts() -> Non
     sentences = {each.sentence for each in find_fleet_conditions(Fleet(9.0, (host,))).present}
     assert sentences == {
         "node1 has lost a GPU: NOT_LISTED",
-        "GPU 1 of node1 cannot be read: GPU_IS_LOST",
+        "GPU 1 of node1 cannot be read: it no longer answers; the host's kernel log says why, and it needs a reset or "
+        "a reboot (GPU_IS_LOST)",
         "sft of ann grows and fills its GPU in about 30 min: pid 7 on node1, GPU 0",
     }

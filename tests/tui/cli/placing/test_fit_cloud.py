@@ -36,8 +36,23 @@ def test_one_card_and_several_instances(capsys: pytest.CaptureFixture[str]) -> N
     assert {each["instances"] for each in said["instances"] if each["gpus"] == 8} == {2}
 
 
+def test_cards_that_only_emulate_bf16_are_last_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "llama-3.1-8b", "--lora", "16", "--gradient-checkpointing", "--method", "formula", "--cloud"]
+    assert main([*words, "--precision", "bf16", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    cards = [each["gpu"] for each in said["instances"] if each["verdict"] == "fits"]
+    assert "v100-32gb" in cards
+    assert "v100-32gb" not in cards[: cards.index("h100-80gb")]
+    assert "V100" not in said["skypilot"]
+    assert any("bf16, which" in note and "V100 32GB" in note for note in said["notes"])
+    assert main([*words, "--precision", "fp16"]) == 0
+    text = capsys.readouterr().out
+    assert "emulate" not in text
+    assert "V100" in text
+
+
 def test_what_fits_nowhere_or_is_not_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "llama-3.1-70b", "--method", "formula", "--cloud"]) == 1
     assert "fits on no instance type" in capsys.readouterr().out
     assert main(["fit", *LLAMA, "--gpu-type", "5090", "--cloud"]) == 3
-    assert "no instance type with a RTX 5090" in capsys.readouterr().out
+    assert "no instance type with RTX 5090 GPUs" in capsys.readouterr().out

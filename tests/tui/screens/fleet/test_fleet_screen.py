@@ -16,7 +16,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
-from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
+from vramtop.tui.app.fleet_app import FleetApp, FleetOptions, FleetUpdated
 from vramtop.tui.screens.fleet.fleet_table import FleetTable
 
 NOW = 2_000_000_000.0
@@ -196,11 +196,12 @@ def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
 
 def test_hosts_whose_gpus_cannot_be_read_stand_before_those_that_work() -> None:
     hosts = [host("works", None), host("lost", None, None), host("dead", faults=("no driver is loaded",))]
-    gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus")
+    gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus", is_lost=True)
+    sleeping = host("sleeps", gpus=(FleetGpu(index=0, is_asleep=True, fault="it is asleep"),))
     hosts[1] = msgspec.structs.replace(hosts[1], gpus=(hosts[1].gpus[0], gone))
 
     async def check(app, pilot, source):
-        assert row_names(app) == ["dead", "lost", "works"]
+        assert row_names(app) == ["dead", "lost", "sleeps", "works"]
         lines = screen_lines(app)
         dead = next(line for line in lines if "dead" in line)
         assert "! no GPU" in dead
@@ -210,8 +211,10 @@ def test_hosts_whose_gpus_cannot_be_read_stand_before_those_that_work() -> None:
         assert "it has fallen off the bus" in screen_text(app)
         await pilot.press("slash", *"status:lost")
         assert set(row_names(app)) == {"lost"}
+        await pilot.press("escape")
+        assert "asleep" in next(line for line in screen_lines(app) if "sleeps" in line)
 
-    drive(check, hosts)
+    drive(check, [*hosts, sleeping])
 
 
 def test_what_is_in_use_has_no_bar_where_it_is_unknown() -> None:
@@ -268,3 +271,40 @@ def test_the_help_explains_keys_sums_and_statuses() -> None:
         assert row_names(app)
 
     drive(check, size=(120, 70))
+
+
+def test_the_ranks_of_a_run_keep_their_status_beside_long_names_of_hosts() -> None:
+    hosts = [host(f"ip-{at}.us-west-2.compute.internal", "on_budget", "over", first=2 * at) for at in (2, 3)]
+
+    async def check(app, pilot, source):
+        await pilot.press("v", "enter")
+        await until_shown(pilot, lambda: "Run tune" in screen_text(app))
+        lines = screen_lines(app)
+        assert any("rank 7 on ip-3" in line and "holds 66 GiB" in line for line in lines)
+        row = next(line for line in lines if line.split()[:1] == ["7"])
+        assert row.split()[1] == "ip-3"
+        assert "OVER" in row
+
+    drive(check, hosts, size=(80, 24))
+
+
+def test_addresses_are_never_cut_to_their_first_number() -> None:
+    async def check(app, pilot, source):
+        await pilot.press("v", "enter")
+        await until_shown(pilot, lambda: "Run tune" in screen_text(app))
+        assert "10.20.30.41" in screen_text(app)
+
+    drive(check, [host("10.20.30.41", "on_budget", first=0), host("11.20.30.42", "over", first=1)], size=(60, 24))
+
+
+def test_a_reading_that_arrives_while_the_app_ends_is_no_error() -> None:
+    async def run() -> None:
+        app = FleetApp(ScriptedFleets(HOSTS), FleetOptions(source="5 hosts over ssh", interval=60.0))
+        async with app.run_test() as pilot:
+            await until_shown(pilot, lambda: app.screen.query(FleetTable) and app.screen.query_one(FleetTable).rows)
+            screens = list(app._screen_stack)
+            app._screen_stack.clear()  # as Textual does before the last messages are handled
+            app.on_fleet_updated(FleetUpdated(Fleet(NOW, HOSTS), None))
+            app._screen_stack.extend(screens)
+
+    asyncio.run(run())

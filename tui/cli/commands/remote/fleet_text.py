@@ -95,8 +95,10 @@ def fleet_lines(fleet: Fleet, output: TextOutput) -> Iterator[str]:
     totals = fleet.totals
     gpus = totals.gpus
     silent = f", {totals.silent_hosts} silent" if totals.silent_hosts else ""
+    unknown = f" ({gpus.unknown_gpus} more n/a)" if gpus.unknown_gpus else ""
     yield output.text(
-        f"{_count(totals.hosts, 'host')}{silent}, {_count(gpus.gpus, 'GPU')}: {_sum(gpus, gpus.free_bytes)} free, "
+        f"{_count(totals.hosts, 'host')}{silent}, {_count(gpus.gpus, 'GPU')}{unknown}: "
+        f"{_sum(gpus, gpus.free_bytes)} free, "
         f"{_sum(gpus, gpus.committed_bytes)} committed, {_sum(gpus, gpus.unattributed_bytes)} unattributed; "
         f"{_count(totals.runs, 'run')}, {totals.diverging_runs} diverging"
     )
@@ -140,8 +142,10 @@ def _gpu_cells(host: HostReading, gpu: FleetGpu) -> tuple[str, ...]:
         host.host,
         f"GPU {gpu.shown_label}",
         gpu.name or "name n/a",
-        f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use",
-        f"{format_gib(gpu.free_bytes)} free",
+        "memory n/a"
+        if gpu.total_bytes is None
+        else f"{format_gib(gpu.used_bytes)} of {format_gib(gpu.total_bytes)} GiB in use",
+        "" if gpu.total_bytes is None else f"{format_gib(gpu.free_bytes)} free",
         "" if not gpu.committed_bytes else f"{format_gib(gpu.committed_bytes)} committed",
         gpu.fault or "",
     )
