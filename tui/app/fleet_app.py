@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet import Fleet, FleetSource
 
     from ..draw import ColourDepth, Readings
+    from ..job import BudgetsByCard, TypedJob
+    from ..screens.fleet.job_fit import BudgetsFor
     from .user_signals import Signal
 
 _STALE_INTERVALS = 3
@@ -55,6 +57,10 @@ class FleetOptions:
     """Called with name and value of each setting that the user changes."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
+    budgets_for: BudgetsFor | None = None
+    """Makes the budgets of a job on the fit screen; None: without corrections by measured runs."""
+    job: str = ""
+    """A job that the fit screen opens with, as it would be typed there."""
 
 
 class FleetUpdated(Message):
@@ -93,6 +99,8 @@ class FleetApp(ThemedApp, AlertsApp):
         self.fleet: Fleet | None = None
         """The latest fleet."""
         self._alerts = FleetAlerts(self, options)
+        self.budgets_for: BudgetsFor = options.budgets_for or _budgets_for
+        """Makes the budgets of a job on the fit screen."""
         self._failure: str | None = None
         self._updated_at: float | None = None
         self._paused = False
@@ -132,6 +140,12 @@ class FleetApp(ThemedApp, AlertsApp):
         self.set_interval(_CLOCK_SECONDS, self._tick)
         start_thread(self._reader)
         self.call_after_refresh(self._show)
+        if self._options.job:
+            self.call_after_refresh(self._open_fit)
+
+    def _open_fit(self) -> None:
+        if isinstance(self.screen, FleetScreen):
+            self.screen.open_fit(self._options.job)
 
     def on_unmount(self) -> None:
         """Stop reading, and wait a moment for what was started to be ended."""
@@ -211,3 +225,9 @@ class FleetApp(ThemedApp, AlertsApp):
                 self._ending.wait(max(0.1, self._options.interval - (self._options.clock() - started)))
         finally:
             self._fleet_source.close()
+
+
+def _budgets_for(typed: TypedJob, *, traced: bool) -> BudgetsByCard:
+    from ..job import budgets_of  # with the estimator, so not at start-up
+
+    return budgets_of(typed.loaded.job, gpu_type=typed.gpu_type, traced=traced)

@@ -74,6 +74,7 @@ class _Gpu:
     devices: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     processes: list[tuple[Labels, dict[str, Any]]] = field(default_factory=list)
     """Labels and fields of each."""
+    hides_processes: bool = False
     user_bytes: dict[str, int | None] = field(default_factory=dict)
     user_processes: dict[str, int] = field(default_factory=dict)
 
@@ -161,7 +162,9 @@ def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
         sizes["is_asleep"] = reason == _ASLEEP
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
-        gpu_of(sample.metric).sizes.setdefault("fault", fault)
+        gpu = gpu_of(sample.metric)
+        gpu.sizes.setdefault("fault", fault)
+        gpu.hides_processes |= sample.metric.field == "processes"
     for sample in ask("vramtop_gpu_closed == 1"):
         gpu_of(sample.metric).sizes["closed"] = plain(sample.metric.reason)
     for name, metric in _GPU_SIZES.items():
@@ -251,9 +254,14 @@ def _fleet_gpu(position: int, own_uuid: str, own_index: str, gpu: _Gpu) -> Fleet
     uuid, index = plain(own_uuid), _number(own_index)
     index = position if index is None else index
     devices = (FleetGpu(index=index, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items()))
-    is_lost = gpu.sizes.get("is_asleep") is False and gpu.sizes.get("used_bytes") is None
+    is_unread = "is_asleep" in gpu.sizes and gpu.sizes.get("used_bytes") is None
     return FleetGpu(
-        index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), is_lost=is_lost, **gpu.sizes
+        index=index,
+        uuid=uuid,
+        is_lost=is_unread and not gpu.sizes["is_asleep"],
+        processes=None if is_unread or gpu.hides_processes else tuple(_processes(gpu)),
+        devices=tuple(devices),
+        **gpu.sizes,
     )
 
 

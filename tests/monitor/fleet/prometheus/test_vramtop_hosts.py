@@ -39,6 +39,7 @@ def ask(query: str) -> list[Sample]:
 def test_lost_gpus_and_the_time_to_a_full_one_are_read_and_raise_alerts() -> None:
     (host,) = vramtop_hosts(ask, {Target("", "vramtop", "node1:9000"): 9.0}).values()
     assert [gpu.is_lost for gpu in host.gpus] == [False, True, False]
+    assert [gpu.processes is None for gpu in host.gpus] == [False, True, True]
     assert [process.full_seconds for process in host.gpus[0].processes or ()] == [1800.0]
     sentences = {each.sentence for each in find_fleet_conditions(Fleet(9.0, (host,))).present}
     assert sentences == {

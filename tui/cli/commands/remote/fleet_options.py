@@ -28,7 +28,6 @@ def refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
         "--demo": options.demo,
         "--replay": options.replay,
         "--pid": options.pid,
-        "--job": options.job,
         "--user": options.display_user,
         "--gpu": options.display_gpu,
         "--only": options.display_only,
@@ -40,6 +39,12 @@ def refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
     for name, value in given.items():
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
+    if options.job and options.once:
+        raise InputError(
+            f"--job with --once is for one machine; vramtop fit {options.job[0]} {flag} ... asks the hosts"
+        )
+    if options.job and len(options.job) > 1:
+        raise InputError(f"--job: one job at a time can be judged with {flag}")
 
 
 def print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
