@@ -167,7 +167,7 @@ class FleetApp(ThemedApp, AlertsApp):
 
     def action_alerts(self) -> None:
         """List the alerts."""
-        from ..screens.alerts.screen import AlertsScreen  # only if they are asked for
+        from ..screens.alerts import AlertsScreen  # only if they are asked for
 
         if not isinstance(self.screen, AlertsScreen):
             self.push_screen(AlertsScreen())
