@@ -144,7 +144,7 @@ def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
 
 def test_hosts_whose_gpus_cannot_be_read_stand_before_those_that_work() -> None:
     hosts = [host("works", None), host("lost", None, None), host("dead", faults=("no driver is loaded",))]
-    gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus")
+    gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus", is_lost=True)
     sleeping = host("sleeps", gpus=(FleetGpu(index=0, is_asleep=True, fault="it is asleep"),))
     hosts[1] = msgspec.structs.replace(hosts[1], gpus=(hosts[1].gpus[0], gone))
 

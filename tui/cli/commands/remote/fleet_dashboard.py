@@ -52,7 +52,8 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
     depth = colour_depth()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     os.environ.setdefault("ESCDELAY", "25")  # likewise
-    saved = Settings().read()
+    settings = Settings()
+    saved = settings.read()
     job = options.job[0] if options.job else ""
     if job:
         from ....job import load_typed
@@ -72,8 +73,13 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             budgets_for=partial(_budgets_for, corrections, options.python),
             job=job,
             theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
+            signal_alert=options.signal_alert,
+            on_alert=options.on_alert,
+            settings=saved if options.quiet_hours is None else {**saved, "quiet_hours": options.quiet_hours},
+            save_setting=settings.save,
         ),
     )
+    settings.notify = app.show_notice
     if corrections is not None:
         corrections.notify = app.show_notice
     threading.excepthook = lambda failed: app.show_notice(crash_sentence(failed.exc_value or failed.exc_type()))

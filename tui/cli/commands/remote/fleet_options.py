@@ -33,10 +33,9 @@ def refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
         "--only": options.display_only,
         "--on-fit": options.on_fit,
         "--signal-fit": options.signal_fit != "none",
-        "--on-alert": options.on_alert,
-        "--signal-alert": options.signal_alert != "none",
-        "--quiet-hours": options.quiet_hours,
     }
+    if options.once and options.on_alert:
+        raise InputError("--on-alert is for the dashboard; --once reads once")
     for name, value in given.items():
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
