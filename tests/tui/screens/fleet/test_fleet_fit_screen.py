@@ -118,9 +118,9 @@ def test_a_typed_job_is_judged_on_every_host_and_a_host_opens(size: tuple[int, i
     async def check(app, pilot, source):
         assert "Type or paste a job" in screen_text(app)
         await judged(app, pilot, JOB, "FITS")
-        text = " ".join(screen_text(app).split())
-        assert "fits on node3 (GPU 0, 1)" not in text  # it leaves the largest block on hosts that are in use
-        assert "of 4 hosts: 3 now, 3 later, 3 empty · 1 not considered · closed form" in text
+        facts = "of 4 hosts: 3 now, 3 later, 3 empty · 1 not considered · closed form"
+        await until_shown(pilot, lambda: facts in " ".join(screen_text(app).split()))  # laid out
+        assert "fits on node3 (GPU 0, 1)" not in screen_text(app)  # it leaves the largest block on hosts in use
         placed = next(line for line in screen_lines(app) if line.startswith("* "))
         assert placed.count("✓ fits") == 3
         gone = row(app, "node4")
