@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, NoReturn
 from vramtop.estimator.common import InputError, expand_user, is_file
 from vramtop.estimator.readers.tools import parse_launch
 
-from .flags import add_job_arguments, normal_words
+from .flags import GPU_TYPE_FLAGS, GpuTypeAction, add_job_arguments, gpu_count, normal_words
 from .load_job import LoadedJob, load_from_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMAND = ("vramtop", "fit")
-_SEVERAL = re.compile(r"(\d{1,7})\s*[x×*]\s*(.+)", re.IGNORECASE)
 _NO_JOB = "enter a job file, a model with its flags, or a launch line"
 
 
@@ -68,8 +66,8 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self) -> None:
         super().__init__(prog="job", add_help=False, allow_abbrev=False)
-        self.add_argument("--gpus", type=_count)
-        self.add_argument("--gpu-type", "--card", action=_GpuType)
+        self.add_argument("--gpus", type=gpu_count)
+        self.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction)
         add_job_arguments(self)
 
     def error(self, message: str) -> NoReturn:
@@ -79,24 +77,3 @@ class _Parser(argparse.ArgumentParser):
             InputError: always.
         """
         raise InputError(message.replace("unrecognized arguments", "a job has no such setting"))
-
-
-class _GpuType(argparse.Action):
-    """Takes ``8xh100`` as eight GPUs of that type."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> None:
-        del parser, option
-        several = _SEVERAL.fullmatch(str(values))
-        namespace.gpu_type = several[2] if several else values
-        if several:
-            namespace.gpus = _count(several[1])
-
-
-def _count(text: str) -> int:
-    from vramtop.estimator.job import MAX_GPUS
-
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_GPUS:
-        raise argparse.ArgumentTypeError(f"{text[:20]} is not a number of GPUs")
-    return int(text)

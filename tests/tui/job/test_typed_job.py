@@ -41,7 +41,7 @@ def test_a_job_file_with_a_space_in_its_name(tmp_path: Path) -> None:
         ("vramtop fit", "enter a job file"),
         ("gpt2 'x", "a quotation mark is not closed"),
         ("gpt2 --qlroa", "a job has no such setting: --qlroa"),
-        ("gpt2 --gpus 0", "0 is not a number of GPUs"),
+        ("gpt2 --gpus 0", "0 is not a valid number of GPUs"),
         ("no-job.toml", "no-job.toml: no such file"),
     ],
 )

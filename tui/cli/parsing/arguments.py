@@ -12,7 +12,6 @@ from .shared_flags import (
     add_estimate_arguments,
     add_host_memory_argument,
     add_method_argument,
-    gpu_count,
     positive_seconds,
     process_id,
     size_in_gib,
@@ -240,7 +239,7 @@ def _history(parser: "Parser") -> None:
 
 
 def _measure(parser: "Parser") -> None:
-    from ...job.flags import add_job_arguments
+    from ...job.flags import add_job_arguments, gpu_count
 
     parser.usage = _USAGE.format("measure")
     parser.examples = """\

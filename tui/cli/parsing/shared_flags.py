@@ -1,9 +1,7 @@
 """Arguments that several commands share, and the types of their values."""
 
 import argparse
-import re
 
-_SEVERAL = re.compile(r"(\d{1,7})\s*[x×*]\s*(.+)", re.IGNORECASE)
 _MAX_DIGITS = 10
 _MAX_STEPS = 1000
 _BYTES_DIGITS = 5
@@ -26,16 +24,6 @@ def positive_seconds(text: str) -> float:
 def process_id(text: str) -> int:
     """Parse a pid."""
     return _positive_integer(text, "pid")
-
-
-def gpu_count(text: str) -> int:
-    """Parse a number of GPUs."""
-    from vramtop.estimator.job import MAX_GPUS  # not at start-up
-
-    count = _positive_integer(text, "number of GPUs")
-    if count > MAX_GPUS:
-        raise argparse.ArgumentTypeError(f"{text} is more GPUs than any cluster has (at most {MAX_GPUS:,})")
-    return count
 
 
 def step_count(text: str) -> int:
@@ -103,26 +91,13 @@ def size_in_gib(text: str) -> str:
     return f"{text}GiB" if text.replace(".", "", 1).isdecimal() and len(text) < _BYTES_DIGITS else text
 
 
-class _GpuTypeAction(argparse.Action):
-    """Takes ``8xh100`` as eight GPUs of that type."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> None:
-        del parser, option
-        several = _SEVERAL.fullmatch(str(values))
-        namespace.gpu_type = several[2] if several else values
-        if several:
-            namespace.gpus = gpu_count(several[1])
-
-
 def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    from ...job.flags import GPU_TYPE_FLAGS, GpuTypeAction, gpu_count
+
     group = parser.add_argument_group("machine (default: this one)")
     gpu = group.add_mutually_exclusive_group()
     text = "A GPU of the catalogue, by its usual name: 4090, h100, a100-80gb, RTX 3090; 8xh100: eight of them."
-    gpu.add_argument(
-        "--gpu-type", "--gpu-name", "--gpu-model", "--card", action=_GpuTypeAction, metavar="NAME", help=text
-    )
+    gpu.add_argument(*GPU_TYPE_FLAGS, action=GpuTypeAction, metavar="NAME", help=text)
     text = "GPUs of this size, such as 24, 80GiB or 81559MiB; a number alone is GiB."
     gpu.add_argument("--gpu-memory", "--vram", "--gpu-mem", metavar="GIB", type=size_in_gib, help=text)
     gpu.add_argument("--gpu", metavar="INDEX[,INDEX]", help="Only these GPUs of this machine.")

@@ -48,8 +48,8 @@ class Clock:
 class Estimates:
     """Counts the estimates of a job by method, and adds bytes to the closed form of all; a trace may fail."""
 
-    def __init__(self, more_bytes: int = 0, trace: CannotTellError | int = 0) -> None:
-        self.more_bytes, self.trace = more_bytes, trace
+    def __init__(self, more_bytes: int = 0, trace: CannotTellError | int = 0, formula_knows: bool = True) -> None:
+        self.more_bytes, self.trace, self.formula_knows = more_bytes, trace, formula_knows
         self.made: list[str] = []
 
     def __call__(self, typed: Any, *, traced: bool) -> BudgetsByCard:
@@ -57,6 +57,8 @@ class Estimates:
             self.made.append("traced" if traced else "formula")
             if traced and isinstance(self.trace, CannotTellError):
                 raise self.trace
+            if not traced and not self.formula_knows:
+                raise CannotTellError("The closed form does not know this model.")
             more = self.trace if traced else self.more_bytes
             budget = quick_estimator(job, gpu=gpu)(job)
             return replace(shifted(budget, more), method="traced" if traced else "formula")
@@ -206,6 +208,7 @@ def test_the_screen_works_while_hosts_are_judged_and_the_latest_reading_wins(mon
     drive(check)
 
 
+@pytest.mark.slow
 def test_mistakes_are_said_and_forgotten_with_the_next_key() -> None:
     async def check(app, pilot, source):
         await judged(app, pilot, "gpt2 --qlroa", "a job has no such setting: --qlroa")
@@ -235,3 +238,13 @@ def test_enter_traces_after_the_closed_form(trace: CannotTellError | int, words:
         assert estimates.made == ["formula", "traced"]
 
     drive(check, estimates=estimates, job=JOB)
+
+
+def test_a_model_that_the_closed_form_does_not_know_is_traced_on_enter() -> None:
+    async def check(app, pilot, source):
+        await judged(app, pilot, JOB, "The closed form does not know this model; Enter tries a trace")
+        assert "✓" not in screen_text(app)
+        await pilot.press("enter")
+        await until_shown(pilot, lambda: "FITS" in screen_text(app) and "· traced" in screen_text(app))
+
+    drive(check, estimates=Estimates(formula_knows=False))
