@@ -74,6 +74,8 @@ class AlertStates:
         }
         for key, condition in present.items():
             before = self._alerts.get(key) or Alert(condition=condition, since=time)
+            if before.firing and before.condition is condition and not before.gone_seconds:
+                continue  # the same reading again
             held = before.held_seconds + (step if key in self._present else 0.0)
             firing = before.firing or held >= condition.rule.fires_after
             self._alerts[key] = replace(before, condition=condition, held_seconds=held, gone_seconds=0.0, firing=firing)
@@ -90,12 +92,22 @@ class AlertStates:
     @property
     def firing(self) -> tuple[Alert, ...]:
         """The alerts that fire, worst first."""
-        return _worst_first(alert for alert in self._alerts.values() if alert.firing)
+        return worst_first(self.firing_by_key.values())
+
+    @property
+    def firing_by_key(self) -> dict[Key, Alert]:
+        """The alerts that fire, in no order."""
+        return {key: alert for key, alert in self._alerts.items() if alert.firing}
+
+    @property
+    def firing_count(self) -> int:
+        """How many alerts fire."""
+        return sum(alert.firing for alert in self._alerts.values())
 
     @property
     def waiting(self) -> tuple[Alert, ...]:
         """Conditions that hold, though not for long enough yet."""
-        return _worst_first(alert for alert in self._alerts.values() if not alert.firing)
+        return worst_first(alert for alert in self._alerts.values() if not alert.firing)
 
     @property
     def resolved(self) -> tuple[Alert, ...]:
@@ -103,7 +115,9 @@ class AlertStates:
         return tuple(reversed(self._resolved))
 
 
-def _worst_first(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
+def worst_first(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
+    """Return alerts in the order of their severity, then of their age."""
+
     def order(alert: Alert) -> tuple[int, float, str]:
         return SEVERITIES.index(alert.condition.rule.severity), alert.since, str(alert.condition.key)
 

@@ -7,14 +7,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from .alert_states import Alert, AlertStates
-from .conditions import find_conditions
+from .alert_states import Alert, AlertStates, worst_first
+from .conditions import find_conditions, plain_text
 
 if TYPE_CHECKING:
-    from .conditions import Feed, Key
+    from .conditions import Conditions, Feed, Key
     from .quiet_hours import QuietHours
 
 _MAX_STEP_SECONDS = 60.0
+_MAX_FACTS = 256
+"""Hosts, GPUs or processes in one environment variable, which may have 128 KiB (``MAX_ARG_STRLEN`` of Linux)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Announcement:
 
     alert: Alert
     state: Literal["firing", "resolved"]
+    count: int = 1
+    """Alerts that it tells of together."""
 
     @property
     def sentence(self) -> str:
@@ -34,22 +38,25 @@ class Announcement:
         """Return the facts as environment variables; what is unknown, or no part of it, is empty."""
         condition = self.alert.condition
         value, full = condition.value_bytes, condition.full_seconds
+        hosts = [plain_text(host) for host in condition.hosts[:_MAX_FACTS]] or [os.uname().nodename]
         return {
             "VRAMTOP_ALERT": condition.rule.name,
             "VRAMTOP_ALERT_STATE": self.state,
             "VRAMTOP_ALERT_SEVERITY": condition.rule.severity,
             "VRAMTOP_ALERT_SENTENCE": condition.sentence,
+            "VRAMTOP_ALERT_COUNT": str(self.count),
             "VRAMTOP_ALERT_SINCE": f"{self.alert.since:.0f}",
             "VRAMTOP_ALERT_BYTES": "" if value is None else str(value),
             "VRAMTOP_ALERT_FULL_SECONDS": "" if full is None else f"{full:.0f}",
-            "VRAMTOP_HOST": os.uname().nodename,
+            "VRAMTOP_HOST": hosts[0],
+            "VRAMTOP_HOSTS": ",".join(hosts),
             "VRAMTOP_GPU": condition.gpus[0] if condition.gpus else "",
-            "VRAMTOP_GPUS": ",".join(condition.gpus),
-            "VRAMTOP_GPU_UUIDS": ",".join(condition.uuids),
+            "VRAMTOP_GPUS": ",".join(condition.gpus[:_MAX_FACTS]),
+            "VRAMTOP_GPU_UUIDS": ",".join(condition.uuids[:_MAX_FACTS]),
             "VRAMTOP_JOB": condition.job,
             "VRAMTOP_USER": condition.user,
             "VRAMTOP_PID": str(condition.pids[0]) if condition.pids else "",
-            "VRAMTOP_PIDS": ",".join(map(str, condition.pids)),
+            "VRAMTOP_PIDS": ",".join(map(str, condition.pids[:_MAX_FACTS])),
         }
 
 
@@ -60,13 +67,17 @@ class AlertWatch:
     Args:
         interval: seconds between two readings, and between two ticks if those are rarer.
         expects_gpus: a machine whose GPUs could never be read is an alert too, not only one that has lost them.
+        group_seconds: what changes within this time is told together.
     """
 
     interval: float
     expects_gpus: bool = False
+    group_seconds: float = 0.0
     _known: dict[Key, Alert] = field(default_factory=dict, init=False)
     """The alerts whose firing was announced, and whose end was not."""
     states: AlertStates = field(init=False)
+    _changed_at: float | None = field(default=None, init=False)
+    """Monotonic seconds of the first change that the user was not told of; None: there is none."""
 
     def __post_init__(self) -> None:
         self.states = AlertStates(max_step=max(_MAX_STEP_SECONDS, 3 * self.interval))
@@ -82,12 +93,33 @@ class AlertWatch:
             quiet_hours: the user's; None: none.
         """
         self.expects_gpus = self.expects_gpus or bool(feed.board and feed.board.gpus)
-        if self.expects_gpus:
-            self.states.update(find_conditions(feed), now, time.time())
+        return self.take(find_conditions(feed) if self.expects_gpus else None, now, quiet_hours)
+
+    def take(
+        self, conditions: Conditions | None, now: float, quiet_hours: QuietHours | None = None
+    ) -> tuple[Announcement, ...]:
+        """Take note of what holds now, and return what the user is to be told, as ``tick`` does.
+
+        Args:
+            conditions: at this moment; None: they are not watched yet.
+            now: monotonic seconds.
+            quiet_hours: the user's; None: none.
+        """
+        if conditions is not None:
+            self.states.update(conditions, now, time.time())
         if quiet_hours is not None and quiet_hours.contains(time.localtime()):
             return ()
-        firing = {alert.condition.key: alert for alert in self.states.firing}
-        begun = [Announcement(alert, "firing") for key, alert in firing.items() if key not in self._known]
-        ended = [Announcement(alert, "resolved") for key, alert in self._known.items() if key not in firing]
-        self._known = firing
-        return (*begun, *ended)
+        firing = self.states.firing_by_key
+        begun = [alert for key, alert in firing.items() if key not in self._known]
+        ended = [alert for key, alert in self._known.items() if key not in firing]
+        if not begun and not ended:
+            self._known, self._changed_at = firing, None
+            return ()
+        self._changed_at = now if self._changed_at is None else self._changed_at
+        if now - self._changed_at < self.group_seconds:
+            return ()
+        self._known, self._changed_at = firing, None
+        return (
+            *(Announcement(alert, "firing") for alert in worst_first(begun)),
+            *(Announcement(alert, "resolved") for alert in worst_first(ended)),
+        )

@@ -18,6 +18,7 @@ from .rules import (
     FULL_WITHIN_SECONDS,
     GPU_LOST,
     GROWING,
+    HOST_SILENT,
     MIN_UNATTRIBUTED_BYTES,
     NO_READINGS,
     OVER_BUDGET,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Key = tuple["Hashable", ...]
 """What an alert is about: the name of its rule, and a run, a pending job or a GPU."""
-_MAX_CHARACTERS, _MAX_SENTENCE = 120, 400
+_MAX_CHARACTERS, MAX_SENTENCE = 120, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class Condition:
     sentence: str
     gpus: tuple[str, ...] = ()
     """Labels of the GPUs or MIG devices, the worst first."""
+    hosts: tuple[str, ...] = ()
+    """The host of each of these GPUs, in the same order; of a host as a whole, the host. Empty: this machine."""
     uuids: tuple[str, ...] = ()
     """Their uuids."""
     job: str = ""
@@ -90,8 +93,10 @@ class Conditions:
     present: tuple[Condition, ...] = ()
     unknown: frozenset[Key] = frozenset()
     """Conditions that cannot be told now."""
-    unknown_gpus: frozenset[str] = frozenset()
-    """Labels of the GPUs and MIG devices whose processes cannot be read now."""
+    unknown_gpus: frozenset[str | tuple[str, str]] = frozenset()
+    """The GPUs and MIG devices whose processes cannot be read now: labels; over many hosts, (host, label)."""
+    unknown_hosts: frozenset[str] = frozenset()
+    """Hosts of which nothing can be told now, but whether they give readings."""
     all_unknown: bool = False
     """Nothing can be told now, but that there are no readings."""
 
@@ -99,16 +104,19 @@ class Conditions:
         """Return True if it cannot be told whether an earlier condition still holds."""
         if condition.rule is NO_READINGS:
             return False
-        by_process = condition.rule in (OVER_BUDGET, GROWING)
-        on_unknown = by_process and not self.unknown_gpus.isdisjoint(condition.gpus)
-        return self.all_unknown or condition.key in self.unknown or on_unknown
+        if self.all_unknown or condition.key in self.unknown:
+            return True
+        if condition.rule is not HOST_SILENT and not self.unknown_hosts.isdisjoint(condition.hosts):
+            return True
+        places = zip(condition.hosts, condition.gpus, strict=False) if condition.hosts else condition.gpus
+        return condition.rule in (OVER_BUDGET, GROWING) and not self.unknown_gpus.isdisjoint(places)
 
 
 def find_conditions(feed: Feed) -> Conditions:
     """Return the conditions at this moment; of what is not displayed (``--user``, ``--gpu``) there are none."""
     problem = feed.problem
     if problem is not None:
-        sentence = f"there is no recent reading of the GPUs: {_text(problem, _MAX_SENTENCE)}"
+        sentence = f"there is no recent reading of the GPUs: {plain_text(problem, MAX_SENTENCE)}"
         stale = Condition(rule=NO_READINGS, key=(NO_READINGS.name,), sentence=sentence)
         return Conditions(present=(stale,), all_unknown=True)
     if feed.board is None:
@@ -148,7 +156,7 @@ class _Found:
                 status = row.comparison.status
                 if status == "over":
                     over[run].append(row)
-                full = _full_seconds(row) if status == "growing" else None
+                full = row.full_seconds if status == "growing" else None
                 if full is not None and full < FULL_WITHIN_SECONDS:
                     growing[run].append(row)
                 if status == "unknown" or (status == "growing" and full is None):
@@ -163,16 +171,14 @@ class _Found:
         board = self.board
         for fault in board.snapshot.faults:
             if fault.code == "NOT_LISTED":
-                message = _text(fault.message, _MAX_SENTENCE)
+                message = plain_text(fault.message, MAX_SENTENCE)
                 self.present.append(Condition(rule=GPU_LOST, key=(GPU_LOST.name, message), sentence=message))
         for gpu in board.gpus:
             reading = gpu.reading
             if not board.displays_gpu(reading):
                 continue
-            faults = (each for each in reading.faults if each.field is None and each.code != "ASLEEP")
-            lost = next(faults, None)
-            if lost is not None and (reading.is_stale or reading.used_bytes is None):
-                sentence = f"GPU {reading.label} cannot be read: {_text(lost.message, _MAX_SENTENCE)}"
+            if reading.loss is not None:
+                sentence = f"GPU {reading.label} cannot be read: {plain_text(reading.loss.message, MAX_SENTENCE)}"
                 self.present.append(_gpu_condition(GPU_LOST, reading, sentence))
             size = gpu.unattributed_bytes if reading.attributed_bytes is not None else None
             if size is None or _is_unreadable(reading):
@@ -185,7 +191,7 @@ class _Found:
         """Find pending jobs that do not fit; jobs of the same name are numbered."""
         seen: Counter[str] = Counter()
         for row in self.board.pending:
-            name = _text(row.job.label)
+            name = plain_text(row.job.label)
             seen[name] += 1
             key = (CANNOT_FIT.name, name, seen[name])
             if row.fit is None or row.fit.verdict == "unknown":
@@ -209,13 +215,6 @@ def _is_unreadable(reading: GpuReading) -> bool:
     return reading.is_stale or reading.processes is None
 
 
-def _full_seconds(row: ProcessRow) -> float | None:
-    """Return the time until the GPU of a growing process is full; None: unknown."""
-    trend = row.comparison.trend if row.comparison else None
-    free = row.gpu.free_bytes
-    return None if trend is None or free is None else trend.seconds_until(free)
-
-
 def _is_above(row: ProcessRow) -> bool:
     """Return True if a process is above the upper bound of its budget, whatever its status says first."""
     held = row.process.used_bytes
@@ -235,7 +234,7 @@ def _over(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
 
 def _growing(run: ProcessKey, rows: list[ProcessRow]) -> Condition:
     def seconds(row: ProcessRow) -> float:
-        return _full_seconds(row) or 0.0
+        return row.full_seconds or 0.0
 
     rows = sorted(rows, key=seconds)
     words = f"grows and fills GPU {rows[0].gpu.label} in about {duration_text(seconds(rows[0]))}"
@@ -252,7 +251,7 @@ def _condition(
     full_seconds: float | None = None,
 ) -> Condition:
     first = rows[0]
-    job, user = _text(first.job.label) if first.job else "", _text(first.process.user)
+    job, user = plain_text(first.job.label) if first.job else "", plain_text(first.process.user)
     whose = f"{job or 'a job'} of {user}" if user else job or "a job"
     return Condition(
         rule=rule,
@@ -283,7 +282,7 @@ def _does_not_fit(name: str, row: PendingRow) -> str:
     return f"{name} does not fit{missing}"
 
 
-def _text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
+def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:
     """Return text of others in one printable line of bounded length, without secrets."""
     line = sanitize_line(displayed(text)) if text else None
     line = line or ""

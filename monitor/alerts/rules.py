@@ -40,6 +40,8 @@ GPU_LOST = Rule(name="VramtopGpuLost", title="GPU lost", severity="critical", fi
 NO_READINGS = Rule(
     name="VramtopSamplerStale", title="no recent reading", severity="critical", fires_after=60, clears_after=10
 )
+HOST_SILENT = Rule(name="VramtopHostSilent", title="host silent", severity="critical", fires_after=60, clears_after=10)
+"""In place of ``NO_READINGS`` over many hosts; its times are the same."""
 RULES = (OVER_BUDGET, GROWING, CANNOT_FIT, UNATTRIBUTED, GPU_LOST, NO_READINGS)
 
 FULL_WITHIN_SECONDS = 4 * 3600.0

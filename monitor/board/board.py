@@ -56,6 +56,12 @@ class ProcessRow:
         return (self.gpu.key, *self.process.key)
 
     @property
+    def full_seconds(self) -> float | None:
+        """Time until its GPU is full, if it goes on growing as it does; None: it does not grow, or unknown."""
+        trend, free = self.comparison.trend if self.comparison else None, self.gpu.free_bytes
+        return None if trend is None or free is None else trend.seconds_until(free)
+
+    @property
     def has_guessed_budget(self) -> bool:
         """True if settings that its budget depends on are missing: the budget is drawn as uncertain."""
         return self.budget is not None and bool(self.missing)

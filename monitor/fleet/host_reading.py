@@ -68,6 +68,8 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     """How it compares with its budget, such as ``on_budget``; None: it has no budget."""
     sentence: str | None = None
     """The status in words."""
+    full_seconds: float | None = None
+    """Time until it has filled its GPU, if it goes on growing as it does; None: it does not grow, or unknown."""
     note: str | None = None
     """Why it has no budget, in a word or two; or what is unusual about the process."""
     missing: tuple[str, ...] = ()
@@ -115,6 +117,8 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """It saves power, and is not queried, which would wake it."""
     fault: str | None = None
     """Why its memory or its processes are unknown, in one sentence."""
+    is_lost: bool = False
+    """Nothing of it can be read: it has fallen off the bus, or must be reset."""
     closed: str | None = None
     """Why no program can be started on it, regardless of free memory: ``does not allow compute programs``."""
     processes: tuple[FleetProcess, ...] | None = None
@@ -126,11 +130,6 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     def shown_label(self) -> str:
         """Label on screens."""
         return self.label or str(self.index)
-
-    @property
-    def is_lost(self) -> bool:
-        """Nothing of it can be read: it has fallen off the bus, or must be reset."""
-        return self.fault is not None and self.total_bytes is None and not self.is_asleep
 
 
 class FleetPending(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -175,6 +174,8 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     """Sentences about what should not be on its GPUs."""
     faults: tuple[str, ...] = ()
     """Sentences about what cannot be read."""
+    unlisted: tuple[str, ...] = ()
+    """Those of them about GPUs that the driver no longer lists."""
     driver_version: str | None = None
     vramtop_version: str | None = None
     interval: float | None = None

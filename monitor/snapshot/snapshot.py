@@ -209,6 +209,13 @@ class GpuReading:
         return any(fault.code == NO_ANSWER for fault in self.faults)
 
     @property
+    def loss(self) -> Fault | None:
+        """Why nothing of it can be read now; None: it can be, or it is asleep."""
+        if not self.is_stale and self.used_bytes is not None:
+            return None
+        return next((fault for fault in self.faults if fault.field is None and fault.code != "ASLEEP"), None)
+
+    @property
     def key(self) -> GpuKey:
         """Its identity across snapshots: indices change when GPUs come and go."""
         return self.index if self.uuid is None else self.uuid

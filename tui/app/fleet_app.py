@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -13,8 +13,9 @@ from textual.message import Message
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
 
-from ..screens import is_complete
+from ..screens import AlertsApp, is_complete
 from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
+from .fleet_alerts import FleetAlerts
 from .themes import ThemedApp
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet import Fleet, FleetSource
 
     from ..draw import ColourDepth, Readings
+    from ..job import BudgetsByCard, TypedJob
+    from ..screens.fleet.job_fit import BudgetsFor
+    from .user_signals import Signal
 
 _STALE_INTERVALS = 3
 _CLOCK_SECONDS = 1.0
@@ -43,8 +47,20 @@ class FleetOptions:
     colours: ColourDepth = "true"
     theme: str | None = None
     """Name of the theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
+    signal_alert: Signal = "none"
+    """How the user is told of an alert that fires or clears, besides by a notice."""
+    on_alert: str | None = None
+    """Shell command to run for each alert that fires or clears."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What the user has chosen on screens in earlier runs."""
+    save_setting: Callable[[str, str], None] = lambda _, __: None
+    """Called with name and value of each setting that the user changes."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
+    budgets_for: BudgetsFor | None = None
+    """Makes the budgets of a job on the fit screen; None: without corrections by measured runs."""
+    job: str = ""
+    """A job that the fit screen opens with, as it would be typed there."""
 
 
 class FleetUpdated(Message):
@@ -59,7 +75,7 @@ class FleetUpdated(Message):
         return isinstance(message, FleetUpdated)
 
 
-class FleetApp(ThemedApp):
+class FleetApp(ThemedApp, AlertsApp):
     """The dashboard over many hosts.
 
     Args:
@@ -69,6 +85,7 @@ class FleetApp(ThemedApp):
 
     TITLE = "vramtop"
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("w", "alerts", "Alerts", tooltip="alerts: what has been wrong for a while, and your quiet hours"),
         Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
         Binding("question_mark", "keys", "Help", key_display="?", tooltip="this help"),
         Binding("ctrl+z", "suspend_process", show=False),
@@ -81,6 +98,9 @@ class FleetApp(ThemedApp):
         self.choose_theme(options.theme)
         self.fleet: Fleet | None = None
         """The latest fleet."""
+        self._alerts = FleetAlerts(self, options)
+        self.budgets_for: BudgetsFor = options.budgets_for or _budgets_for
+        """Makes the budgets of a job on the fit screen."""
         self._failure: str | None = None
         self._updated_at: float | None = None
         self._paused = False
@@ -98,7 +118,18 @@ class FleetApp(ThemedApp):
             paused=self._paused,
             age_seconds=age if is_stale else None,
             failure=self._failure,
+            alerts=self.alert_watch.states.firing_count if self.alert_watch else 0,
         )
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What the user has chosen on screens, in this run or earlier ones."""
+        return self._options.settings
+
+    def save_setting(self, name: str, value: str) -> None:
+        """Keep what the user has chosen on a screen for later runs."""
+        self._options.settings[name] = value
+        self._options.save_setting(name, value)
 
     def get_default_screen(self) -> Screen[None]:
         """Return the dashboard over hosts."""
@@ -109,9 +140,16 @@ class FleetApp(ThemedApp):
         self.set_interval(_CLOCK_SECONDS, self._tick)
         start_thread(self._reader)
         self.call_after_refresh(self._show)
+        if self._options.job:
+            self.call_after_refresh(self._open_fit)
+
+    def _open_fit(self) -> None:
+        if isinstance(self.screen, FleetScreen):
+            self.screen.open_fit(self._options.job)
 
     def on_unmount(self) -> None:
         """Stop reading, and wait a moment for what was started to be ended."""
+        self._alerts.close()
         self._ending.set()
         self._reader.join(_STOP_SECONDS)
 
@@ -126,6 +164,13 @@ class FleetApp(ThemedApp):
         """Pause the readings, or resume them."""
         self._paused = not self._paused
         self._show()
+
+    def action_alerts(self) -> None:
+        """List the alerts."""
+        from ..screens.alerts import AlertsScreen  # only if they are asked for
+
+        if not isinstance(self.screen, AlertsScreen):
+            self.push_screen(AlertsScreen())
 
     def action_keys(self) -> None:
         """Show what the keys, sums and rows are."""
@@ -153,6 +198,9 @@ class FleetApp(ThemedApp):
 
     def _tick(self) -> None:
         self.check_size()
+        feed = self.feed
+        is_of_now = not feed.paused and feed.failure is None and feed.age_seconds is None
+        self._alerts.tick(self.fleet if is_of_now else None)
         self._show()
 
     def _show(self) -> None:
@@ -170,9 +218,16 @@ class FleetApp(ThemedApp):
                 try:
                     fleet = self._fleet_source.read()
                     _ = fleet.totals
+                    self._alerts.look_at(fleet)
                     self.post_message(FleetUpdated(fleet, None))
                 except VramtopError as error:
                     self.post_message(FleetUpdated(None, error.message))
                 self._ending.wait(max(0.1, self._options.interval - (self._options.clock() - started)))
         finally:
             self._fleet_source.close()
+
+
+def _budgets_for(typed: TypedJob, *, traced: bool) -> BudgetsByCard:
+    from ..job import budgets_of  # with the estimator, so not at start-up
+
+    return budgets_of(typed.loaded.job, gpu_type=typed.gpu_type, traced=traced)

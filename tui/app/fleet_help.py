@@ -36,6 +36,14 @@ _ROWS = (
     ("no budget", "programs run there whose job is not known; idle: none"),
     ("MAX", "of a run: the rank that holds the most; SPREAD: highest rank minus lowest; ALL: all ranks together"),
 )
+_FIT = (
+    ("now", "the job fits into free memory less what running jobs will yet allocate"),
+    ("later", "it fits once the running jobs that vramtop knows have ended; memory of other programs stays taken"),
+    ("empty", "it fits if nothing else runs there"),
+    ("*", "the job should go there: it leaves the largest free block on one host; LEFT: what those GPUs have left"),
+    ("not considered", "the host has no figures of now: there is no verdict on old ones"),
+    ("Enter", "in the job: trace a step for a better estimate; on a host: open it"),
+)
 _STATUS_HERE = {
     "incomplete": "settings of its job are missing, so its budget is a guess: attach to it on its host",
     "ended": "is no longer on its GPU",
@@ -58,6 +66,7 @@ class FleetHelpScreen(HelpScreen):
         lines = [heading("Keys"), *_aligned((*key_rows(bindings), *_OTHER_KEYS))]
         lines += [heading("Sums, over all live hosts"), *_aligned(_SUMS)]
         lines += [heading("Rows, the worst first"), *_aligned(_ROWS)]
+        lines += [heading("Fit (f): which hosts can take a job"), *_aligned(_FIT)]
         lines += [heading("A run is")]
         meanings = STATUS_HELP | _STATUS_HERE
         lines += [marked(f" {mark.letter} {mark.word} ", mark, meanings[name]) for name, mark in STATUSES.items()]

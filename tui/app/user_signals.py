@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..background import CommandQueue
     from .app import VramtopApp
+    from .fleet_app import FleetApp
     from .options import AppOptions
 
 Signal = Literal["none", "bell", "desktop"]
@@ -49,46 +50,20 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return sequence
 
 
-class UserSignals:
-    """Tells the user of pending jobs whose verdict changes, and of alerts.
+class AlertSignals:
+    """Tells the user of alerts.
 
     Args:
         app: shows the notices; its settings have the quiet hours.
-        options: how they are told, and their commands.
+        signal: how they are told besides.
+        command: a shell command of theirs.
     """
 
-    def __init__(self, app: VramtopApp, options: AppOptions) -> None:
-        self._app = app
-        self._options = options
-        self._fit_events = FitEvents(command=options.on_fit, report=app.show_notice)
+    def __init__(self, app: VramtopApp | FleetApp, signal: Signal, command: str | None) -> None:
+        self._app, self._alert_signal, self._on_alert = app, signal, command
         self._commands: CommandQueue | None = None
-        self._started_at = options.clock()
         self._has_complained = False
         """The user was told that the kept quiet hours cannot be read."""
-
-    def show_pending(self, pending: Sequence[PendingRow]) -> None:
-        """Tell of each pending job that starts or ceases to fit."""
-        for sentence in self._fit_events.update(pending):
-            if not self._is_quiet():
-                self._app.notify(sentence, markup=False)
-                self._signal(self._options.signal_fit, sentence)
-
-    def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
-        """Tell of each alert that fires or clears; called about once a second while readings are not paused.
-
-        Args:
-            board_at: arrival of the app's board, by the clock of the options; None: there was none.
-            interval: seconds between two readings.
-            failure: why there are no readings.
-        """
-        from vramtop.monitor.alerts import AlertWatch, Feed
-
-        now, app = self._options.clock(), self._app
-        if app.alert_watch is None:  # only now: start-up does not import it
-            app.alert_watch = AlertWatch(interval)
-        age = now - (self._started_at if board_at is None else board_at)
-        feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
-        self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))
 
     def close(self) -> None:
         """End the command that runs for an alert."""
@@ -104,9 +79,9 @@ class UserSignals:
         self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
-        self._signal(self._options.signal_alert, first if not others else f"{first} (and {others} more)")
-        if self._options.on_alert:
-            self._start(self._options.on_alert, announcements)
+        self._signal(self._alert_signal, first if not others else f"{first} (and {others} more)")
+        if self._on_alert:
+            self._start(self._on_alert, announcements)
 
     def _start(self, command: str, announcements: Sequence[Announcement]) -> None:
         if self._commands is None:
@@ -141,6 +116,45 @@ class UserSignals:
     def _is_quiet(self) -> bool:
         hours = self._quiet_hours()
         return hours is not None and hours.contains(time.localtime())
+
+
+class UserSignals(AlertSignals):
+    """Tells the user of pending jobs whose verdict changes, and of alerts.
+
+    Args:
+        app: shows the notices; its settings have the quiet hours.
+        options: how they are told, and their commands.
+    """
+
+    def __init__(self, app: VramtopApp, options: AppOptions) -> None:
+        super().__init__(app, options.signal_alert, options.on_alert)
+        self._board_app, self._options = app, options
+        self._fit_events = FitEvents(command=options.on_fit, report=app.show_notice)
+        self._started_at = options.clock()
+
+    def show_pending(self, pending: Sequence[PendingRow]) -> None:
+        """Tell of each pending job that starts or ceases to fit."""
+        for sentence in self._fit_events.update(pending):
+            if not self._is_quiet():
+                self._app.notify(sentence, markup=False)
+                self._signal(self._options.signal_fit, sentence)
+
+    def tick(self, board_at: float | None, *, interval: float, failure: str | None) -> None:
+        """Tell of each alert that fires or clears; called about once a second while readings are not paused.
+
+        Args:
+            board_at: arrival of the app's board, by the clock of the options; None: there was none.
+            interval: seconds between two readings.
+            failure: why there are no readings.
+        """
+        from vramtop.monitor.alerts import AlertWatch, Feed
+
+        now, app = self._options.clock(), self._board_app
+        if app.alert_watch is None:  # only now: start-up does not import it
+            app.alert_watch = AlertWatch(interval)
+        age = now - (self._started_at if board_at is None else board_at)
+        feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
+        self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))
 
 
 def _notice_severity(announcements: Sequence[Announcement]) -> SeverityLevel:

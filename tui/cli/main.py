@@ -208,7 +208,7 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     jobs = parser.add_argument_group("jobs")
     jobs.add_argument("--pid", type=process_id, help="attach to this process")
     jobs.add_argument("--no-attach", action="store_true", help="do not attach to training processes automatically")
-    text = "job file of a pending job (repeatable)"
+    text = "job file of a pending job (repeatable); over several hosts: of the job on the fit screen"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
     text = "how to signal that a pending job fits now or no longer fits (default: none)"
     jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from .crash_text import explanation_lines as explanation_lines, snapshot_lines as snapshot_lines
     from .divergence_text import divergence_content as divergence_content
     from .doctor_text import doctor_lines as doctor_lines
-    from .fleet_fit_text import fleet_fit_lines as fleet_fit_lines, fleet_fit_sentence as fleet_fit_sentence
+    from .fleet_fit_text import (
+        fleet_fit_lines as fleet_fit_lines,
+        fleet_fit_sentence as fleet_fit_sentence,
+        host_reason as host_reason,
+        taken_gpus_text as taken_gpus_text,
+    )
     from .history_text import history_lines as history_lines
     from .preflight_text import (
         MARK_WIDTH as MARK_WIDTH,
@@ -39,7 +44,7 @@ else:
             "crash_text": "explanation_lines snapshot_lines",
             "divergence_text": "divergence_content",
             "doctor_text": "doctor_lines",
-            "fleet_fit_text": "fleet_fit_lines fleet_fit_sentence",
+            "fleet_fit_text": "fleet_fit_lines fleet_fit_sentence host_reason taken_gpus_text",
             "history_text": "history_lines",
             "preflight_text": "count_outcomes MARK_WIDTH outcome_lines outcome_mark preflight_lines summary_line",
             "run_text": "run_lines RunReport",

@@ -30,7 +30,7 @@ def fleet_fit_sentence(fit: FleetFit) -> str:
     """Return the verdict in words: where the job can be started now, or on how many hosts later."""
     need = _need(fit)
     if fit.now in ("fits", "tight"):
-        where = _joined([f"{host.host} (GPU {_labels(host)})" for host in fit.placement])
+        where = _joined([f"{host.host} (GPU {taken_gpus_text(host)})" for host in fit.placement])
         doubt = ", but may take more" if fit.now == "tight" else ""
         expected = "is expected to fit" if fit.now == "tight" else "fits"
         others = fit.count(lambda host: host.now, fit.now) - 1 if fit.hosts_needed == 1 else 0
@@ -80,7 +80,7 @@ def fleet_fit_lines(fit: FleetFit, output: TextOutput, *, verbose: bool = False)
         yield ""
         shown = told if verbose else told[:_MAX_REASONS]
         for host in shown:
-            yield from output.wrapped(_reason(host), further="  ")
+            yield from output.wrapped(f"{host.host}: {host_reason(host)}", further="  ")
         yield from _more(len(told) - len(shown), output)
 
 
@@ -111,7 +111,8 @@ def _joined(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _labels(host: HostFit) -> str:
+def taken_gpus_text(host: HostFit) -> str:
+    """Return the GPUs that the job would take on a host, such as ``0-3``; empty: none."""
     labels = [gpu.label for gpu in host.taken]
     return gpu_list(sorted(map(int, labels)) if all(map(str.isdecimal, labels)) else sorted(labels))
 
@@ -120,7 +121,7 @@ def _row(host: HostFit, is_placed: bool) -> tuple[str, ...]:
     card = (host.card.name if host.card else None) or "name n/a"
     return (
         f"{'*' if is_placed else ' '} {shorten(host.host, _MAX_HOST_CHARACTERS)}",
-        _labels(host),
+        taken_gpus_text(host),
         str(host.gpus),
         _verdict(host.now),
         _verdict(host.later),
@@ -144,11 +145,12 @@ def _table(rows: Iterable[tuple[str, ...]], output: TextOutput) -> Iterator[str]
     yield from lines
 
 
-def _reason(host: HostFit) -> str:
+def host_reason(host: HostFit) -> str | None:
+    """Return why a verdict of a host is unknown or why it is not considered, with the age of its last reading."""
     if host.state == "live":
-        return f"{host.host}: {host.reason}"
+        return host.reason
     last = "" if host.age_seconds is None else f" (last reading {duration_text(host.age_seconds)} ago)"
-    return f"{host.host}: not considered, {host.state}{last}: {host.reason or 'no reason known'}"
+    return f"not considered, {host.state}{last}: {host.reason or 'no reason known'}"
 
 
 def _more(count: int, output: TextOutput) -> Iterator[str]:

@@ -10,6 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .base import (
+        AlertsApp as AlertsApp,
         BoardApp as BoardApp,
         DemandsFigures as DemandsFigures,
         FeedStatus as FeedStatus,
@@ -21,7 +22,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "base": "BoardApp DemandsFigures FeedStatus is_complete ShowsBoard",
+            "base": "AlertsApp BoardApp DemandsFigures FeedStatus is_complete ShowsBoard",
             "registry": "preload_screens SCREENS ScreenSpec",
         },
     )

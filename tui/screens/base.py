@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from vramtop.estimator.job import Job
-    from vramtop.monitor.alerts import AlertWatch
+    from vramtop.monitor.alerts import AlertWatch, FleetWatch
     from vramtop.monitor.attach import Attachment
     from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
@@ -81,7 +81,23 @@ class ShowsGpus(Protocol):
         """The GPU or MIG device under the cursor, or that of the process under it; None: there is none."""
 
 
-class BoardApp(TerminalApp):
+class AlertsApp(TerminalApp):
+    """The part of an app that the alerts screen uses."""
+
+    alert_watch: AlertWatch | FleetWatch | None = None
+    """The alerts; None: they have not been looked for yet."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, str]:
+        """What the user has chosen on screens, in this run or earlier ones."""
+
+    @abstractmethod
+    def save_setting(self, name: str, value: str) -> None:
+        """Keep what the user has chosen on a screen for later runs."""
+
+
+class BoardApp(AlertsApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 
     view_only: bool = False
@@ -134,15 +150,6 @@ class BoardApp(TerminalApp):
     @abstractmethod
     def update_demand(self) -> None:
         """Have the next reading contain what the screen in front shows now: it has been scrolled, or changed."""
-
-    @property
-    @abstractmethod
-    def settings(self) -> Mapping[str, str]:
-        """What the user has chosen on screens, in this run or earlier ones."""
-
-    @abstractmethod
-    def save_setting(self, name: str, value: str) -> None:
-        """Keep what the user has chosen on a screen for later runs."""
 
     @abstractmethod
     def rebuild_board(self) -> None:

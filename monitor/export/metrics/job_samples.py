@@ -89,8 +89,8 @@ def _process(row: ProcessRow, labels: Labels) -> Iterator[Sample]:
             yield from _states(table.PROCESS_PHASE, labels, comparison.phase)
         if comparison.trend is not None:
             yield table.PROCESS_GROWTH, labels, comparison.trend.bytes_per_second
-            if row.gpu.free_bytes is not None:
-                yield table.PROCESS_FULL, labels, comparison.trend.seconds_until(row.gpu.free_bytes)
+            if row.full_seconds is not None:
+                yield table.PROCESS_FULL, labels, row.full_seconds
     if counters is not None:
         yield table.TORCH_ALLOCATED, labels, counters.allocated_bytes
         yield table.TORCH_RESERVED, labels, counters.reserved_bytes

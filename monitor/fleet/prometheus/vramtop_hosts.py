@@ -50,6 +50,7 @@ _PROCESS_SIZES = {
 _PROCESS_FLOATS = {
     "start_time": "vramtop_process_start_time_seconds",
     "step_seconds": "vramtop_process_step_seconds",
+    "full_seconds": "vramtop_process_memory_full_seconds",
 }
 CONSTANT_METRICS = frozenset(
     (
@@ -63,7 +64,7 @@ CONSTANT_METRICS = frozenset(
     )
 )
 """Metrics that change only when a host, a GPU or a process comes or goes."""
-_NO_DRIVER = "NO_DRIVER"
+_NO_DRIVER, _NOT_LISTED, _ASLEEP = "NO_DRIVER", "NOT_LISTED", "ASLEEP"
 _SAMPLER_STUCK = "vramtop there gets no readings from the driver"
 
 
@@ -73,6 +74,7 @@ class _Gpu:
     devices: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     processes: list[tuple[Labels, dict[str, Any]]] = field(default_factory=list)
     """Labels and fields of each."""
+    hides_processes: bool = False
     user_bytes: dict[str, int | None] = field(default_factory=dict)
     user_processes: dict[str, int] = field(default_factory=dict)
 
@@ -154,13 +156,15 @@ def _read_gpus(ask: Ask, gpu_of: Callable[[Labels], _Gpu]) -> None:
     for sample in ask("vramtop_gpu_info"):
         gpu_of(sample.metric).sizes["name"] = plain(sample.metric.name)
     for sample in ask('vramtop_gpu_fault{field=""} == 1'):
-        reason = plain(sample.metric.reason) or ""
+        sizes, reason = gpu_of(sample.metric).sizes, plain(sample.metric.reason) or ""
         words = _FAULT_WORDS.get(reason)
-        gpu_of(sample.metric).sizes["fault"] = f"{words} ({reason})" if words else f"it cannot be read: {reason}"
-        gpu_of(sample.metric).sizes["is_asleep"] = reason == "ASLEEP"
+        sizes["fault"] = f"{words} ({reason})" if words else f"it cannot be read: {reason}"
+        sizes["is_asleep"] = reason == _ASLEEP
     for sample in ask('vramtop_gpu_fault{field!=""} == 1'):
         fault = f"{plain(sample.metric.field)} is unknown: {plain(sample.metric.reason)}"
-        gpu_of(sample.metric).sizes.setdefault("fault", fault)
+        gpu = gpu_of(sample.metric)
+        gpu.sizes.setdefault("fault", fault)
+        gpu.hides_processes |= sample.metric.field == "processes"
     for sample in ask("vramtop_gpu_closed == 1"):
         gpu_of(sample.metric).sizes["closed"] = plain(sample.metric.reason)
     for name, metric in _GPU_SIZES.items():
@@ -232,6 +236,7 @@ def _reading(target: Target, host: _Host, seen_at: float) -> HostReading:
             for job, values in host.pending.items()
             if "verdict" in values
         ),
+        unlisted=tuple(fault for fault in host.faults if fault == _NOT_LISTED),
         faults=tuple("there is no NVIDIA driver" if fault == _NO_DRIVER else fault for fault in host.faults),
         state="live" if live else "silent",
         since=seen_at if live else facts.get("time"),
@@ -249,7 +254,15 @@ def _fleet_gpu(position: int, own_uuid: str, own_index: str, gpu: _Gpu) -> Fleet
     uuid, index = plain(own_uuid), _number(own_index)
     index = position if index is None else index
     devices = (FleetGpu(index=index, label=plain(label), **sizes) for label, sizes in sorted(gpu.devices.items()))
-    return FleetGpu(index=index, uuid=uuid, processes=tuple(_processes(gpu)), devices=tuple(devices), **gpu.sizes)
+    is_unread = "is_asleep" in gpu.sizes and gpu.sizes.get("used_bytes") is None
+    return FleetGpu(
+        index=index,
+        uuid=uuid,
+        is_lost=is_unread and not gpu.sizes["is_asleep"],
+        processes=None if is_unread or gpu.hides_processes else tuple(_processes(gpu)),
+        devices=tuple(devices),
+        **gpu.sizes,
+    )
 
 
 def _processes(gpu: _Gpu) -> Iterable[FleetProcess]:

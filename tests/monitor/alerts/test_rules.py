@@ -22,6 +22,8 @@ def test_the_rules_are_those_of_prometheus() -> None:
         duration = ready[rule.name]["for"]
         assert rule.fires_after == int(duration[:-1]) * _SECONDS[duration[-1]], rule.name
         assert rule.severity == ready[rule.name]["labels"]["severity"]
+    for field in ("severity", "fires_after", "clears_after"):
+        assert getattr(rules.HOST_SILENT, field) == getattr(rules.NO_READINGS, field)
     assert re.search(r"< 4 \* 3600\b", ready["VramtopJobGrowing"]["expr"])
     assert rules.FULL_WITHIN_SECONDS == 14_400
     assert "> 2 * 1024 ^ 3" in ready["VramtopUnattributedMemory"]["expr"]
@@ -30,7 +32,7 @@ def test_the_rules_are_those_of_prometheus() -> None:
 
 def test_the_documentation_has_every_rule_and_every_fact() -> None:
     text = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text()
-    for rule in rules.RULES:
+    for rule in (*rules.RULES, rules.HOST_SILENT):
         (row,) = re.findall(rf"^\| `{rule.name}` \|.*$", text, re.MULTILINE)
         times = [f"{seconds // 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s" for seconds in
                  (rule.fires_after, rule.clears_after)]  # fmt: skip

@@ -48,6 +48,25 @@ def test_it_survives_json_and_has_no_secrets(reading):
     assert b"hf_abc" not in text
 
 
+def test_what_alerts_need_is_passed_on(make_snapshot, make_gpu, make_process, make_budget):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40, low=30, high=50))
+    watchlist.add_run(WatchedJob(job=Job(name="leaks"), pids=((10, 1_000.0),)))
+    lost = replace(make_gpu(1), used_bytes=None, faults=(Fault(field=None, code="GPU_IS_LOST", message="it is lost"),))
+    asleep = replace(make_gpu(2), used_bytes=None, faults=(Fault(field=None, code="ASLEEP", message="asleep"),))
+    unlisted = Fault(field=None, code="NOT_LISTED", message="GPU 3 is gone")
+    host = None
+    for second in range(0, 250, 10):
+        gpu = make_gpu(0, [make_process(10, 32 + second * 0.02)])
+        snapshot = make_snapshot([gpu, lost, asleep], time=2_000.0 + second, faults=(unlisted,))
+        host = reading_of_board(watchlist.update(snapshot), host="a")
+    assert host is not None
+    (process,) = host.gpus[0].processes
+    assert process.status == "growing"
+    assert process.full_seconds == pytest.approx((79.5 - 1 - 36.8) / 0.02, rel=0.05)
+    assert [gpu.is_lost for gpu in host.gpus] == [False, True, False]
+    assert host.unlisted == host.faults == ("GPU 3 is gone",)
+
+
 def test_a_hanging_driver_is_said(make_snapshot, make_gpu, make_process, make_budget):
     quiet = Fault(field="utilisation_percent", code="NOT_SUPPORTED", message="this GPU does not report its utilisation")
     fault = Fault(field=None, code="NO_ANSWER", message="the driver does not answer")

@@ -8,7 +8,8 @@ from vramtop.estimator.advice.bounded_search import shifted
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.tui.cli.fitting.cards import beyond_formula, estimator_on_card, find_cards
+from vramtop.tui.cli.fitting.cards import find_cards
+from vramtop.tui.job.budgets_by_card import beyond_formula, estimator_on_card
 
 JOB = Job(name="a", model=ModelSpec(id="meta-llama/Llama-3.2-1B"))
 MIB = 2**20

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         advice_lines as advice_lines,
         advise as advise,
     )
-    from .cards import beyond_formula as beyond_formula, estimator_on_card as estimator_on_card
     from .fit_check import (
         EXIT_CODES as EXIT_CODES,
         FitCheck as FitCheck,
@@ -51,7 +50,6 @@ else:
         __name__,
         {
             "advice": "Advice advice_json advice_lines advise Machine",
-            "cards": "beyond_formula estimator_on_card",
             "fleet_check": "check_on_fleet refuse_what_is_for_this_machine",
             "fit_check": "check_here describe_machine estimate_job EXIT_CODES FitCheck gpu_and_memory judge_on "
             "report_fit",

@@ -1,18 +1,16 @@
 """Cards on which a job fits, for a machine without GPUs: from the catalogue, smallest first."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vramtop.estimator.advice import shifted
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, format_gib
-from vramtop.estimator.estimation import quick_estimator
+from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import Gpu, Job, catalogue, with_changes
-from vramtop.estimator.learning import uncorrected
 from vramtop.monitor.board.fit import check_fit
 
 from ...draw import TextOutput, format_table
+from ...job import beyond_formula, estimator_on_card
 from ..option_values import described_devices
 
 _COUNTS = (1, 2, 4, 8)
@@ -60,40 +58,6 @@ def find_cards(job: Job, budget: Budget) -> tuple[Card, ...]:
     for tried in counts:
         found = found or [card for gpu in gpus if (card := _fewest(job, budget, beyond, gpu, tried)) is not None]
     return tuple(sorted(found, key=lambda card: (card.gpu.total_bytes, card.count)))
-
-
-def beyond_formula(job: Job, budget: Budget, gpu: Gpu | None) -> int:
-    """Return by how many bytes a budget exceeds the closed form on the same card; 0 if that does not know the model.
-
-    Args:
-        job: the job.
-        budget: of it.
-        gpu: the card that it was estimated for; None: no particular one.
-    """
-    if budget.method == "formula":
-        return 0
-    try:
-        return uncorrected(budget).peak.device_bytes - quick_estimator(job, gpu=gpu)(job).peak.device_bytes
-    except CannotTellError:
-        return 0
-
-
-def estimator_on_card(job: Job, gpu: Gpu | None, beyond: int) -> Callable[[Job], Budget] | None:
-    """Return estimates by the closed form on a card, shifted by what a more accurate budget has beyond it.
-
-    Args:
-        job: the job.
-        gpu: the card.
-        beyond: bytes, from ``beyond_formula``.
-
-    Returns:
-        None if the formula does not know the model: what was estimated counts for every card.
-    """
-    try:
-        quick = quick_estimator(job, gpu=gpu)
-    except CannotTellError:
-        return None
-    return (lambda changed: shifted(quick(changed), beyond)) if beyond else quick
 
 
 def card_lines(cards: Sequence[Card], job: Job, output: TextOutput) -> Iterator[str]:

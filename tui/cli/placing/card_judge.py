@@ -8,7 +8,7 @@ from vramtop.estimator.job import Gpu, Job, find_gpu
 from vramtop.monitor.board.fit import Verdict, check_fit
 from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
-from ..fitting import beyond_formula, estimator_on_card
+from ...job import beyond_formula, estimator_on_card
 from ..option_values import described_devices
 
 _BF16 = (8, 0)

@@ -11,15 +11,19 @@ from textual.content import Content
 from ...draw import ALARM, BAD, MUTED, UNCERTAIN, format_duration, on_colour, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from vramtop.monitor.alerts import Alert, AlertWatch
+    from vramtop.monitor.alerts import Alert, AlertWatch, FleetWatch
 
 _BADGES = {"critical": f"bold {on_colour(BAD)}", "warning": ALARM, "info": "bold reverse"}
 _INDENT = 3
+_MAX_LISTED = 100
+"""Alerts of one heading: a thousand hosts may be silent at once."""
 
 
-def alert_lines(watch: AlertWatch | None, now: float, width: int, *, recorded: bool = False) -> list[Content]:
+def alert_lines(
+    watch: AlertWatch | FleetWatch | None, now: float, width: int, *, recorded: bool = False
+) -> list[Content]:
     """Return all alerts in lines of at most this width.
 
     Args:
@@ -33,16 +37,19 @@ def alert_lines(watch: AlertWatch | None, now: float, width: int, *, recorded: b
         return [Content.styled(words, MUTED)]
     states = watch.states
     lines = [Content.styled("Firing", "bold underline")]
-    if not states.firing:
+    firing, waiting = states.firing, states.waiting
+    if not firing:
         lines.append(Content.styled("none", "$text-success"))
-    for alert in states.firing:
+    for alert in firing[:_MAX_LISTED]:
         since = f"since {_clock(alert.since)}, {format_duration(max(0.0, now - alert.since))}"
         more = f"{since}; now gone for {format_duration(alert.gone_seconds)}" if alert.gone_seconds else since
         lines += _entry(alert, more, width, style=_BADGES[alert.condition.rule.severity])
-    if states.waiting:
+    lines += _rest(firing)
+    if waiting:
         lines += [Content(), Content.styled("Not for long enough yet", "bold underline")]
-        for alert in states.waiting:
+        for alert in waiting[:_MAX_LISTED]:
             lines += _entry(alert, f"an alert in {format_duration(alert.seconds_left)}, if it stays so", width)
+        lines += _rest(waiting)
     if states.resolved:
         lines += [Content(), Content.styled("Cleared", "bold underline")]
         for alert in states.resolved:
@@ -64,6 +71,11 @@ def quiet_line(hours: str | None, *, quiet: bool) -> Content:
     if quiet:
         return Content.assemble((" QUIET NOW ", f"bold {on_colour(UNCERTAIN)}"), f" {words}")
     return Content.styled(words, MUTED)
+
+
+def _rest(alerts: Sequence[Alert]) -> list[Content]:
+    """Return a line about the alerts that are too many to be listed."""
+    return [Content.styled(f"and {len(alerts) - _MAX_LISTED} more", MUTED)] if len(alerts) > _MAX_LISTED else []
 
 
 def _entry(alert: Alert, when: str, width: int, *, style: str = "bold") -> Iterator[Content]:

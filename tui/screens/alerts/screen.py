@@ -1,4 +1,4 @@
-"""The alerts screen: all alerts of this machine, and the quiet hours."""
+"""The alerts screen: all alerts of this machine or of many hosts, and the quiet hours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vramtop.estimator.common import InputError
 from vramtop.monitor.alerts import QUIET_HOURS, QuietHours, kept_quiet_hours
 
 from ...widgets import KeysLine, StaticLines
-from ..base import is_complete
+from ..base import BoardApp, is_complete
 from .alert_lines import alert_lines, quiet_line
 from .keys import ALERT_KEYS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.events import Resize
 
-    from ..base import BoardApp
+    from ..base import AlertsApp
 
 _REFRESH_SECONDS = 1.0
 
@@ -32,7 +32,7 @@ _REFRESH_SECONDS = 1.0
 class AlertsScreen(Screen[None]):
     """Lists the alerts, those too that nobody is told of in quiet hours."""
 
-    app: BoardApp
+    app: AlertsApp
     TITLE = "Alerts"
     AUTO_FOCUS = "#alerts"
     BINDINGS: ClassVar[list[BindingType]] = ALERT_KEYS
@@ -100,7 +100,7 @@ class AlertsScreen(Screen[None]):
         if not is_complete(self) or not self.size.width:
             return
         watch = self.app.alert_watch
-        firing = len(watch.states.firing) if watch else 0
+        firing = watch.states.firing_count if watch else 0
         self.query_one("#title", StaticLines).show(Content(f"Alerts · {firing} firing"))
         hours = kept_quiet_hours(self.app.settings.get(QUIET_HOURS, ""))
         kept = hours if isinstance(hours, QuietHours) else None
@@ -108,5 +108,6 @@ class AlertsScreen(Screen[None]):
         self.query_one("#quiet", StaticLines).show(quiet_line(str(kept) if kept else None, quiet=is_quiet), layout=True)
         scroll = self.query_one("#alerts", VerticalScroll)
         width = self.size.width - 2 - scroll.scrollbar_size_vertical
-        lines = alert_lines(watch, time.time(), width, recorded=self.app.feed.banner is not None)
+        recorded = isinstance(self.app, BoardApp) and self.app.feed.banner is not None
+        lines = alert_lines(watch, time.time(), width, recorded=recorded)
         self.query_one("#list", StaticLines).show(Content("\n").join(lines), layout=True)

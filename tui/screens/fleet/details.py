@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.events import Resize
 
-    from vramtop.monitor.fleet import Fleet, FleetGpu
+    from vramtop.monitor.fleet import Fleet, FleetGpu, FleetRun
 
     from ...draw import Readings
-    from .fleet_row import FleetRow
     from .header_text import FleetFeed
 
 
@@ -45,8 +44,9 @@ class FleetDetailScreen(Screen[None]):
     """Everything that is known about one host, or about one run over its hosts.
 
     Args:
-        row: the row that it opens from.
         fleet: the latest one.
+        host: name of the host.
+        run: the run, in place of a host.
     """
 
     TITLE = "Host or run"
@@ -62,9 +62,9 @@ class FleetDetailScreen(Screen[None]):
     FleetDetailScreen ContentLines { height: 1fr; margin: 0 1; overflow-y: auto; }
     """
 
-    def __init__(self, row: FleetRow, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *, host: str, run: FleetRun | None = None) -> None:
         super().__init__()
-        self._row, self._fleet = row, fleet
+        self._fleet, self._host, self._run = fleet, host, run
         self._history: Mapping[str, Readings] = {}
 
     def compose(self) -> ComposeResult:
@@ -81,7 +81,7 @@ class FleetDetailScreen(Screen[None]):
     def on_mount(self) -> None:
         """Show what is known already, and ask for what was before."""
         self._draw()
-        if self._row.of_run is None and isinstance(self.app, ReadsMemoryHistory):
+        if self._run is None and isinstance(self.app, ReadsMemoryHistory):
             self._ask_for_history()
             self.set_interval(_HISTORY_SECONDS, self._ask_for_history)
 
@@ -91,7 +91,7 @@ class FleetDetailScreen(Screen[None]):
     def _read_history(self) -> None:
         app = self.app
         if isinstance(app, ReadsMemoryHistory):
-            history = app.read_memory_history(self._row.host, _SPAN_SECONDS)
+            history = app.read_memory_history(self._host, _SPAN_SECONDS)
             if history is not None and not get_current_worker().is_cancelled:
                 app.call_from_thread(self._show_history, history)
 
@@ -129,15 +129,15 @@ class FleetDetailScreen(Screen[None]):
         width = self.size.width - 3
         if not self.is_mounted or width <= 0:
             return
-        if self._row.of_run is not None:
-            key = self._row.of_run.key
+        if self._run is not None:
+            key = self._run.key
             run = next((each for each in self._fleet.runs if each.key == key), None)
-            title, lines = run_lines(self._fleet, run or self._row.of_run, width)
+            title, lines = run_lines(self._fleet, run or self._run, width)
             found = run is not None
         else:
-            host = next((each for each in self._fleet.hosts if each.host == self._row.host), None)
+            host = next((each for each in self._fleet.hosts if each.host == self._host), None)
             found = host is not None
-            title, lines = host_lines(self._fleet, host, width, self._graph) if host else (Content(self._row.host), [])
+            title, lines = host_lines(self._fleet, host, width, self._graph) if host else (Content(self._host), [])
         if not found:
             what = "run has ended, or none of its hosts shows it any more; the figures below are its last ones"
             lines = [Content.styled(f"The {what}." if lines else "The host is no longer listed.", MUTED), *lines]

@@ -32,6 +32,8 @@ class FleetFeed:
     """Age of the latest fleet; None while it is as recent as it should be."""
     failure: str | None = None
     """Why there are no new readings."""
+    alerts: int = 0
+    """Alerts that fire."""
 
 
 def header_line(fleet: Fleet | None, feed: FleetFeed, width: int) -> Content:
@@ -41,6 +43,8 @@ def header_line(fleet: Fleet | None, feed: FleetFeed, width: int) -> Content:
         right.append(Content.styled(" paused ", ALARM))
     if feed.age_seconds is not None:
         right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", ALARM))
+    if feed.alerts:
+        right.append(Content.styled(f" {feed.alerts} alert{'' if feed.alerts == 1 else 's'} (w) ", ALARM))
     if fleet is not None:
         right += [f"every {feed.interval:g} s", time.strftime("%H:%M:%S", time.localtime(fleet.time))]
     shown = join_to_width(right, width)

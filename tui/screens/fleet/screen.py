@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.fleet import Fleet
 
+    from .job_fit import BudgetsFor
+
 
 @runtime_checkable
 class ShowsFleet(Protocol):
@@ -29,6 +31,20 @@ class ShowsFleet(Protocol):
 
     def show_fleet(self, fleet: Fleet | None, feed: FleetFeed) -> None:
         """Show this fleet; called on the UI thread, about once an interval. None: there is none yet."""
+
+
+@runtime_checkable
+class EstimatesJobs(Protocol):
+    """An app that reads a fleet and makes budgets of jobs."""
+
+    fleet: Fleet | None
+    """The latest fleet."""
+    budgets_for: BudgetsFor
+    """Makes the budgets of a job."""
+
+    @property
+    def feed(self) -> FleetFeed:
+        """State of the readings."""
 
 
 class FleetScreen(Screen[None]):
@@ -43,6 +59,7 @@ class FleetScreen(Screen[None]):
             "slash", "filter", "Filter", key_display="/",
             tooltip="filter by host, job, user, status: words that must all occur, or user:ann; Esc shows all",
         ),
+        Binding("f", "fit", "Fit", tooltip="fit: which hosts can take a job, now, after the running jobs, or empty"),
         Binding("escape", "show_all", "Show all", key_display="Esc"),
     ]  # fmt: skip
     DEFAULT_CSS = """
@@ -57,6 +74,8 @@ class FleetScreen(Screen[None]):
         super().__init__()
         self._fleet: Fleet | None = None
         self._feed: FleetFeed | None = None
+        self._job_text = ""
+        """The job of the fit screen as it was left."""
 
     def compose(self) -> ComposeResult:
         """The sums, the filter, the table."""
@@ -109,6 +128,21 @@ class FleetScreen(Screen[None]):
         field.focus()
         self.refresh_bindings()
 
+    def action_fit(self) -> None:
+        """Open the fit screen on the job that was typed there last."""
+        self.open_fit(self._job_text)
+
+    def open_fit(self, text: str) -> None:
+        """Open the fit screen on a job."""
+        from .job_fit import FleetFitScreen  # with the estimator, so not at start-up
+
+        app = self.app
+        if isinstance(app, EstimatesJobs) and app.screen is self:
+            app.push_screen(FleetFitScreen(app.budgets_for, app.fleet, app.feed, text=text), self._keep_job)
+
+    def _keep_job(self, text: str | None) -> None:
+        self._job_text = text or ""
+
     def action_show_all(self) -> None:
         """Show all rows again."""
         field = self.query_one("#filter", Input)
@@ -129,8 +163,8 @@ class FleetScreen(Screen[None]):
     def _open(self, event: FleetTable.Opened) -> None:
         if self._fleet is None or self._feed is None or self.app.screen is not self:
             return
-        detail = FleetDetailScreen(event.row, self._fleet)
-        self.app.push_screen(detail)
+        row = event.row
+        self.app.push_screen(FleetDetailScreen(self._fleet, host=row.host, run=row.of_run))
 
     def _show_head(self) -> None:
         if self._feed is None or not self.is_mounted or not self.size.width:

@@ -148,3 +148,17 @@ def test_files_of_a_prometheus_need_its_address(capsys: pytest.CaptureFixture[st
     assert main(["fit", *JOB, "--prometheus-token-file", "x"]) == 2
     assert "need --prometheus URL" in capsys.readouterr().err
     assert main(["wait", *JOB, "--prometheus", "http://x"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--job", "a.toml", "--once"), "vramtop fit a.toml --host"),
+        (("--job", "a.toml", "--job", "b.toml"), "--job: one job at a time"),
+    ],
+)
+def test_a_job_of_the_dashboard_over_hosts_is_one_for_the_fit_screen(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
+) -> None:
+    assert main(["--host", "a", *words]) == 2
+    assert complaint in capsys.readouterr().err

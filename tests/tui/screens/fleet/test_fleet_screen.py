@@ -1,7 +1,6 @@
 """The dashboard over many hosts, driven through the real app."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,67 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 from screen_host import screen_lines, screen_text
+from scripted_fleets import HOSTS, NOW, ScriptedFleets, host
 from textual.widgets import Input
 from waiting import until_shown
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.fleet.fleet import Fleet
-from vramtop.monitor.fleet.host_reading import FleetGpu, FleetProcess, HostReading, RankFacts
+from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
 from vramtop.tui.app.fleet_app import FleetApp, FleetOptions, FleetUpdated
 from vramtop.tui.screens.fleet.fleet_table import FleetTable
-
-NOW = 2_000_000_000.0
-
-
-class ScriptedFleets:
-    """A source whose fleet a test replaces; an error is raised in its place."""
-
-    def __init__(self, hosts: Sequence[HostReading]) -> None:
-        self.fleet: Fleet | Exception = Fleet(NOW, tuple(hosts))
-        self.closed = threading.Event()
-
-    def read(self) -> Fleet:
-        if isinstance(self.fleet, Exception):
-            raise self.fleet
-        return self.fleet
-
-    def close(self) -> None:
-        self.closed.set()
-
-
-def host(name: str, *statuses: str | None, first: int = 0, user: str = "ann", **changes: Any) -> HostReading:
-    """Make a host with a GPU for each status, of a rank of the run of eight that all hosts share; None: an idle one."""
-
-    def gpu(at: int, status: str | None) -> FleetGpu:
-        facts = RankFacts(rank=first + at, world_size=8, master="node1:29500")
-        held = 66 if status == "over" else 60
-        fields = {"used_bytes": held * GIB, "budget_bytes": 60 * GIB, "job": "tune", "user": user, "facts": facts}
-        rank = FleetProcess(pid=700 + at, status=status, sentence=f"holds {held} GiB", **fields)
-        processes = () if status is None else (rank,)
-        used = held * GIB if processes else 0
-        return FleetGpu(
-            index=at,
-            name="NVIDIA H100",
-            total_bytes=80 * GIB,
-            used_bytes=used,
-            free_bytes=80 * GIB - used,
-            committed_bytes=0,
-            unattributed_bytes=0,
-            processes=processes,
-        )
-
-    gpus = tuple(gpu(at, status) for at, status in enumerate(statuses))
-    return HostReading(**{"host": name, "time": NOW, "since": NOW, "gpus": gpus, **changes})
-
-
-HOSTS = (
-    host("node1", *["on_budget"] * 4),
-    host("node2", "on_budget", "over", None, first=4),
-    host("node3", None, None),
-    host("node10", "loading", first=6, user="bob"),
-    host("node4", "on_budget", first=7, state="unreachable", reason="Connection refused", since=NOW - 180),
-)
 
 
 def drive(
@@ -196,7 +144,7 @@ def test_of_a_thousand_hosts_only_those_in_sight_are_drawn() -> None:
 
 def test_hosts_whose_gpus_cannot_be_read_stand_before_those_that_work() -> None:
     hosts = [host("works", None), host("lost", None, None), host("dead", faults=("no driver is loaded",))]
-    gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus")
+    gone = FleetGpu(index=1, name="NVIDIA H100", fault="it has fallen off the bus", is_lost=True)
     sleeping = host("sleeps", gpus=(FleetGpu(index=0, is_asleep=True, fault="it is asleep"),))
     hosts[1] = msgspec.structs.replace(hosts[1], gpus=(hosts[1].gpus[0], gone))
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, require_threads
+from vramtop.monitor.history import Corrections
 from vramtop.monitor.storage import Settings
 
 from ....draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal
@@ -16,7 +18,12 @@ from ...crash_report import crash_sentence
 if TYPE_CHECKING:
     import argparse
 
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.estimation import MethodChoice
+    from vramtop.estimator.job import Gpu, Job
     from vramtop.monitor.fleet import FleetSource
+
+    from ....job import BudgetsByCard, TypedJob
 
 _THREADS = 5
 """Textual's three, the one that reads the source, and the one that serves ssh."""
@@ -45,10 +52,17 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
     depth = colour_depth()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     os.environ.setdefault("ESCDELAY", "25")  # likewise
-    saved = Settings().read()
+    settings = Settings()
+    saved = settings.read()
+    job = options.job[0] if options.job else ""
+    if job:
+        from ....job import load_typed
+
+        load_typed(job)  # an error is reported before the screen opens
     from ....app import FleetApp, FleetOptions
 
     require_threads(_THREADS)
+    corrections = None if options.no_history else Corrections()
     app = FleetApp(
         source,
         FleetOptions(
@@ -56,11 +70,39 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             interval=options.interval,
             ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
             colours=depth,
+            budgets_for=partial(_budgets_for, corrections, options.python),
+            job=job,
             theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
+            signal_alert=options.signal_alert,
+            on_alert=options.on_alert,
+            settings=saved if options.quiet_hours is None else {**saved, "quiet_hours": options.quiet_hours},
+            save_setting=settings.save,
         ),
     )
+    settings.notify = app.show_notice
+    if corrections is not None:
+        corrections.notify = app.show_notice
     threading.excepthook = lambda failed: app.show_notice(crash_sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
+
+
+def _budgets_for(
+    corrections: Corrections | None, python: str | None, typed: TypedJob, *, traced: bool
+) -> BudgetsByCard:
+    """Return the budgets of a job by the interpreter of the command line, corrected by measured runs."""
+    from vramtop.estimator.estimation import estimate
+
+    from ....job import BudgetsByCard
+
+    def correct(budget: Budget, gpu: Gpu | None) -> Budget:
+        card = gpu.name if gpu is not None else budget.job.target.gpu
+        return budget if corrections is None else corrections.corrected(budget, card=card, here=False)
+
+    def first(job: Job, gpu: Gpu | None, memory_bytes: int | None) -> Budget:
+        method: MethodChoice = "auto" if traced else "formula"
+        return correct(estimate(job, method=method, gpu=gpu, memory_bytes=memory_bytes, python=python), gpu)
+
+    return BudgetsByCard(typed.loaded.job, first, correct, gpu_type=typed.gpu_type)

@@ -28,19 +28,23 @@ def refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
         "--demo": options.demo,
         "--replay": options.replay,
         "--pid": options.pid,
-        "--job": options.job,
         "--user": options.display_user,
         "--gpu": options.display_gpu,
         "--only": options.display_only,
         "--on-fit": options.on_fit,
         "--signal-fit": options.signal_fit != "none",
-        "--on-alert": options.on_alert,
-        "--signal-alert": options.signal_alert != "none",
-        "--quiet-hours": options.quiet_hours,
     }
+    if options.once and options.on_alert:
+        raise InputError("--on-alert is for the dashboard; --once reads once")
     for name, value in given.items():
         if value:
             raise InputError(f"{name} is for one machine, not for {flag}")
+    if options.job and options.once:
+        raise InputError(
+            f"--job with --once is for one machine; vramtop fit {options.job[0]} {flag} ... asks the hosts"
+        )
+    if options.job and len(options.job) > 1:
+        raise InputError(f"--job: one job at a time can be judged with {flag}")
 
 
 def print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
