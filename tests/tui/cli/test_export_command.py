@@ -167,7 +167,7 @@ def test_a_lost_gpu_runs_the_command_and_so_does_its_return(export, tmp_path: Pa
     assert exporter.end() == 0
 
 
-@pytest.mark.parametrize("words", [["--demo"], ["--once"], ["--host", "a"], ["--prometheus", "http://127.0.0.1:1"]])
-def test_alerts_are_about_this_machine(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["--demo"], ["--once"], ["--once", "--host", "a"]])
+def test_alerts_are_for_a_dashboard_of_now(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--on-alert", "true"]) == 2
     assert "--on-alert" in capsys.readouterr().err
