@@ -13,7 +13,7 @@ from vramtop.estimator.learning import uncorrected
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.budget import Budget, Method
     from vramtop.estimator.job import Gpu, Job
     from vramtop.monitor.fleet.placing import Card
 
@@ -47,6 +47,11 @@ class BudgetsByCard:
         self._first: tuple[Gpu | None, Budget] | None = None
         self.by_card: dict[Card, Budget] = {}
         """Those that were asked for so far."""
+
+    @property
+    def method(self) -> Method | None:
+        """Method of the first budget, by which the others are shifted; None: none was asked for yet."""
+        return None if self._first is None else self._first[1].method
 
     def on(self, card: Card) -> Budget | None:
         """Return the budget on a type of GPU; None: another type is wanted.

@@ -118,7 +118,7 @@ def test_a_typed_job_is_judged_on_every_host_and_a_host_opens(size: tuple[int, i
     async def check(app, pilot, source):
         assert "Type or paste a job" in screen_text(app)
         await judged(app, pilot, JOB, "FITS")
-        facts = "of 4 hosts: 3 now, 3 later, 3 empty · 1 not considered · closed form"
+        facts = "of 4 hosts: 3 now, 3 later, 3 empty · 1 not considered · closed form, Enter traces a step"
         await until_shown(pilot, lambda: facts in " ".join(screen_text(app).split()))  # laid out
         assert "fits on node3 (GPU 0, 1)" not in screen_text(app)  # it leaves the largest block on hosts in use
         placed = next(line for line in screen_lines(app) if line.startswith("* "))
@@ -227,6 +227,7 @@ def test_enter_traces_after_the_closed_form(trace: CannotTellError | int, words:
     async def check(app, pilot, source):
         await until_shown(pilot, lambda: words in screen_text(app))
         assert estimates.made == ["formula", "traced"]
+        assert "Enter traces" not in screen_text(app)
         assert ("fits on node3 (GPU 0, 1)" in screen_text(app)) == isinstance(trace, int)
         await pilot.press("enter")  # nothing is estimated again
         await pilot.pause()

@@ -33,7 +33,7 @@ _COLUMNS = (
     FleetColumn("NOW", 9),
     FleetColumn("LATER", 9),
     FleetColumn("EMPTY", 9, importance=2),
-    FleetColumn("LEFT", 7, right=True, importance=1, unit="GiB"),
+    FleetColumn("LEFT", 8, right=True, importance=1, unit="GiB"),
     FleetColumn("CARD", 20),
 )
 _MARGIN = 2

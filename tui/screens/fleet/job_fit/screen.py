@@ -101,7 +101,7 @@ class FleetFitScreen(Screen[str]):
         yield StaticLines(id="notices")
         with Horizontal(id="row"):
             yield Label("job")
-            yield LaunchInput(self._text, id="job", placeholder=_PLACEHOLDER, compact=True)
+            yield LaunchInput(self._text, id="job", placeholder=_PLACEHOLDER, compact=True, select_on_focus=False)
         yield StaticLines(id="verdict")
         yield StaticLines(id="facts")
         yield StaticLines(id="titles")
@@ -288,6 +288,11 @@ class FleetFitScreen(Screen[str]):
         waiting = "waiting for the first reading …" if self._fleet is None else "estimating and placing …"
         return Content.styled(waiting, MUTED)
 
+    def _method(self, shown: Judgement) -> str:
+        if shown.budgets.method == "traced":
+            return "traced"
+        return "closed form" if self._traced else "closed form, Enter traces a step"
+
     def _facts(self, shown: Judgement | None, width: int) -> list[str]:
         """Return how many hosts can take it, what the estimate is, and what was noted about the job."""
         if shown is None:
@@ -302,7 +307,7 @@ class FleetFitScreen(Screen[str]):
         hosts = f"of {considered} host{'s' * (considered != 1)}: {', '.join(counts)}"
         absent = len(fit.hosts) - considered
         budget = shown.budget
-        method = [] if budget is None else ["traced" if budget.method == "traced" else "closed form"]
+        method = [] if budget is None else [self._method(shown)]
         first = [hosts, *([f"{absent} not considered"] if absent else []), *method]
         first += [printable(self._tracing)] if self._tracing else []
         notes = [shorten(printable(note), width) for note in shown.typed.loaded.notes]
