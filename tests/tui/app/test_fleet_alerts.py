@@ -153,4 +153,5 @@ def test_many_alerts_of_one_kind_take_few_lines_and_others_stay_in_sight() -> No
     assert many[3] == "host silent   12 alerts, since"
     assert many[4].endswith("  node000 is unreachable: Connection refused")
     assert shown(2)[3].startswith("host silent   since ")
-    assert shown(150)[-1] == "and 51 more"
+    assert shown(150)[-1] == "and 120 more"
+    assert len(shown(150)) == 1 + 2 + (1 + 30 + 1)

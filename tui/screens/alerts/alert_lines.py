@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _BADGES = {"critical": f"bold {on_colour(BAD)}", "warning": ALARM, "info": "bold reverse"}
 _INDENT = 3
-_MAX_LISTED = 100
-"""Alerts of one heading: a thousand hosts may be silent at once."""
+_MAX_LISTED = 30
+"""Alerts of one kind that are listed: a thousand hosts may be silent at once."""
 _MAX_APART = 3
 """Alerts of one kind that have two lines each."""
 
@@ -92,29 +92,29 @@ def _listed(
     """Yield alerts, those of one kind together: a few with a line each for kind and time, many with one for all.
 
     Args:
-        alerts: at most so many of them are listed.
+        alerts: the worst first.
         when: returns the time of one in words, and in a word or two.
         times: what these times are, after a number.
         width: cells of a line.
         is_firing: they fire now.
     """
     kinds: dict[str, list[Alert]] = {}
-    for alert in alerts[:_MAX_LISTED]:
+    for alert in alerts:
         kinds.setdefault(alert.condition.rule.name, []).append(alert)
     for same in kinds.values():
         rule, is_many = same[0].condition.rule, len(same) > _MAX_APART
         heading = (f" {rule.title} ", _BADGES[rule.severity] if is_firing else "bold")
         if is_many:
             yield Content.assemble(heading, f"  {len(same)} {times}")
-        for alert in same:
+        for alert in same[:_MAX_LISTED]:
             words, short = when(alert)
             if not is_many:
                 yield Content.assemble(heading, f"  {words}")
             sentence = printable(alert.condition.sentence)
             for line in wrap(f"{short}  {sentence}" if is_many else sentence, max(20, width - _INDENT)):
                 yield Content(f"{' ' * _INDENT}{line}")
-    if len(alerts) > _MAX_LISTED:
-        yield Content.styled(f"and {len(alerts) - _MAX_LISTED} more", MUTED)
+        if len(same) > _MAX_LISTED:
+            yield Content.styled(f"{' ' * _INDENT}and {len(same) - _MAX_LISTED} more", MUTED)
 
 
 def _clock(seconds: float) -> str:
