@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,28 @@ class Exporter:
             if stream is not None:
                 stream.close()
         return code
+
+
+@contextmanager
+def exporters(folder: Path) -> Iterator[Callable[..., Exporter]]:
+    """Give a function that starts an exporter; all that it started are ended afterwards.
+
+    By default the machine has one GPU, with 20 GiB in use and no processes.
+    """
+    running: list[Exporter] = []
+
+    def start(*words: str, gpus: Any = None, environ: Mapping[str, str] | None = None) -> Exporter:
+        own = folder / f"exporter{len(running)}"
+        own.mkdir()
+        machine = [{"used_gib": 20, "processes": {}}] if gpus is None else gpus
+        running.append(Exporter(own, *words, gpus=machine, environ=environ or {}))
+        return running[-1]
+
+    try:
+        yield start
+    finally:
+        for each in running:
+            each.end(signal.SIGKILL)
 
 
 class FileDriver(FakeDriver):

@@ -40,7 +40,7 @@ class Alert:
 
 @dataclass(slots=True)
 class AlertStates:
-    """The alerts of one machine. Not safe for concurrent use.
+    """The alerts of one machine, or of many hosts. Not safe for concurrent use.
 
     Args:
         max_step: longest time between two updates that counts: what was in between, such as a suspended machine,

@@ -1,4 +1,4 @@
-"""The watch over a machine's alerts: what its user is told, once per change, and never in their quiet hours."""
+"""The watch over alerts: what the user is told, once per change, and never in their quiet hours."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Announcement:
 
 @dataclass(slots=True)
 class AlertWatch:
-    """The alerts of this machine, and which of them the user knows of. Not safe for concurrent use.
+    """The alerts of this machine or of many hosts, and which of them the user knows of. Not safe for concurrent use.
 
     Args:
         interval: seconds between two readings, and between two ticks if those are rarer.

@@ -1,12 +1,11 @@
 """A board with everything that the exporter has a metric for, and exporters in processes of their own."""
 
-import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exporter import Exporter
+from exporter import Exporter, exporters
 
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.anomalies.anomaly import Anomaly
@@ -72,15 +71,5 @@ class _Found:
 @pytest.fixture
 def export(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
     """Start exporters; they are ended after the test."""
-    running: list[Exporter] = []
-
-    def start(*words: str, gpus: Any = None, environ: Mapping[str, str] | None = None) -> Exporter:
-        folder = tmp_path / f"exporter{len(running)}"
-        folder.mkdir()
-        machine = [{"used_gib": 20, "processes": {}}] if gpus is None else gpus
-        running.append(Exporter(folder, *words, gpus=machine, environ=environ or {}))
-        return running[-1]
-
-    yield start
-    for each in running:
-        each.end(signal.SIGKILL)
+    with exporters(tmp_path) as start:
+        yield start

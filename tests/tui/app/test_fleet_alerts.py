@@ -11,10 +11,12 @@ from screen_host import screen_lines
 from waiting import until_shown
 
 from vramtop.estimator.common.errors import CannotTellError
+from vramtop.monitor.alerts.fleet_watch import FleetWatch
 from vramtop.monitor.fleet.fleet import Fleet
 from vramtop.monitor.fleet.host_reading import FleetGpu, HostReading
 from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
 from vramtop.tui.cli.main import main
+from vramtop.tui.screens.alerts.alert_lines import alert_lines
 from vramtop.tui.screens.alerts.screen import AlertsScreen
 
 GIB = 2**30
@@ -133,3 +135,23 @@ def test_the_options_are_accepted_over_many_hosts(source: list[str], capsys: pyt
     assert "the dashboard needs a terminal" in capsys.readouterr().err  # and nothing about the alerts
     assert main([*source, *alerts, "--once"]) == 2
     assert "--on-alert is for the dashboard; --once reads once" in capsys.readouterr().err
+
+
+def test_many_alerts_of_one_kind_take_few_lines_and_others_stay_in_sight() -> None:
+    def shown(count: int) -> list[str]:
+        watch = FleetWatch(5.0)
+        hosts = [msgspec.structs.replace(GONE, host=f"node{at:03}") for at in range(count)]
+        lost = host("lost", gpus=(FleetGpu(index=0, is_lost=True, fault="it does not answer"),))
+        for second in range(0, 300, 5):
+            watch.tick(Fleet(float(second), (*hosts, lost)), float(second))
+        return [line.plain.strip() for line in alert_lines(watch, 0.0, 100)]
+
+    many = shown(12)
+    assert len(many) == 1 + (1 + 12) + 2
+    assert many[1].startswith("GPU lost   since ")
+    assert many[2] == "GPU 0 of lost cannot be read: it does not answer"
+    assert many[3] == "host silent   12 alerts, since"
+    assert many[4].endswith("  node000 is unreachable: Connection refused")
+    assert shown(2)[3].startswith("host silent   since ")
+    assert shown(150)[-1] == "and 120 more"
+    assert len(shown(150)) == 1 + 2 + (1 + 30 + 1)

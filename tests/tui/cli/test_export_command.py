@@ -3,12 +3,12 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from exporter import Exporter, samples, scrape
+from exporter import Exporter, exporters, samples, scrape
 from waiting import until
 
 from vramtop.monitor.snapshot.snapshot import Fault, GpuReading
@@ -82,18 +82,8 @@ def test_a_fault_is_said_once_while_it_lasts(capsys: pytest.CaptureFixture[str],
 @pytest.fixture
 def export(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
     """Start exporters; they are ended after the test."""
-    running: list[Exporter] = []
-
-    def start(*words: str, gpus: object = None, environ: Mapping[str, str] | None = None) -> Exporter:
-        folder = tmp_path / f"exporter{len(running)}"
-        folder.mkdir()
-        machine = [{"used_gib": 20, "processes": {}}] if gpus is None else gpus
-        running.append(Exporter(folder, *words, gpus=machine, environ=environ or {}))
-        return running[-1]
-
-    yield start
-    for each in running:
-        each.end(signal.SIGKILL)
+    with exporters(tmp_path) as start:
+        yield start
 
 
 def test_it_serves_until_it_is_interrupted(export) -> None:

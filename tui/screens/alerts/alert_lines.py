@@ -11,14 +11,16 @@ from textual.content import Content
 from ...draw import ALARM, BAD, MUTED, UNCERTAIN, format_duration, on_colour, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from vramtop.monitor.alerts import Alert, AlertWatch, FleetWatch
 
 _BADGES = {"critical": f"bold {on_colour(BAD)}", "warning": ALARM, "info": "bold reverse"}
 _INDENT = 3
-_MAX_LISTED = 100
-"""Alerts of one heading: a thousand hosts may be silent at once."""
+_MAX_LISTED = 30
+"""Alerts of one kind that are listed: a thousand hosts may be silent at once."""
+_MAX_APART = 3
+"""Alerts of one kind that have two lines each."""
 
 
 def alert_lines(
@@ -40,21 +42,27 @@ def alert_lines(
     firing, waiting = states.firing, states.waiting
     if not firing:
         lines.append(Content.styled("none", "$text-success"))
-    for alert in firing[:_MAX_LISTED]:
-        since = f"since {_clock(alert.since)}, {format_duration(max(0.0, now - alert.since))}"
-        more = f"{since}; now gone for {format_duration(alert.gone_seconds)}" if alert.gone_seconds else since
-        lines += _entry(alert, more, width, style=_BADGES[alert.condition.rule.severity])
-    lines += _rest(firing)
+
+    def since(alert: Alert) -> tuple[str, str]:
+        at, gone = _clock(alert.since), format_duration(alert.gone_seconds)
+        words = f"since {at}, {format_duration(max(0.0, now - alert.since))}"
+        return (f"{words}; now gone for {gone}", f"{at}, gone {gone}") if alert.gone_seconds else (words, at)
+
+    def left(alert: Alert) -> tuple[str, str]:
+        seconds = format_duration(alert.seconds_left)
+        return f"an alert in {seconds}, if it stays so", seconds
+
+    def span(alert: Alert) -> tuple[str, str]:
+        words = f"{_clock(alert.since)} to {_clock(alert.resolved_at or now)}"
+        return words, words
+
+    lines += _listed(firing, since, "alerts, since", width, is_firing=True)
     if waiting:
         lines += [Content(), Content.styled("Not for long enough yet", "bold underline")]
-        for alert in waiting[:_MAX_LISTED]:
-            lines += _entry(alert, f"an alert in {format_duration(alert.seconds_left)}, if it stays so", width)
-        lines += _rest(waiting)
+        lines += _listed(waiting, left, "of them, alerts in", width)
     if states.resolved:
         lines += [Content(), Content.styled("Cleared", "bold underline")]
-        for alert in states.resolved:
-            until = f"{_clock(alert.since)} to {_clock(alert.resolved_at or now)}"
-            lines += _entry(alert, until, width)
+        lines += _listed(states.resolved, span, "alerts, from", width)
     return lines
 
 
@@ -73,17 +81,40 @@ def quiet_line(hours: str | None, *, quiet: bool) -> Content:
     return Content.styled(words, MUTED)
 
 
-def _rest(alerts: Sequence[Alert]) -> list[Content]:
-    """Return a line about the alerts that are too many to be listed."""
-    return [Content.styled(f"and {len(alerts) - _MAX_LISTED} more", MUTED)] if len(alerts) > _MAX_LISTED else []
+def _listed(
+    alerts: Sequence[Alert],
+    when: Callable[[Alert], tuple[str, str]],
+    times: str,
+    width: int,
+    *,
+    is_firing: bool = False,
+) -> Iterator[Content]:
+    """Yield alerts, those of one kind together: a few with a line each for kind and time, many with one for all.
 
-
-def _entry(alert: Alert, when: str, width: int, *, style: str = "bold") -> Iterator[Content]:
-    """Yield an alert: its kind and when it was, and its sentence in full below."""
-    yield Content.assemble((f" {alert.condition.rule.title} ", style), f"  {when}")
-    indent = " " * _INDENT
-    for line in wrap(printable(alert.condition.sentence), max(20, width - _INDENT)):
-        yield Content(f"{indent}{line}")
+    Args:
+        alerts: the worst first.
+        when: returns the time of one in words, and in a word or two.
+        times: what these times are, after a number.
+        width: cells of a line.
+        is_firing: they fire now.
+    """
+    kinds: dict[str, list[Alert]] = {}
+    for alert in alerts:
+        kinds.setdefault(alert.condition.rule.name, []).append(alert)
+    for same in kinds.values():
+        rule, is_many = same[0].condition.rule, len(same) > _MAX_APART
+        heading = (f" {rule.title} ", _BADGES[rule.severity] if is_firing else "bold")
+        if is_many:
+            yield Content.assemble(heading, f"  {len(same)} {times}")
+        for alert in same[:_MAX_LISTED]:
+            words, short = when(alert)
+            if not is_many:
+                yield Content.assemble(heading, f"  {words}")
+            sentence = printable(alert.condition.sentence)
+            for line in wrap(f"{short}  {sentence}" if is_many else sentence, max(20, width - _INDENT)):
+                yield Content(f"{' ' * _INDENT}{line}")
+        if len(same) > _MAX_LISTED:
+            yield Content.styled(f"{' ' * _INDENT}and {len(same) - _MAX_LISTED} more", MUTED)
 
 
 def _clock(seconds: float) -> str:

@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ...draw import CellText
-from ...widgets import scroll_to_row
+from ...widgets import ROW_BINDINGS, scroll_to_row
 from ...widgets.table_cell import table_cell
 from .columns import HOST_COLUMNS, RUN_COLUMNS, FleetColumn, columns_for
 from .fleet_row import REST, FleetRow, SortKey, sorted_rows
@@ -64,12 +64,7 @@ class FleetTable(ScrollView, can_focus=True):
         Binding("enter", "open", "Open", key_display="Enter", tooltip="open the host or the run under the cursor"),
         Binding("right", "unfold", "GPUs", key_display="→", tooltip="show the GPUs of a host; ← folds it"),
         Binding("left", "fold", show=False),
-        Binding("up", "move(-1)", "Up", show=False),
-        Binding("down", "move(1)", "Down", show=False),
-        Binding("pageup", "move_page(-1)", "Page up", show=False),
-        Binding("pagedown", "move_page(1)", "Page down", show=False),
-        Binding("home,ctrl+home", "move_to(0)", "First", show=False),
-        Binding("end,ctrl+end", "move_to(-1)", "Last", show=False),
+        *ROW_BINDINGS,
     ]
 
     class Opened(Message):

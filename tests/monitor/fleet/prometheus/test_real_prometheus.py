@@ -4,10 +4,9 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from exporter import Exporter, needs
+from exporter import Exporter, exporters, needs
 from prometheus_server import Prometheus, free_port
 from waiting import until
 
@@ -20,20 +19,14 @@ GIB = 2**30
 
 
 @pytest.fixture
-def export(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
-    started: list[Exporter] = []
+def export(tmp_path: Path) -> Iterator[Callable[[str, float], Exporter]]:
+    with exporters(tmp_path) as start:
 
-    def start(name: str, used_gib: float) -> Exporter:
-        folder = tmp_path / f"exporter{len(started)}"
-        folder.mkdir()
-        gpus: Any = [{"used_gib": used_gib, "processes": {}, "uuid": f"GPU-{name}-{at}"} for at in range(2)]
-        words = ("--listen", name, "--json", "--no-attach", "--interval", "0.5")
-        started.append(Exporter(folder, *words, gpus=gpus, environ={}))
-        return started[-1]
+        def with_two_gpus(name: str, used_gib: float) -> Exporter:
+            gpus = [{"used_gib": used_gib, "processes": {}, "uuid": f"GPU-{name}-{at}"} for at in range(2)]
+            return start("--listen", name, "--json", "--no-attach", "--interval", "0.5", gpus=gpus)
 
-    yield start
-    for each in started:
-        each.end()
+        yield with_two_gpus
 
 
 @pytest.fixture

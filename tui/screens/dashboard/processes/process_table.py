@@ -13,7 +13,7 @@ from textual.strip import Strip
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
-from ....widgets import scroll_to_row
+from ....widgets import ROW_BINDINGS, scroll_to_row
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
 from .marks import Marks
 from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
@@ -52,12 +52,7 @@ class ProcessTable(ScrollView, can_focus=True):
         ),
         Binding("right", "unfold", show=False, key_display="→", tooltip="show the processes of a run; ← folds it"),
         Binding("left", "fold", show=False),
-        Binding("up", "move(-1)", "Up", show=False),
-        Binding("down", "move(1)", "Down", show=False),
-        Binding("pageup", "move_page(-1)", "Page up", show=False),
-        Binding("pagedown", "move_page(1)", "Page down", show=False),
-        Binding("home,ctrl+home", "move_to(0)", "First", show=False),
-        Binding("end,ctrl+end", "move_to(-1)", "Last", show=False),
+        *ROW_BINDINGS,
     ]
 
     class Opened(Message):
