@@ -179,6 +179,7 @@ def test_impossible_numbers_of_ranks_are_ignored(number: str) -> None:
         assert reading.value("parallel.data_replicate") is None
 
 
+@pytest.mark.slow
 @some
 @given(
     st.dictionaries(

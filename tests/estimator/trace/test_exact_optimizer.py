@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow_cases import quick_every
 
 from vramtop.estimator import Job, ModelSpec, Training, estimate
 from vramtop.estimator.common.errors import CannotTellError
@@ -47,7 +48,10 @@ def counted(optimizer: str, tmp_path: Path, *, precision: str = "bf16", **option
     return found
 
 
-@pytest.mark.parametrize(("looks", "how"), [("", "fake tensors"), ("if p.grad.norm().item() > 1e9: return", "fitted")])
+@pytest.mark.parametrize(
+    ("looks", "how"),
+    quick_every(2, [("", "fake tensors"), ("if p.grad.norm().item() > 1e9: return", "fitted")], start=1),
+)
 def test_a_class_of_the_users_own(tmp_path: Path, looks: str, how: str) -> None:
     """One that looks at values cannot be stepped on fake tensors, and is on small real ones."""
     (tmp_path / "mine.py").write_text(OWN.replace("LOOKS", looks))

@@ -358,6 +358,7 @@ def test_fused_attention_writes_no_scores_and_eager_attention_does(trace: Trace)
     assert eager - fused > 3 * 8 * 1024 * 1024 * (4 + 2)
 
 
+@pytest.mark.slow
 def test_grouped_queries_in_fp32_have_no_fused_kernel_on_cuda(trace: Trace) -> None:
     """Neither flash attention nor the memory-efficient kernel: the scores of all heads are computed and saved."""
     single_heads = LLAMA | {"num_key_value_heads": 8}

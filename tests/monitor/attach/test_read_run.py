@@ -169,6 +169,7 @@ time.sleep(120)
 """
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_probed_run_reports_settings_that_no_text_states(start: Start, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from slow_cases import quick_every
 from waiting import until
 
 from vramtop.estimator.job.job import Job
@@ -126,7 +127,8 @@ def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "code", "verdict"), [("high_bytes", 0, "fits"), ("device_bytes", 4, "tight"), (None, 1, "does_not_fit")]
+    ("bound", "code", "verdict"),
+    quick_every(3, [("high_bytes", 0, "fits"), ("device_bytes", 4, "tight"), (None, 1, "does_not_fit")], start=1),
 )
 def test_fit_gives_a_verdict_for_a_described_machine(
     vramtop: Vramtop, bound: str | None, code: int, verdict: str
@@ -143,6 +145,7 @@ def test_fit_gives_a_verdict_for_a_described_machine(
     assert bool(found["suggestions"]) == (verdict != "fits")
 
 
+@pytest.mark.slow
 def test_fit_uses_as_many_gpus_as_the_job_has_ranks(vramtop: Vramtop) -> None:
     words = ("fit", "job.toml", "--json", "--gpu-type", "rtx-4090", "--strategy", "fsdp2", "--data-shard", "4")
     found = json.loads(vramtop(*words, "--method", "formula").stdout)
@@ -167,6 +170,7 @@ def test_lora_without_layers_has_those_of_peft_and_says_so(vramtop: Vramtop) -> 
     assert found["notes"] == ["LoRA on c_attn, peft's default for this model; --lora-targets names others."]
 
 
+@pytest.mark.slow
 def test_fit_without_a_driver_prints_the_need_and_the_cards_on_which_it_fits(vramtop: Vramtop) -> None:
     done = vramtop("fit", "job.toml", "--method", "formula", "--json")
     assert (done.returncode, done.stderr) == (3, "")

@@ -92,6 +92,7 @@ def test_the_effective_batch_is_shown_as_a_product(fit: Fit) -> None:
     assert "micro-batch 8 with accumulation 1 keeps that on 2" in text
 
 
+@pytest.mark.slow
 def test_host_memory_affects_the_verdict(fit: Fit) -> None:
     words = ("job.toml", "--gpu-memory", "80GiB", "--strategy", "fsdp2", "--data-shard", "8", "--json")
     assert "host" not in found(fit(*words))

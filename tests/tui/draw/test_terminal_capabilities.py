@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from slow_cases import quick_every
 
 from vramtop.tui.draw.terminal_capabilities import colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
 from vramtop.tui.draw.text_output import TextOutput
@@ -113,7 +114,8 @@ def test_without_drawing_one_reading_is_printed_with_the_reason(on_terminal, ter
 
 
 @pytest.mark.parametrize(
-    "locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"LC_ALL": None, "LANG": "C", "LC_CTYPE": None}]
+    "locale",
+    quick_every(3, [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"LC_ALL": None, "LANG": "C", "LC_CTYPE": None}], start=2),
 )
 def test_the_dashboard_is_ascii_in_a_locale_without_utf8(on_terminal, locale) -> None:
     without = on_terminal("--demo", environ=locale)

@@ -152,6 +152,7 @@ async def test_the_app_uses_the_filter_with_its_theme(open_app) -> None:
     assert segment.style.color.type == ColorType.EIGHT_BIT
 
 
+@pytest.mark.slow
 async def test_without_colour_none_is_sent_and_the_selection_stands_out(open_app) -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
@@ -226,6 +227,7 @@ def test_a_cursor_is_visible_in_16_colours_and_a_bluish_background_is_black() ->
     assert ground("#fdf6e3", "#fdf6e3") == 7
 
 
+@pytest.mark.slow
 async def test_without_colour_the_focus_is_visible(open_app) -> None:
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:

@@ -219,6 +219,7 @@ def test_the_head_is_adapted_if_it_is_named() -> None:
     assert with_head - without == RANK * (HIDDEN + VOCAB)
 
 
+@pytest.mark.slow
 def test_queries_and_values_are_parts_of_a_fused_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fused = {"model_type": "gpt_neox", "vocab_size": 1000, "hidden_size": HIDDEN, "intermediate_size": MLP}

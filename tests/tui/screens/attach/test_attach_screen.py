@@ -98,6 +98,7 @@ async def test_filling_in_the_missing_field_shows_the_budget_and_watches_the_job
     assert row.budget is not None
 
 
+@pytest.mark.slow
 async def test_a_value_that_was_read_can_be_corrected(training, watchlist, estimate_forty, board):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:

@@ -138,6 +138,7 @@ async def test_until_the_run_is_read_again_nothing_of_the_old_model_is_shown_bes
         assert job.lora.targets == ["c_attn"]
 
 
+@pytest.mark.slow
 async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, estimate):
     watchlist = Watchlist(estimate=estimate)
     screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)
@@ -156,6 +157,7 @@ async def test_an_ended_process_cannot_be_read_again_and_that_is_said(training, 
         assert watchlist.runs()[0].job.model.config is None
 
 
+@pytest.mark.slow
 async def test_half_a_name_is_reported_and_its_reading_leaves_nothing_behind(training, estimate):
     watchlist = Watchlist(estimate=estimate)
     screen = AttachScreen(watchlist, estimate=estimate, pid=training.pid)

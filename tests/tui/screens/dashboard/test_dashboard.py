@@ -574,6 +574,7 @@ async def test_light_theme_redraws_the_table_in_its_own_colours(open_app, make_s
         assert dark.text == table.render_line(1).text
 
 
+@pytest.mark.slow
 async def test_pending_job_opens_with_f_and_is_replaced_when_pinned_again(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
     async with app.run_test(size=(120, 40)) as pilot:

@@ -478,6 +478,7 @@ async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board
         await until_shown(pilot, lambda: app.screen is screen)
 
 
+@pytest.mark.slow
 async def test_a_value_can_be_chosen_on_the_what_if_plot(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     app = ScreenHost(screen)
@@ -606,6 +607,7 @@ async def test_memory_reserved_for_a_starting_job_is_unavailable(estimate, board
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
 
 
+@pytest.mark.slow
 async def test_two_candidates_are_compared_and_exchanged(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 60)) as pilot:

@@ -81,6 +81,7 @@ async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str
     await pilot.press("end", "ctrl+u", *text)
 
 
+@pytest.mark.slow
 async def test_a_launch_line_is_read_again_with_another_model_and_edits_stay(screen):
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()

@@ -274,6 +274,7 @@ async def test_after_closing_the_dialog_a_surviving_process_is_reported_and_can_
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 async def test_after_closing_the_dialog_a_late_end_is_reported(open_app, make_reading, start, choices_enabled_at_once):
     process = start(SLOW)
     app = open_app([make_reading(process)])
@@ -410,6 +411,7 @@ async def test_hostile_names_are_not_interpreted_by_the_terminal_or_as_markup(op
         assert "y TERM" in text
 
 
+@pytest.mark.slow
 async def test_in_a_small_terminal_the_choices_stay_visible_and_the_text_scrolls(
     open_app, make_reading, start, make_process
 ):
@@ -504,6 +506,7 @@ async def test_after_closing_the_dialog_one_notice_reports_on_all_processes(
     assert (quick.wait(), stubborn.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_after_closing_the_dialog_one_notice_names_all_that_ended(
     open_app, make_reading, start, choices_enabled_at_once
 ):
