@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,7 +79,15 @@ class PrometheusFleet:
         Raises:
             QueryError: Prometheus cannot be asked.
         """
-        now = self._now()
+        collects = gc.isenabled()
+        gc.disable()  # some 300,000 records are made and none is garbage: looking for it takes a tenth of the time
+        try:
+            return self._read(self._now())
+        finally:
+            if collects:
+                gc.enable()
+
+    def _read(self, now: float) -> Fleet:
         if self._checked_at is None or not 0 <= now - self._checked_at < _EXPORTERS_CHECK_SECONDS:
             self._look_for_exporters(now)
         found = self._read_hosts(now)
