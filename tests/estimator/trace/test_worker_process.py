@@ -85,6 +85,7 @@ def test_python_that_cannot_be_started(tmp_path: Path) -> None:
         Worker(tmp_path / "python9")
 
 
+@pytest.mark.slow
 def test_shipped_program_reports_failures_in_one_sentence_and_continues() -> None:
     llama = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
     requests = [

@@ -85,6 +85,7 @@ def run(tmp_path):
     return run_code
 
 
+@pytest.mark.slow
 def test_a_program_that_closes_all_descriptors_keeps_those_it_opens_next(run, tmp_path):
     """The probe and its children must not write to or close a descriptor that has been reused for another file."""
     done = run(f"""

@@ -129,6 +129,7 @@ def facts(line: Sequence[str], answer: tuple[int, str, str]) -> object:
     return code, output
 
 
+@pytest.mark.slow
 def test_a_planted_json_is_not_run_and_the_interpreter_is_found(plants: Plants) -> None:
     plants.plant()
     code, output, errors = plants.run(("estimate", *DEFAULT_ARGUMENTS, "--json"), "CWD:.:JOBFOLDER:")

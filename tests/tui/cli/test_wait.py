@@ -114,6 +114,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_two_jobs_waiting_for_the_same_gpu_start_one_after_the_other(tmp_path: Path) -> None:
     def start() -> subprocess.Popen[str]:
         line = [sys.executable, "-c", RACER, str(tmp_path / "promises")]

@@ -427,6 +427,7 @@ async def test_an_unreadable_gpu_and_an_ended_run_are_not_shown_as_zero_memory(
         assert "no GPU" not in text_of(screen, "#run")
 
 
+@pytest.mark.slow
 async def test_the_training_step_is_drawn_and_redrawn_when_its_trace_arrives(
     training, watchlist, estimate_forty, board
 ):

@@ -370,6 +370,7 @@ async def test_the_macos_character_of_alt_and_a_digit_applies_a_suggestion_in_a_
         await until_shown(pilot, lambda: screen.job == first.budget.job)
 
 
+@pytest.mark.slow
 async def test_typing_is_undone_field_by_field(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:

@@ -127,6 +127,7 @@ def driver(monkeypatch):
     return fake
 
 
+@pytest.mark.slow
 async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
     driver.gpus = [FakeGpu(processes=[FakeProcess(os.getpid(), GIB, utilisation=(48, 30))])]
     demand, saved = CurrentDemand(), {}
