@@ -19,7 +19,14 @@ from .assumptions import assumptions, trained_assumptions, trained_warnings, war
 from .host_memory import host_need_of_plan
 from .peak_moments import highest_phase, highest_phase_of, phase_peaks
 from .peak_range import peak_with_range
-from .placement import placement_assumptions, placement_warnings, plan_warnings, with_split_doubt
+from .placement import (
+    placement_assumptions,
+    placement_warnings,
+    plan_warnings,
+    unlike_blocks_warnings,
+    with_split_doubt,
+    with_unlike_blocks,
+)
 from .plan import Plan, make_plan
 from .rank_memory import RankMemory, rank_memory, with_sizes_of as rank_with_sizes_of
 from .serving import serving_budget
@@ -90,6 +97,7 @@ def closed_form(
     peak = peaks[highest]
     if doubts:
         peak = with_split_doubt(_with_doubts(peak, plan), plan, lambda other: _peak_of(other, plan))
+        peak = with_unlike_blocks(peak, plan)
     return Budget(
         job=job,
         model=ModelFacts(
@@ -184,7 +192,7 @@ def _assumptions(plan: Plan) -> tuple[str, ...]:
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
     about_trained = trained_warnings(plan.job, plan.trained, plan.inventory)
-    return (*about_trained, *plan_warnings(plan), *placement_warnings(plan))
+    return (*about_trained, *plan_warnings(plan), *placement_warnings(plan), *unlike_blocks_warnings(plan))
 
 
 def _with_doubts(peak: Peak, plan: Plan) -> Peak:

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
         placement_warnings as placement_warnings,
     )
     from .split_doubt import plan_warnings as plan_warnings, with_split_doubt as with_split_doubt
+    from .unlike_blocks import (
+        unlike_blocks_warnings as unlike_blocks_warnings,
+        with_unlike_blocks as with_unlike_blocks,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "placed_words": "placement_assumptions placement_warnings",
             "split_doubt": "plan_warnings with_split_doubt",
+            "unlike_blocks": "unlike_blocks_warnings with_unlike_blocks",
         },
     )

@@ -11,9 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from vramtop.estimator.advice.change_table import candidate_changes
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.estimation import quick_estimator
+from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
-from vramtop.estimator.job import find_gpu
+from vramtop.estimator.job import Job, find_gpu
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -130,3 +130,20 @@ def test_a_device_map_fills_the_gpu_that_the_job_is_for(tiny_llama: dict[str, An
         weights[name] = budget.peak.components.weights / gpu.total_bytes
         assert budget.host is not None
     assert all(0.75 < share < 0.9 for share in weights.values()), weights
+
+
+@pytest.mark.parametrize(("model", "task", "unlike"), [("t5-small", "seq2seq-lm", True), ("gpt2", "causal-lm", False)])
+def test_blocks_of_two_kinds_on_several_gpus_widen_the_range_and_are_said(model: str, task: str, unlike: bool) -> None:
+    tables = {"model": {"id": model, "task": task}, "training": {"mode": "inference", "precision": "bf16"}}
+    two = {"parallel": {"device_map": "auto", "pipeline": 2}}
+    alone, placed = (quick(job_from_mapping(each, where="test")) for each in (tables, tables | two))
+    said = [words for words in placed.warnings if "blocks are of two kinds" in words]
+    assert (len(said), any("two kinds" in words for words in alone.warnings)) == (int(unlike), False)
+    peak = placed.peak
+    tensors = peak.components.activations + peak.components.logits + peak.components.temporary
+    span = peak.allocated_range
+    assert (span is not None and span.high_bytes - peak.allocated_bytes >= tensors // 2) is unlike
+
+
+def quick(job: Job) -> Budget:
+    return estimate(job, method="formula")
