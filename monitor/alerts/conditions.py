@@ -252,11 +252,10 @@ def _condition(
 ) -> Condition:
     first = rows[0]
     job, user = plain_text(first.job.label) if first.job else "", plain_text(first.process.user)
-    whose = f"{job or 'a job'} of {user}" if user else job or "a job"
     return Condition(
         rule=rule,
         key=(rule.name, run),
-        sentence=f"{whose} (process {first.process.pid}) {words}",
+        sentence=f"{whose_job(job, user)} (process {first.process.pid}) {words}",
         gpus=tuple(_each_once(rows, lambda row: row.gpu.label)),
         uuids=tuple(_each_once(rows, lambda row: row.gpu.uuid or "")),
         job=job,
@@ -280,6 +279,11 @@ def _does_not_fit(name: str, row: PendingRow) -> str:
     lacks = row.fit.margin_bytes if row.fit else None
     missing = f": {format_gib(-lacks)} GiB are missing" if lacks is not None and lacks < 0 else ""
     return f"{name} does not fit{missing}"
+
+
+def whose_job(job: str, user: str) -> str:
+    """Return a job and its user in words; empty: unknown."""
+    return f"{job or 'a job'} of {user}" if user else job or "a job"
 
 
 def plain_text(text: str | None, most: int = _MAX_CHARACTERS) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common import format_gib
 
 from ..host import duration_text
-from .conditions import MAX_SENTENCE, Condition, Conditions, plain_text
+from .conditions import MAX_SENTENCE, Condition, Conditions, plain_text, whose_job
 from .rules import (
     CANNOT_FIT,
     FULL_WITHIN_SECONDS,
@@ -196,13 +196,12 @@ def _run_condition(
     full_seconds: float | None = None,
 ) -> Condition:
     job, user = plain_text(run.job), plain_text(run.user)
-    whose = f"{job or 'a job'} of {user}" if user else job or "a job"
     places = {(rank.host.host, rank.process.device or rank.gpu.shown_label): rank.gpu.uuid or "" for rank in ranks}
     pids = dict.fromkeys((rank.host.host, rank.process.pid) for rank in ranks)
     return Condition(
         rule=rule,
         key=(rule.name, run.key),
-        sentence=f"{whose} {words}",
+        sentence=f"{whose_job(job, user)} {words}",
         gpus=tuple(label for _, label in places),
         hosts=tuple(host for host, _ in places),
         uuids=tuple(places.values()),

@@ -22,7 +22,7 @@ _MAX_INTEGER_BYTES = 16
 _MAX_LINE = 256
 _CHUNK_BYTES = 2**20
 _LONGEST = 24
-"""At least the bytes of the longest opcode but lines and texts."""
+"""Bytes to read ahead: no opcode is longer, except those that hold a line or a text."""
 _GETS = re.compile(rb"(?:j[\0-\xff]{4}|h[\0-\xff]){2,512}")
 """Opcodes that push what was read before, one after another: a stack is such a list of frames."""
 _MAX_RUNS = 20_000

@@ -193,7 +193,7 @@ class _Reader:
         )
 
     def _allowed(self, device: int) -> int | None:
-        """Return the limit of ``set_per_process_memory_fraction``: torch tells its observers that for the capacity."""
+        """Return the limit of ``set_per_process_memory_fraction``, which torch gives its observers as the capacity."""
         extra = self._data.get(EXTRA_KEY)
         failure = extra.get("failure") if isinstance(extra, dict) else None
         if not isinstance(failure, dict) or failure.get("device") != device:

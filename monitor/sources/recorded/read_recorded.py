@@ -91,7 +91,7 @@ class _Collector:
         self._finder.observe(board, groups)
 
     def result(self) -> Recorded:
-        """Return what was kept."""
+        """Return the readings that were kept."""
         interval = self._usual_interval()
         last = self._board
         pending = last.pending if last else ()

@@ -42,7 +42,7 @@ class MegatronModel:
     """
 
     clips = True
-    """The optimizer clips gradients, not the engine."""
+    """Gradients are clipped by the optimizer, not by the engine."""
 
     def __init__(self, model: Any, request: Request, settings: MegatronSettings) -> None:
         self._model = model

@@ -8,7 +8,7 @@ from vramtop.estimator.job import Gpu, Job, find_gpu, match_nvml_name
 from ...fitting import open_source, read_gpus
 
 _SAME_SHARE = 0.01
-"""Torch prints two decimals, and the driver holds back a part of the memory, which its versions count differently."""
+"""Tolerance: torch prints two decimals, and driver versions count the memory that they reserve differently."""
 
 
 def gpu_of_failure(options: argparse.Namespace, job: Job, memory_bytes: int | None) -> tuple[Gpu | None, bool]:
