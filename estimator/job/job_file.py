@@ -104,7 +104,9 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {_explain(str(error), data)}") from None
     except UnicodeEncodeError:  # half a character, which JSON and YAML can spell
-        raise InputError(f"{where}: a value is no text") from None
+        raise InputError(
+            f"{where}: a text has half a character in it (a lone surrogate, such as \\ud83d); write it out"
+        ) from None
 
 
 def job_to_mapping(job: Job) -> dict[str, Any]:
