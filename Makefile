@@ -9,10 +9,11 @@
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
 # make soak    whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make explanations  how often the true cause of a divergence is found, in simulation
-# make architecture  draw the rooms and arrows in docs/architecture.md from the imports
+# make architecture  draw the rooms and arrows in docs/explanation/architecture.md from the imports
 # make completion  write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
 # make picture draw the pictures in docs/ and record the tour, from the demo recording
 # make demo    record the demo recording
+# make docs    build the documentation into build/site; a warning is an error (make docs-serve: serve it while you write)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,10 +21,12 @@ BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 JOBS ?= $(shell nproc 2> /dev/null || echo 2)
 AREA ?=
+# The variable stops an advertisement that the theme prints at each build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # One torch thread per process: the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture completion demo clean
+.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture completion demo docs docs-serve clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -65,14 +68,21 @@ soak: $(VENV)/installed-for-tests
 	$(BIN)/python tests/bench/soak.py $(ARGS)
 
 picture: $(VENV)/installed-for-tests
-	$(BIN)/python docs/make_pictures.py
-	$(BIN)/python docs/make_recording.py
+	$(BIN)/python docs/scripts/make_pictures.py
+	$(BIN)/python docs/scripts/make_recording.py
 
 architecture: $(VENV)/installed-for-tests $(TYPING)
-	PYTHONPATH=build/typing $(BIN)/python docs/make_architecture.py
+	PYTHONPATH=build/typing $(BIN)/python docs/scripts/make_architecture.py
 
 demo: $(VENV)/installed
-	$(BIN)/python docs/make_demo.py
+	$(BIN)/python docs/scripts/make_demo.py
+
+docs: $(VENV)/installed-for-docs
+	$(MKDOCS) build --strict --quiet
+	@echo "build/site/index.html"
+
+docs-serve: $(VENV)/installed-for-docs
+	$(MKDOCS) serve $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -87,6 +97,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-for-tests: pyproject.toml tests/constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[torch,dev]'
 	touch $@ $(VENV)/installed
+
+$(VENV)/installed-for-docs: pyproject.toml tests/constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[docs]'
+	touch $@
 
 # Other monitors, for the bench, in an environment of their own: they need other versions of the same libraries.
 $(VENV)/peers/installed: tests/bench/peers.txt | $(VENV)/bin/python

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+PICTURES = ROOT / "docs" / "pictures"
+SCRIPTS = ROOT / "docs" / "scripts"
 SHOWN = {
     "dashboard": ("▲ OVER", "within budget", "DOES NOT FIT", "qwen-14b-lora"),
     "runs": ("rank 0", "rank 3", "4 procs", "vLLM server"),
@@ -27,20 +28,22 @@ SIGNS = "▲✓✗"
 @pytest.mark.parametrize("name", SHOWN)
 def test_picture_shows_what_the_readme_says_and_loads_nothing(name: str) -> None:
     """Fonts and other files from elsewhere are not loaded on GitHub's pages."""
-    assert f"(docs/{name}.svg)" in (ROOT / "README.md").read_text()
-    check(DOCS / f"{name}.svg", SHOWN[name])
+    assert f"(docs/pictures/{name}.svg)" in (ROOT / "README.md").read_text()
+    check(PICTURES / f"{name}.svg", SHOWN[name])
 
 
 def test_recording_plays() -> None:
     """Its first line is the header, the others are events in order."""
-    check_recording(DOCS / "tour.cast")
+    check_recording(PICTURES / "tour.cast")
 
 
 @pytest.mark.slow
 def test_pictures_are_drawn_from_the_program(tmp_path: Path) -> None:
     """All but the step, which traces a model."""
     names = [name for name in SHOWN if name not in {"step", "tour"}]
-    subprocess.run([sys.executable, DOCS / "make_pictures.py", "--folder", tmp_path, *names], check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, SCRIPTS / "make_pictures.py", "--folder", tmp_path, *names], check=True, timeout=300
+    )
     for name in names:
         check(tmp_path / f"{name}.svg", SHOWN[name])
 
@@ -48,7 +51,7 @@ def test_pictures_are_drawn_from_the_program(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tour_is_recorded_from_the_program(tmp_path: Path) -> None:
     """Its picture and its recording show the same."""
-    subprocess.run([sys.executable, DOCS / "make_recording.py", "--folder", tmp_path], check=True, timeout=300)
+    subprocess.run([sys.executable, SCRIPTS / "make_recording.py", "--folder", tmp_path], check=True, timeout=300)
     check(tmp_path / "tour.svg", SHOWN["tour"])
     check_recording(tmp_path / "tour.cast")
 
