@@ -98,14 +98,14 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
     job = loaded.job
     if described_gpu(options, job)[1]:
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
-    with open_source() as source:
-        snapshot = read_gpus(source)
+    with open_source(_WAIT_ADVICE) as source:
+        snapshot = read_gpus(source, _WAIT_ADVICE)
         selection, notes = select_devices(options.gpu, snapshot)
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
         gpu, memory_bytes = gpu_and_memory(device_capacities(snapshot, {}, selection))
         request = WaitRequest(
             budget=estimate_job(options, job, gpu, memory_bytes),
-            read=lambda: read_gpus(source),
+            read=lambda: read_gpus(source, _WAIT_ADVICE),
             devices=lambda now: device_capacities(now, committed_bytes(now, selection)[0], selection),
             interval=options.interval,
             timeout=options.timeout,
