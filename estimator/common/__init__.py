@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         InputError as InputError,
         VramtopError as VramtopError,
     )
+    from .exit_codes import ExitCode as ExitCode
     from .paths import (
         JOB_FOLDERS as JOB_FOLDERS,
         current_folder as current_folder,
@@ -76,6 +77,7 @@ else:
                 "estimates_only_figures how_reserved_memory_is_found only_figures ReservedMemory with_reserved_memory"
             ),
             "errors": "CancelledError CannotTellError InputError VramtopError",
+            "exit_codes": "ExitCode",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"
             ),

@@ -6,6 +6,8 @@
     - ``CancelledError``, exit code 3: the request was cancelled before it was answered
 """
 
+from .exit_codes import ExitCode
+
 _MAX_CHARACTERS = 1500
 """The longest sentences name every known key."""
 
@@ -17,7 +19,7 @@ class VramtopError(Exception):
         message: one sentence: what is wrong, where, and what to do about it.
     """
 
-    exit_code = 3
+    exit_code = ExitCode.CANNOT_TELL
     title = "vramtop cannot continue"
 
     @property
@@ -33,19 +35,19 @@ class VramtopError(Exception):
 class InputError(VramtopError):
     """The user's input (a file, an option, a value) is wrong."""
 
-    exit_code = 2
+    exit_code = ExitCode.WRONG_INPUT
     title = "Wrong input"
 
 
 class CannotTellError(VramtopError):
     """The request is valid, but what is needed to answer it is not available."""
 
-    exit_code = 3
+    exit_code = ExitCode.CANNOT_TELL
     title = "Cannot tell"
 
 
 class CancelledError(VramtopError):
     """The request was cancelled; nothing waits for the answer."""
 
-    exit_code = 3
+    exit_code = ExitCode.CANNOT_TELL
     title = "Cancelled"
