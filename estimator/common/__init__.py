@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .errors import (
         CancelledError as CancelledError,
         CannotTellError as CannotTellError,
+        ExitCode as ExitCode,
         InputError as InputError,
         VramtopError as VramtopError,
     )
-    from .exit_codes import ExitCode as ExitCode
     from .paths import (
         JOB_FOLDERS as JOB_FOLDERS,
         current_folder as current_folder,
@@ -77,8 +77,7 @@ else:
             "reserved_memory": (
                 "estimates_only_figures how_reserved_memory_is_found only_figures ReservedMemory with_reserved_memory"
             ),
-            "errors": "CancelledError CannotTellError InputError VramtopError",
-            "exit_codes": "ExitCode",
+            "errors": "CancelledError CannotTellError ExitCode InputError VramtopError",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"
             ),

@@ -61,7 +61,7 @@ def run_checks(
         return _collect(checks, context, results, start=start, limits=limits, on_result=on_result)
 
 
-def exit_code(results: Sequence[CheckResult]) -> int:
+def exit_code(results: Sequence[CheckResult]) -> ExitCode:
     """Return 1 if a check fails, 3 if it is unknown whether the job may start, else 0."""
     if any(result.status == "failure" for result in results):
         return ExitCode.NO
