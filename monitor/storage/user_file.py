@@ -107,7 +107,10 @@ class UserFile(Generic[Content]):
                 return content
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
             raise _DamagedError(f"{file}, with {self.description}, is damaged.") from None
-        raise CannotTellError(f"{file} was written by another version of vramtop and is left as it is.")
+        raise CannotTellError(
+            f"{file} was written by another version of vramtop and is left as it is; use that version, or move the "
+            "file away."
+        )
 
     def change(self, change: Callable[[Content], Content]) -> str | None:
         """Read, change and write the file under a lock.
