@@ -12,9 +12,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .alert_arguments import add_alert_arguments as add_alert_arguments
     from .exit_codes import (
-        OF_COMMANDS as OF_COMMANDS,
         OF_EVERY_COMMAND as OF_EVERY_COMMAND,
-        exit_codes_of as exit_codes_of,
         exit_codes_sentence as exit_codes_sentence,
     )
     from .first_word import with_command as with_command
@@ -37,7 +35,7 @@ else:
         __name__,
         {
             "alert_arguments": "add_alert_arguments",
-            "exit_codes": "exit_codes_of exit_codes_sentence OF_COMMANDS OF_EVERY_COMMAND",
+            "exit_codes": "exit_codes_sentence OF_EVERY_COMMAND",
             "first_word": "with_command",
             "host_arguments": "add_host_arguments",
             "parser": "CommandParser Parser",
