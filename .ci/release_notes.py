@@ -1,12 +1,11 @@
 """Prints the changelog's section of a release, once its tag is the version: ``python .ci/release_notes.py v1.2.3``.
 
-Exit code 2 with a sentence: the tag is not the version in pyproject.toml, or the section is missing, empty or unreleased.
-Python 3.11 or newer; nothing to install.
+Exit code 2 with a sentence: the tag is not the version in pyproject.toml, or the section is missing, empty or
+unreleased. It needs no package.
 """
 
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +19,7 @@ def notes(tag: str, root: Path = ROOT) -> str:
     Raises:
         ValueError: the tag and the files disagree; the message says how.
     """
-    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    (version,) = re.findall(r'^version = "(.+)"$', (root / "pyproject.toml").read_text(), flags=re.MULTILINE)
     if tag != f"v{version}":
         raise ValueError(f"the tag is {tag}, the version in pyproject.toml {version}: the tag must be v{version}")
     _, *sections = re.split(r"^## ", (root / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
@@ -36,5 +35,5 @@ if __name__ == "__main__":
     try:
         sys.stdout.write(notes(sys.argv[1]))
     except ValueError as error:
-        print(f"release: {error}", file=sys.stderr)
+        sys.stderr.write(f"release: {error}\n")
         sys.exit(2)
