@@ -7,7 +7,8 @@ from .markdown import code, codes, page, table
 
 _INTRODUCTION = """\
 These cards can be named with `--gpu-type NAME` and `target.gpu = "NAME"`. Usual names are understood too: `4090`,
-`H100`, `RTX 3090`, `8xh100` for eight of them. A card that is not listed is described by its size: `--gpu-memory 80GiB`.
+`H100`, `RTX 3090`, `8xh100` for eight of them. A card that is not listed is described by its size:
+`--gpu-memory 80GiB`.
 
 - **Memory** is the total that NVML reports, as `nvidia-smi` prints it: less than the nominal size where ECC lies in the
   memory itself, or the driver keeps a part back. **≈**: no published capture of this very card was seen, or drivers

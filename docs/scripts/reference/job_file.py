@@ -17,8 +17,8 @@ from .markdown import block, code, codes, page, paragraphs, prose, table
 
 EXAMPLES = tuple(Path(__file__).with_name(f"{name}_example.toml") for name in ("job_file", "served_model"))
 _INTRODUCTION = """\
-A job file is TOML. It describes a training job (or a served model): `vramtop fit job.toml` checks it; `estimate`, `wait`,
-`preflight`, `measure` and the dashboard (`--job`) take it too. Only a model is required; every other key has a
+A job file is TOML. It describes a training job (or a served model): `vramtop fit job.toml` checks it; `estimate`,
+`wait`, `preflight`, `measure` and the dashboard (`--job`) take it too. Only a model is required; every other key has a
 default. An unknown key and a wrong value are errors, which name the key and the nearest one that exists.
 
 - **Flags** set the same keys: those in the last line of a key's meaning, or `--set TABLE.KEY=VALUE` for any key. A flag

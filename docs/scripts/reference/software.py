@@ -1,4 +1,4 @@
-"""The pages of what is known by name: models and their families, frameworks, strategies, precisions, tools, optimizers."""
+"""The pages of what is known by name: models, their families, frameworks, strategies, precisions, tools, optimizers."""
 
 from vramtop.estimator.job.rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
 from vramtop.estimator.job.rules.optimizers import Optimizer
@@ -13,12 +13,12 @@ _MODELS = """\
 A model is named by a built-in name, a Hugging Face id that is in the local cache, a folder with a `config.json`, or
 `module:callable` of your own. Nothing is downloaded."""
 _BUILT_IN = """\
-Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the name without
-the organisation does: `llama-3.1-8b`, `qwen2.5-7b`."""
+Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the
+organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`."""
 _FAMILIES = """\
-The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the models
-that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like Llama's, and
-an assumption says so; `--method exact` and `traced` count the built model, whatever its family."""
+The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
+models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
+Llama's, and an assumption says so; `--method exact` and `traced` count the built model, whatever its family."""
 _TOOLS = """\
 Their configuration files and launch lines are read as they are, `vramtop fit config.yml` or
 `vramtop fit -- tune run ...`, with the version's own defaults. Scripts of your own, TRL's and transformers' Trainer,
@@ -89,7 +89,7 @@ def frameworks_page() -> str:
     return page(
         "Frameworks, strategies and tools",
         "## Frameworks",
-        "Values of `training.framework`: the library that runs the training loop. Its loss, casts and buffers are counted.",
+        "Values of `training.framework`: the library that runs the training loop, whose loss, casts and buffers count.",
         table(
             ("value", "needs", "LoRA", "activation offload", "selective checkpointing", "loss without all logits"),
             frameworks,
