@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         read_file as read_file,
         read_start as read_start,
     )
+    from .version import DISTRIBUTION as DISTRIBUTION, version_number as version_number
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -87,5 +88,6 @@ else:
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
             ),
+            "version": "DISTRIBUTION version_number",
         },
     )

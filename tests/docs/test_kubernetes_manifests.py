@@ -9,7 +9,7 @@ import yaml
 
 from vramtop.tui.cli.main import build_parser
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to"
 POD_FIELDS = {
     *("affinity", "automountServiceAccountToken", "containers", "hostPID", "initContainers", "nodeSelector"),
     *("restartPolicy", "runtimeClassName", "tolerations", "volumes"),

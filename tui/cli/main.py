@@ -226,7 +226,7 @@ class _Version(argparse.Action):
     """Prints the version, which is looked up only when it is asked for: that takes as long as half of the parser."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from .version import version_number
+        from vramtop.estimator.common import version_number
 
         number = version_number() or "(not installed)"
         print(f"vramtop {number}")

@@ -20,8 +20,8 @@ def add_export_arguments(parser: "Parser") -> None:
   vramtop export --print-rules > vramtop_rules.yml
 """
     parser.epilog = (
-        "It runs until it is interrupted. The metrics are listed in docs/metrics.md. Exit codes: 0 interrupted, 2 "
-        "wrong input, or nothing can listen on the address."
+        "It runs until it is interrupted. The metrics are listed in docs/reference/metrics.md. Exit codes: 0 "
+        "interrupted, 2 wrong input, or nothing can listen on the address."
     )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1:10440)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)

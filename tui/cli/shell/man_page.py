@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from vramtop.estimator.common import version_number
+
 from ..parsing import EVERY_COMMAND, CommandParser, FlagGroup, Parser, flag_groups
 from .words import subcommands
 
@@ -47,7 +49,8 @@ def man_page(parser: Parser) -> str:
 
 def _lines(parser: Parser) -> Iterator[str]:
     commands = subcommands(parser)
-    yield '.TH VRAMTOP 1 "" vramtop "User Commands"'
+    number = version_number()
+    yield f'.TH VRAMTOP 1 "" "vramtop{f" {number}" if number else ""}" "User Commands"'
     yield ".nh"
     yield ".SH NAME"
     yield _text("vramtop - live GPU memory beside a predicted training budget")

@@ -1,4 +1,4 @@
-"""Draw the rooms and the arrows between them into docs/architecture.md, from the imports (``make architecture``)."""
+"""Draw the rooms and the arrows between them, from the imports (``make architecture``)."""
 
 import re
 from collections import defaultdict
@@ -7,7 +7,8 @@ from pathlib import Path
 import grimp
 
 PACKAGES = ("tui", "monitor", "estimator")
-PAGE = Path(__file__).with_name("architecture.md")
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "explanation" / "architecture.md"
 _MARKED = re.compile(r"(<!-- rooms: drawn by make architecture -->\n).*?(<!-- rooms: end -->)", re.DOTALL)
 
 Arrows = dict[str, set[str]]
@@ -27,7 +28,7 @@ def arrows_between_rooms() -> Arrows:
 def room_of(module: str) -> str:
     """``vramtop.monitor.board.fit`` is in ``monitor/board``; a package's own modules are in ``monitor``."""
     _, package, *inside = module.split(".")
-    is_room = bool(inside) and (Path(__file__).parents[1] / package / inside[0]).is_dir()
+    is_room = bool(inside) and (DOCS.parent / package / inside[0]).is_dir()
     return f"{package}/{inside[0]}" if is_room else package
 
 

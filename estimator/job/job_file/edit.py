@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..common import parse_toml
+from ...common import parse_toml
 
 if TYPE_CHECKING:
     from tomlkit.container import Container

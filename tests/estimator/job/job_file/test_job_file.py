@@ -13,9 +13,9 @@ from vramtop.estimator.job.job_file import (
     job_to_mapping,
     load_job,
     parse_assignment,
+    save_job,
     with_changes,
 )
-from vramtop.estimator.job.job_file_writer import save_job
 from vramtop.estimator.job.resolved_job import resolve_job
 
 GOOD = """

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ..common import InputError, expand_user, is_file, read_file
-from .job import Job
-from .job_file import job_differences, job_to_mapping, load_job, names_user_code, uses_user_code
-from .job_file_edit import edit_job_file
-from .settings import Parallel, Target
+from ...common import InputError, expand_user, is_file, read_file
+from ..job import Job
+from ..settings import Parallel, Target
+from .changes import job_differences
+from .convert import job_to_mapping
+from .edit import edit_job_file
+from .load import load_job
+from .user_code import names_user_code, uses_user_code
 
 
 def job_to_toml(job: Job, *, of_this_machine: bool = True) -> str:

@@ -15,8 +15,7 @@ from vramtop.estimator.job.job import (
     Training,
     Uncertainties,
 )
-from vramtop.estimator.job.job_file import job_differences, load_job, with_changes
-from vramtop.estimator.job.job_file_writer import job_to_toml, save_job
+from vramtop.estimator.job.job_file import job_differences, job_to_toml, load_job, save_job, with_changes
 
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")
 JOBS = {

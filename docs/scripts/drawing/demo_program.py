@@ -138,7 +138,7 @@ def folder_and_names() -> tuple[Path, list[str]]:
     """Return where to write, and the names of what to draw (none: all), from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parents[2] / "pictures")
     options = parser.parse_args()
     return options.folder, options.names
 
