@@ -1,6 +1,6 @@
-"""Write the tables of docs/explanation/accuracy.md and accuracy-rows.md from the accuracy table (``make accuracy-tables``).
+"""Write the tables of docs/explanation/accuracy.md and accuracy-rows.md from the accuracy table (``make figures``).
 
-The closed form takes seconds, and a test compares its tables with the pages. Traces take half an hour: ``--traced``
+The closed form takes seconds, and a test compares its tables with the pages. Traces take ten minutes: ``--traced``
 makes them anew, and otherwise what the pages say of them stays, with the versions and the day of the trace.
 """
 
@@ -9,6 +9,7 @@ import re
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,8 @@ from predictions import Result, predict_all  # noqa: E402
 from report import coverage, group_results, left_out_spans, summarize  # noqa: E402
 
 from vramtop.estimator.common.sizes import GIB  # noqa: E402
+from vramtop.estimator.job import Job, Lora  # noqa: E402
+from vramtop.estimator.job.rules import FRAMEWORKS, PRECISIONS, STRATEGIES  # noqa: E402
 
 FOLDER = ROOT / "docs" / "explanation"
 PAGE, ROWS = FOLDER / "accuracy.md", FOLDER / "accuracy-rows.md"
@@ -50,6 +53,20 @@ _PEERS = {
 }
 
 
+_COVERED: tuple[tuple[str, Callable[[Job], str], Iterable[str]], ...] = (
+    ("strategy", lambda job: job.parallel.strategy, STRATEGIES),
+    ("framework", lambda job: job.training.framework, FRAMEWORKS),
+    ("precision", lambda job: job.training.precision, PRECISIONS),
+    ("checkpointing", lambda job: job.training.activation_checkpointing, ("none", "selective", "full")),
+    ("adapters", lambda job: "full training" if job.lora is None else _adapters(job.lora), ("full training", "LoRA")),
+    ("GPU", lambda job: job.target.gpu or "not stated", ()),
+)
+
+
+def _adapters(lora: Lora) -> str:
+    return "LoRA" if lora.quantization == "none" else f"LoRA over {lora.quantization}"
+
+
 def tables(results: Sequence[Result]) -> dict[str, str]:
     """Return the tables of the closed form by the name of their place in the pages."""
     return {
@@ -58,6 +75,8 @@ def tables(results: Sequence[Result]) -> dict[str, str]:
         "peers": "\n".join(_peers(results)),
         "off": "\n".join(_off(results)),
         "rows": "\n".join(_rows(results)),
+        "covered": "\n".join(_covered([result.case.job for result in results])),
+        "left out": f"{sum(len(each.ids) for each in read_left_out())} published figures are left out.",
     }
 
 
@@ -143,6 +162,15 @@ def _off(results: Iterable[Result]) -> Iterator[str]:
             yield _line((*_figures(result), (result.case.explained or "No cause found.").replace("docs/", "")))
 
 
+def _covered(jobs: Sequence[Job]) -> Iterator[str]:
+    yield "| | rows by value | no row |"
+    yield "| --- | --- | --- |"
+    for label, value, known in _COVERED:
+        counts = Counter(map(value, jobs))
+        counted = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+        yield _line((label, counted, ", ".join(sorted(set(known) - counts.keys())) or "-"))
+
+
 def _rows(results: Iterable[Result]) -> Iterator[str]:
     yield "| row | figure | measured GiB | predicted GiB | error | in range | mechanism | source |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -181,7 +209,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traced", action="store_true", help="trace the rows that can be traced, too")
     options = parser.parse_args(arguments)
     found = tables(predict_all("formula")[0])
-    found["left out"] = f"{sum(len(each.ids) for each in read_left_out())} rows are left out, each with its reason."
     if options.traced:
         found |= traced_tables(predict_all("auto")[0])
     for page in update(found):
