@@ -268,4 +268,4 @@ def _whole_faults(snapshot: Snapshot) -> dict[Hashable, str]:
 def _report_bug(traceback: str) -> None:
     path = save_fault(traceback)
     where = f"; the traceback is in {path}" if path else ""
-    print(f"vramtop: the metrics could not be made{where}", file=sys.stderr)
+    print(f"vramtop: internal error, the metrics could not be made; please report it{where}", file=sys.stderr)
