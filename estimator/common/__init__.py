@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .errors import (
         CancelledError as CancelledError,
         CannotTellError as CannotTellError,
+        ExitCode as ExitCode,
         InputError as InputError,
         VramtopError as VramtopError,
     )
@@ -76,7 +77,7 @@ else:
             "reserved_memory": (
                 "estimates_only_figures how_reserved_memory_is_found only_figures ReservedMemory with_reserved_memory"
             ),
-            "errors": "CancelledError CannotTellError InputError VramtopError",
+            "errors": "CancelledError CannotTellError ExitCode InputError VramtopError",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"
             ),
