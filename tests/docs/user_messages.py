@@ -18,6 +18,7 @@ PACKAGES = ("estimator", "monitor", "tui")
 CALLS = {
     *("notify", "warn", "fail", "_fail", "error", "warning", "Finding", "Issue", "Anomaly", "UncountedSetting"),
     *("HTTPForbidden", "HTTPServiceUnavailable", "HTTPNotFound", "HTTPMethodNotAllowed", "process_limit_error"),
+    "inconclusive",
 }
 """Functions and classes whose words a user reads when something is wrong, besides exceptions."""
 WORDS = {
@@ -47,7 +48,7 @@ WORDS = {
         "unread",
         "uncounted",
     ),
-    *("unsupported", "fails", "absent", "excuse", "limits"),
+    *("unsupported", "explain", "unusable", "complaint", "describe"),
 }
 """A name with one of these words holds, or returns, such a sentence."""
 TABLES = (
@@ -57,14 +58,21 @@ TABLES = (
     "estimator/worker/measure/measurable.py",
     "estimator/worker/memory/allocator_settings.py",
     "monitor/anomalies/*_rules.py",
-    "monitor/attach/*.py",
+    "monitor/attach/gpu_assignment.py",
+    "monitor/attach/program_command.py",
+    "monitor/attach/read_run.py",
+    "monitor/attach/automatic/unkept.py",
     "monitor/board/fit/device_capacity.py",
     "monitor/board/process_end.py",
+    "monitor/board/run_tracker.py",
     "monitor/doctor/driver_*.py",
     "monitor/doctor/issues.py",
     "monitor/fleet/placing/*.py",
-    "monitor/fleet/prometheus/*.py",
-    "monitor/fleet/remote/*.py",
+    "monitor/fleet/prometheus/prometheus_fleet.py",
+    "monitor/fleet/prometheus/vramtop_hosts.py",
+    "monitor/fleet/remote/connection.py",
+    "monitor/fleet/remote/host_list.py",
+    "monitor/fleet/remote/ssh_command.py",
     "monitor/history/database.py",
     "monitor/host/processes.py",
     "monitor/host/run_processes.py",
@@ -75,12 +83,14 @@ TABLES = (
     "monitor/sources/nvml/*.py",
     "monitor/sources/recording.py",
     "monitor/sources/replay.py",
-    "monitor/storage/*.py",
+    "monitor/storage/settings/in_force.py",
     "tui/cli/commands/crash/explain.py",
     "tui/cli/fitting/guard.py",
     "tui/tty/terminal_facts.py",
 )
 """Modules whose sentences all tell of trouble."""
+_NO_PROSE = re.compile(r"\\[dwsb]|\(\?|CREATE TABLE|max by \(|PATH=|command -v|^import ")
+"""Expressions, queries and programs."""
 _FIXED_WORDS = 3
 _TABLE_WORDS = 4
 
@@ -109,7 +119,8 @@ def messages() -> tuple[Message, ...]:
 def _error_classes(trees: Iterator[ast.Module]) -> set[str]:
     names = {"ValueError", "ArgumentTypeError", "RuntimeError", "SystemExit"}
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    return names | {node.name for node in classes if node.name.endswith(("Error", "Exception"))}
+    names |= {node.name for node in classes if node.name.endswith(("Error", "Exception"))}
+    return names | {node.name for node in classes if any(ast.unparse(base) in names for base in node.bases)}
 
 
 def _messages(tree: ast.Module, place: str, errors: set[str]) -> Iterator[Message]:
@@ -119,10 +130,10 @@ def _messages(tree: ast.Module, place: str, errors: set[str]) -> Iterator[Messag
         return
     for node in ast.walk(tree):
         text = _literal(node)
-        if text is None or _is_part(node, parents) or _is_docstring(node, parents):
+        if text is None or _is_part(node, parents) or _is_docstring_or_compared(node, parents):
             continue
         how = _speaker(node, parents, errors) or ("table" if table else "")
-        words = 1 if how in errors else _TABLE_WORDS if how == "table" else _FIXED_WORDS
+        words = 0 if how in errors else _TABLE_WORDS if how == "table" else _FIXED_WORDS
         if how and _is_sentence(text, words):
             yield Message(place, node.lineno, text.strip(), how)
 
@@ -148,7 +159,7 @@ def _literal(node: ast.AST) -> str | None:
 
 def _is_sentence(text: str, words: int) -> bool:
     fixed = re.findall(r"(?<![\w-])[A-Za-z][\w'-]*", without_placeholders(text))
-    return len(fixed) >= words and " " in text.strip() and not re.search(r"\\[dwsb]|\(\?", text)
+    return len(fixed) >= words and re.search(r"[a-z]{3}", without_placeholders(text)) is not None and " " in text.strip() and not _NO_PROSE.search(text)
 
 
 def without_placeholders(text: str) -> str:
@@ -171,8 +182,8 @@ def _is_part(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     return False
 
 
-def _is_docstring(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    return isinstance(parents.get(node), ast.Expr)
+def _is_docstring_or_compared(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    return isinstance(parents.get(node), ast.Expr | ast.Compare)
 
 
 def _speaker(node: ast.AST, parents: dict[ast.AST, ast.AST], errors: set[str]) -> str:
