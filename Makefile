@@ -15,6 +15,7 @@
 # make completion   write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
 # make picture      draw the pictures in docs/ and record the tour, from the demo recording
 # make demo         record the demo recording
+# make reference    write the reference pages in docs/reference/ from the code
 # make docs         build the documentation into build/site; a warning is an error
 # make docs-serve   serve the documentation while you write it
 # make dist         build the sdist and the wheel into dist/, as a release does
@@ -35,7 +36,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all check lint types imports accuracy figures explanations bench bench-probe soak picture architecture completion demo docs docs-serve dist clean
+.PHONY: help run test test-all check lint types imports accuracy figures explanations bench bench-probe soak picture architecture completion demo reference docs docs-serve dist clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -90,8 +91,11 @@ architecture: $(VENV)/installed-for-tests $(TYPING)
 demo: $(VENV)/installed
 	$(BIN)/python docs/scripts/make_demo.py
 
+reference: $(VENV)/installed-for-docs
+	$(BIN)/python docs/scripts/make_reference.py
+
 docs: $(VENV)/installed-for-docs
-	$(MKDOCS) build --strict --quiet
+	$(MKDOCS) build --strict
 	@echo "build/site/index.html"
 
 docs-serve: $(VENV)/installed-for-docs
