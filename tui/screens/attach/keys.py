@@ -25,7 +25,7 @@ ATTACH_KEYS: list[BindingType] = [
     Binding("minus,underscore", "zoom(1)", "Zoom out", show=False),
     Binding(
         "right_square_bracket", "run(1)", "Runs", key_display="[/]",
-        tooltip="the previous run, the next run; ↑ ↓ choose the rank that is drawn",
+        tooltip="the previous run, the next run; ↑ ↓ choose the rank that is drawn, PgUp PgDn scroll what is below",
     ),
     Binding("left_square_bracket", "run(-1)", "Previous run", show=False),
     Binding("x", "dismiss_run", "Dismiss", tooltip="dismiss this run; an ended run stays until then"),
