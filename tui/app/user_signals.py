@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from ..draw import printable
+from ..keys import shown_key
 from ..tty import write_to_terminal
 from .fit_events import FitEvents
 
@@ -75,7 +76,7 @@ class AlertSignals:
             return
         words = [each.sentence for each in announcements[:_MAX_TOLD]]
         if len(announcements) > _MAX_TOLD:
-            words.append(f"{len(announcements) - _MAX_TOLD} more: w lists the alerts")
+            words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
         self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
