@@ -13,7 +13,7 @@ from .budget import Budget, widen_for_uncertainty
 from .common import CannotTellError, InputError, VramtopError, estimates_only_figures, how_reserved_memory_is_found
 from .formula import free_for_modules, host_need
 from .formula.unstated import LeftOpen, find_left_open, with_left_open
-from .job import Gpu, Job, find_gpu, resolve_job
+from .job import Gpu, Job, check_job, find_gpu, resolve_job
 from .job.rules import FRAMEWORKS
 from .model import (
     Architecture,
@@ -64,12 +64,15 @@ def estimate(
         InputError: the job, its model or its sharding is invalid.
         CannotTellError: the method is unavailable here.
     """
+    check_job(job)
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
     arch = _architecture(job, model)
     if job.is_served and method == "traced":
-        raise CannotTellError(f"{job.engine_name}'s own model code is not traced; method formula has rules for it")
+        raise CannotTellError(
+            f"{job.engine_name}'s own model code is not traced; leave out --method traced, the formula has rules for it"
+        )
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     remarks: list[str] = []
     if method in ("auto", "traced") and not job.is_served:

@@ -1,4 +1,4 @@
-"""docs/architecture.md: its picture is that of the imports, and the files it names exist."""
+"""docs/explanation/architecture.md: its picture is that of the imports, and the files it names exist."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 
 
 def test_the_picture_shows_the_imports_of_today(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_the_picture_shows_the_imports_of_today(tmp_path: Path) -> None:
         "page = PAGE.read_text()\n"
         "sys.exit(page_with(picture(arrows_between_rooms()), page) != page)\n"
     )
-    command = [sys.executable, "-c", program, str(ROOT / "docs"), str(tmp_path)]
+    command = [sys.executable, "-c", program, str(ROOT / "docs" / "scripts"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"run `make architecture`\n{done.stderr}"
 

@@ -26,21 +26,25 @@ if TYPE_CHECKING:
     from .job import Job as Job
     from .job_file import (
         ABOUT_THE_MODEL as ABOUT_THE_MODEL,
+        check_job as check_job,
         choices_of as choices_of,
+        edit_job_file as edit_job_file,
         job_differences as job_differences,
         job_from_mapping as job_from_mapping,
         job_keys as job_keys,
         job_to_mapping as job_to_mapping,
+        job_to_toml as job_to_toml,
         load_job as load_job,
         names_user_code as names_user_code,
         parse_assignment as parse_assignment,
         replaces_model as replaces_model,
+        save_job as save_job,
+        toml_value as toml_value,
+        unified_diff as unified_diff,
         with_changes as with_changes,
         with_old_model_removed as with_old_model_removed,
         written_keys as written_keys,
     )
-    from .job_file_edit import edit_job_file as edit_job_file, toml_value as toml_value, unified_diff as unified_diff
-    from .job_file_writer import job_to_toml as job_to_toml, save_job as save_job
     from .quantization import is_four_bit as is_four_bit, quantized_bytes as quantized_bytes
     from .resolved_job import ResolvedJob as ResolvedJob, resolve_job as resolve_job, with_sizes_of as with_sizes_of
     from .settings import (
@@ -74,11 +78,10 @@ else:
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": "Job",
             "job_file": (
-                "choices_of job_differences job_from_mapping job_keys job_to_mapping load_job names_user_code "
-                "parse_assignment with_changes written_keys ABOUT_THE_MODEL replaces_model with_old_model_removed"
+                "ABOUT_THE_MODEL check_job choices_of edit_job_file job_differences job_from_mapping job_keys "
+                "job_to_mapping job_to_toml load_job names_user_code parse_assignment replaces_model save_job "
+                "toml_value unified_diff with_changes with_old_model_removed written_keys"
             ),
-            "job_file_edit": "edit_job_file toml_value unified_diff",
-            "job_file_writer": "job_to_toml save_job",
             "quantization": "is_four_bit quantized_bytes",
             "resolved_job": "resolve_job ResolvedJob with_sizes_of",
             "settings": (

@@ -1,4 +1,4 @@
-"""The metrics of ``vramtop export``: name, type, labels and meaning of each. ``docs/metrics.md`` has the same table.
+"""The metrics of ``vramtop export``: name, type, labels and meaning. ``docs/reference/metrics.md`` has the same table.
 
 Names follow https://prometheus.io/docs/practices/naming: base units, ``_total`` for counters, ``_info`` for facts. No
 label is called ``job``: Prometheus gives that name to the scrape job and would rename ours to ``exported_job``.

@@ -1,4 +1,4 @@
-"""Readings of hosts from the metrics of ``vramtop export`` (docs/metrics.md)."""
+"""Readings of hosts from the metrics of ``vramtop export`` (docs/reference/metrics.md)."""
 
 from __future__ import annotations
 

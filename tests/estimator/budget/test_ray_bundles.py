@@ -5,7 +5,7 @@ import pytest
 
 from vramtop.estimator import InputError, Job, ModelSpec, Parallel, Training, estimate, ray_bundles
 
-DOCS = Path(__file__).parents[3] / "docs" / "ray.md"
+DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "ray.md"
 GIB = 2**30
 
 

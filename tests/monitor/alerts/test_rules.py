@@ -31,7 +31,7 @@ def test_the_rules_are_those_of_prometheus() -> None:
 
 
 def test_the_documentation_has_every_rule_and_every_fact() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "alerts.md").read_text()
     for rule in (*rules.RULES, rules.HOST_SILENT):
         (row,) = re.findall(rf"^\| `{rule.name}` \|.*$", text, re.MULTILINE)
         times = [f"{seconds // 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s" for seconds in

@@ -1,4 +1,4 @@
-"""The metrics of a board: those of ``docs/metrics.md``, no others, and none for what is not known."""
+"""The metrics of a board: those of ``docs/reference/metrics.md``, no others, and none for what is not known."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ from vramtop.monitor.export.server import MetricsServer
 from vramtop.monitor.fleet.host_reading import RankFacts
 
 GIB = 2**30
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
 @pytest.fixture

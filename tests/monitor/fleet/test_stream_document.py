@@ -1,4 +1,4 @@
-"""docs/stream.md lists every field of a line, and no other."""
+"""docs/reference/stream.md lists every field of a line, and no other."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from vramtop.monitor.fleet.host_reading import FleetGpu, FleetPending, FleetProcess, HostReading, RankFacts
 from vramtop.monitor.fleet.stream_line import SCHEMA
 
-TEXT = (Path(__file__).parents[3] / "docs" / "stream.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "stream.md").read_text()
 RECORDS = {
     "A line": HostReading,
     "A GPU, and a MIG device of one": FleetGpu,

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.job.job_file import save_job
 from vramtop.estimator.trace.worker_cache import read_cached, write_cached
 from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.monitor.storage.pending_jobs import PendingJobs
@@ -92,7 +92,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.job.job_file import save_job
 from vramtop.estimator.trace.worker_cache import write_cached
 from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.estimator.job.job import Job, ModelSpec

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vramtop.estimator.common import working_folder
+from vramtop.estimator.common import ExitCode, working_folder
 from vramtop.estimator.job import Job
 from vramtop.monitor.preflight import ESTIMATE_TIMEOUT_SECONDS, exit_code, validate_job
 from vramtop.monitor.preflight.checks import find_checks
@@ -31,7 +31,7 @@ from ..progress import Progress
 
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
-_RESULTS = {0: "pass", 1: "failure", 3: "unknown"}
+_RESULTS = {ExitCode.DONE: "pass", ExitCode.NO: "failure", ExitCode.CANNOT_TELL: "unknown"}
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import ExitCode
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import Gpu, Job
 from vramtop.monitor.board.fit import (
@@ -28,7 +29,12 @@ from ..progress import Progress
 from .advice import Advice, Machine, advice_json, advice_lines, advise
 from .machine_gpus import gpus_here
 
-EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
+EXIT_CODES: dict[Verdict, ExitCode] = {
+    "fits": ExitCode.DONE,
+    "does_not_fit": ExitCode.NO,
+    "unknown": ExitCode.CANNOT_TELL,
+    "tight": ExitCode.TIGHT,
+}
 Judge = Callable[[Budget], FitResult]
 
 

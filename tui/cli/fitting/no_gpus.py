@@ -3,15 +3,13 @@
 import argparse
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import ExitCode, format_gib
 
 from ...draw import VERDICTS, detect_output
 from ...job import LoadedJob
 from ...reports import budget_lines, closing_lines
 from ..json_text import json_text
 from .cards import card_lines, find_cards
-
-_CANNOT_TELL_EXIT_CODE = 3
 
 
 def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, reason: str) -> int:
@@ -40,7 +38,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
             "cards": [card.to_json() for card in cards],
         }
         print(json_text(found | ({"notes": list(loaded.notes)} if loaded.notes else {})))
-        return _CANNOT_TELL_EXIT_CODE
+        return ExitCode.CANNOT_TELL
     output = detect_output(ascii_only=options.ascii)
     mark = VERDICTS["unknown"]
     print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {need}"))
@@ -50,4 +48,4 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
     print()
     print("\n".join(budget_lines(budget, output)))
     print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
-    return _CANNOT_TELL_EXIT_CODE
+    return ExitCode.CANNOT_TELL

@@ -12,7 +12,7 @@ import pytest
 from simulated_machine import NOW, Machine, job
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.job.job_file import save_job
 from vramtop.monitor.history import new_measurement
 from vramtop.monitor.history.history import History
 from vramtop.tui.cli.main import main

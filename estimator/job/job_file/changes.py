@@ -1,0 +1,146 @@
+"""Changes of a job by dotted keys: made, compared, and read from ``KEY=VALUE``."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ...common import InputError, parse_toml
+from ..job import Job
+from .convert import job_from_mapping, job_to_mapping
+from .keys import entry_struct, table_struct
+
+ABOUT_THE_MODEL: Mapping[str, Any] = {
+    "name": None,
+    "model.id": None,
+    "model.config": None,
+    "model.code_folder": None,
+    "model.num_labels": None,
+    "model.trust_remote_code": False,
+    "training.trainable": None,
+    "training.trainable_parameters": None,
+}
+"""Keys that are about one model, with their values for a job of which nothing is known."""
+_LISTS_OF_WORDS = ("training.trainable",)
+"""Keys whose value may be given in words with commas between them."""
+
+
+def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
+    """Return the job with dotted keys set, such as ``{"training.micro_batch": 4}``; a table set to None is removed.
+
+    Raises:
+        InputError: an unknown key or a wrong value.
+    """
+    try:
+        return _with_tables(job, changes)
+    except (msgspec.ValidationError, KeyError, ValueError):  # explained below, with the key
+        tables = job_to_mapping(job)
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        if key and isinstance(tables.get(table, [] if entry_struct(table) else {}), list):
+            raise InputError(f"{where}: {table} is a list of tables; set it as a whole: {table} = [{{{key} = ...}}]")
+        if not key:
+            if value is None:
+                tables.pop(table, None)
+            else:
+                tables[table] = value
+        else:
+            tables.setdefault(table, {})[key] = value
+    return job_from_mapping(tables, where=where)
+
+
+def replaces_model(changes: Mapping[str, Any]) -> bool:
+    """Return True if changes of a job name another model."""
+    return "model.id" in changes or "model.config" in changes
+
+
+def with_old_model_removed(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of a job; if they name another model, also those that remove what is about the old one.
+
+    Where parts of the old model were frozen, it is uncertain which parts of the new one are.
+
+    Args:
+        job: the job before.
+        changes: new values by dotted key.
+    """
+    id_given, config_given = changes.get("model.id", job.model.id), changes.get("model.config", job.model.config)
+    if not replaces_model(changes) or (id_given, config_given) == (job.model.id, job.model.config):
+        return dict(changes)
+    frozen = job.training.trainable is not None or job.training.trainable_parameters is not None
+    doubt = (
+        ("gradients", "optimizer")
+        if frozen and not any(key.startswith("training.trainable") for key in changes)
+        else ()
+    )
+    unsure = {
+        f"unsure.{name}": "either" if getattr(job.unsure, name) in ("more", "either") else "less" for name in doubt
+    }
+    return {**ABOUT_THE_MODEL, **unsure, **changes}
+
+
+def job_differences(before: Job, after: Job) -> dict[str, Any]:
+    """Return the changes that turn one job into the other, by dotted keys, as ``with_changes`` takes them.
+
+    A table that only ``before`` has is None.
+    """
+    old, new = job_to_mapping(before), job_to_mapping(after)
+    changes: dict[str, Any] = {}
+    for table in dict.fromkeys([*old, *new]):
+        there, wanted = old.get(table, {}), new.get(table)
+        if not isinstance(wanted, dict):
+            if wanted != there:
+                changes[table] = wanted
+            continue
+        unset = dict.fromkeys(key for key in there if key not in wanted)
+        changes |= {f"{table}.{key}": value for key, value in (wanted | unset).items() if there.get(key) != value}
+    return changes
+
+
+@lru_cache
+def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
+    """Return the job's tables by name, each with the types of its keys."""
+    kinds = {f.encode_name: table_struct(f.encode_name) for f in msgspec.structs.fields(Job)}
+    return {
+        name: (kind, {f.encode_name: f.type for f in msgspec.structs.fields(kind)})
+        for name, kind in kinds.items()
+        if kind is not None
+    }
+
+
+def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
+    """Return the job with keys set by converting only those, since searches make thousands of changed jobs.
+
+    Raises:
+        msgspec.ValidationError: a wrong value.
+        KeyError: an unknown key, or a table that is removed.
+    """
+    settable = _settable()
+    tables: dict[str, dict[str, Any]] = {}
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        tables.setdefault(table, {})[key] = msgspec.convert(value, settable[table][1][key])
+    made = {name: getattr(job, name) or settable[name][0]() for name in tables}
+    return msgspec.structs.replace(
+        job, **{name: msgspec.structs.replace(old, **tables[name]) for name, old in made.items()}
+    )
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Return ``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string, or a list of one.
+
+    Raises:
+        InputError: there is no ``=``.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{text!r} is not KEY=VALUE, such as training.micro_batch=4")
+    if key.strip().startswith("software."):  # 1.10 is a version, not a number
+        return key.strip(), value.strip().strip("\"'")
+    if key.strip() == "training.optimizer_options" and "{" not in value:  # rank = 64, as on a command line
+        value = f"{{{value}}}"
+    try:
+        return key.strip(), parse_toml(f"value = {value}")["value"]
+    except ValueError:
+        word = value.strip()
+    return key.strip(), [each.strip() for each in word.split(",")] if key.strip() in _LISTS_OF_WORDS else word

@@ -1,0 +1,243 @@
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.effective_batch import effective_batch
+from vramtop.estimator.job.job import Job, Lora
+from vramtop.estimator.job.job_file import (
+    job_from_mapping,
+    job_keys,
+    job_to_mapping,
+    load_job,
+    parse_assignment,
+    save_job,
+    with_changes,
+)
+from vramtop.estimator.job.resolved_job import resolve_job
+
+GOOD = """
+name = "sft"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[training]
+micro_batch = 2
+precision = "bf16"
+[lora]
+targets = "all-linear"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_job_file_becomes_a_job_with_the_contracts_defaults(tmp_path: Path) -> None:
+    job = load_job(write(tmp_path, GOOD))
+    assert (job.name, job.training.micro_batch, job.training.precision) == ("sft", 2, "bf16")
+    assert job.lora == Lora(targets="all-linear")
+    assert (job.training.sequence_length, job.training.optimizer, job.parallel.strategy) == (2048, "adamw", "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GOOD.replace("micro_batch", "micro_btach"), ["training.micro_btach", "'micro_batch'"]),
+        (GOOD.replace("[training]", "[trainng]"), ["trainng", "'training'"]),
+        (GOOD.replace('"bf16"', '"bf17"'), ["training.precision", "'bf17'", "'bf16'"]),
+        (GOOD.replace("= 2", "= -2"), ["training.micro_batch", "-2", ">= 1"]),
+        (GOOD.replace("= 2", '= "two"'), ["training.micro_batch", "'two'", "int"]),
+        (GOOD.replace('"all-linear"', "7"), ["lora.targets", "7"]),
+        (GOOD + "[[other_models]]\nrole = 'techer'\n", ["other_models.1.role", "'techer'", "'teacher'"]),
+        (GOOD + "[[other_models]]\nrol = 'teacher'\n", ["other_models.1.rol", "'role'"]),
+        (GOOD + "[[other_models]]\n[[other_models]]\ncount = 0\n", ["other_models.2.count", "0", ">= 1"]),
+        (GOOD.replace("= 2", "= 2\ntrainable = []"), ["training: trainable is an empty list", '["!*"]']),
+        (GOOD.replace("= 2", "= 2\ntrainable = ['a', '!']"), ["training: trainable", "'!'"]),
+        (GOOD.replace("= 2", "= 2\ntrainable = 'lm_head'"), ["training.trainable", "'lm_head'", "array"]),
+        (GOOD.replace("= 2", "= 2\ntrainable_parameters = -1"), ["training.trainable_parameters", "-1"]),
+        ("[model\n", ["not TOML"]),
+        ("", ["no model"]),
+        ("[training]\nmicro_batch = 1\n", ["no model", "[model]"]),
+    ],
+)
+def test_errors_name_the_file_the_key_the_value_and_the_nearest_key(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load_job(path)
+    for word in [str(path), *words]:
+        assert word in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_missing_or_binary_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.toml: no such file"):
+        load_job(tmp_path / "absent.toml")
+    (tmp_path / "job.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_job(tmp_path / "job.toml")
+    (tmp_path / "job.toml").write_text("x = " + "[" * 50_000)
+    with pytest.raises(InputError, match="not TOML"):
+        load_job(tmp_path / "job.toml")
+
+
+def test_a_folder_beside_the_file_is_found_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    job = load_job(write(tmp_path, '[model]\nid = "tiny"\n'))
+    assert job.model.id == str(tmp_path / "tiny")
+
+
+def test_a_job_round_trips_through_its_tables(tmp_path: Path) -> None:
+    job = load_job(write(tmp_path, GOOD))
+    assert job_from_mapping(job_to_mapping(job), where="here") == job
+    assert job_from_mapping(msgspec.toml.decode(GOOD), where="here") == job
+
+
+def test_changes_by_dotted_key() -> None:
+    job = with_changes(Job(), {"training.micro_batch": 4, "lora.rank": 8})
+    assert job.training.micro_batch == 4
+    assert job.lora == Lora(rank=8)
+    assert with_changes(job, {"lora": None}).lora is None
+    with pytest.raises(InputError, match="'micro_batch'"):
+        with_changes(Job(), {"training.microbatch": 4})
+
+
+def test_assignments_are_toml_values_or_words() -> None:
+    assert parse_assignment("training.micro_batch=4") == ("training.micro_batch", 4)
+    assert parse_assignment("training.precision=bf16") == ("training.precision", "bf16")
+    assert parse_assignment('lora.targets=["q_proj"]') == ("lora.targets", ["q_proj"])
+    assert parse_assignment("training.compile = true") == ("training.compile", True)
+    assert parse_assignment("software.torch=1.10") == ("software.torch", "1.10")
+    with pytest.raises(InputError, match="KEY=VALUE"):
+        parse_assignment("micro_batch")
+
+
+def test_keys_are_those_of_the_job_file() -> None:
+    assert {"name", "model.id", "training.micro_batch", "lora.rank", "parallel.tensor", "target.gpu"} <= set(job_keys())
+
+
+def test_the_run_table_is_read(tmp_path: Path) -> None:
+    text = '[run]\noutput_dir = "out"\nreport_to = ["wandb"]\nsave_total_limit = 2\n'
+    job = load_job(write(tmp_path, GOOD + text))
+    assert (job.run.output_dir, job.run.report_to, job.run.inference_key) == ("out", ["wandb"], "NSS_INFERENCE_KEY")
+    assert job_from_mapping(job_to_mapping(job), where="here") == job
+    assert "run" not in job_to_mapping(load_job(write(tmp_path, GOOD)))
+    for wrong in ("save_total_limit = 0", 'required_environment = ["MY KEY"]', 'output = "x"'):
+        with pytest.raises(InputError, match="run"):
+            load_job(write(tmp_path, f"{GOOD}[run]\n{wrong}\n"))
+
+
+def test_world_size_and_global_batch() -> None:
+    job = with_changes(
+        Job(),
+        {
+            "parallel.data_shard": 4,
+            "parallel.data_replicate": 2,
+            "parallel.tensor": 2,
+            "parallel.expert": 4,
+            "training.micro_batch": 3,
+            "training.gradient_accumulation": 5,
+        },
+    )
+    assert job.parallel.world_size == 16
+    assert job.global_batch == 3 * 5 * 8
+
+
+def test_user_code_is_looked_up_beside_the_job_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('[model]\nid = "gpt2"\n[parallel]\ntensor = 2\ntensor_plan = "plans:attention"\n')
+    assert load_job(file).model.code_folder == str(tmp_path.resolve())
+    file.write_text('[model]\nid = "models:build"\ncode_folder = "src"\n')
+    assert load_job(file).model.code_folder == str((tmp_path / "src").resolve())
+    file.write_text('[model]\nid = "gpt2"\n')
+    job = load_job(file)
+    assert (job.model.code_folder, job.model.trust_remote_code, job.parallel.tensor_plan) == (None, False, None)
+
+
+def test_pairs_and_generated_text_survive_writing_and_reading(tmp_path: Path) -> None:
+    text = GOOD.replace("micro_batch = 2", 'micro_batch = 2\nsequences_per_example = 2\nloss = "log-probs"')
+    text += '[rollout]\nengine = "vllm"\ngpu_memory_utilization = 0.4\nsleep = true\n[software]\ntrl = "0.29.1"\n'
+    job = load_job(write(tmp_path, text))
+    assert (job.rollout and job.rollout.gpu_memory_utilization, job.software.trl) == (0.4, "0.29.1")
+    assert job_from_mapping(job_to_mapping(job), where="itself") == job
+    again = tmp_path / "again.toml"
+    save_job(job, again)
+    assert load_job(again) == job
+
+
+def test_an_example_of_two_sequences_is_two_sequences_of_each_pass(tmp_path: Path) -> None:
+    pairs = resolve_job(load_job(write(tmp_path, GOOD.replace("= 2", "= 2\nsequences_per_example = 2"))))
+    assert (pairs.training.micro_batch, pairs.sequences, pairs.local_tokens) == (2, 4, 4 * 2048)
+    batch = effective_batch(pairs.job)
+    assert batch is not None
+    assert batch.describe() == "2 examples of 2 sequences and 8,192 tokens a step: micro-batch 2"
+
+
+def test_patterns_of_parameter_names_are_set_from_words_and_other_models_as_a_whole() -> None:
+    assert parse_assignment("training.trainable=lm_head, !*bias") == ("training.trainable", ["lm_head", "!*bias"])
+    assert parse_assignment('training.trainable=["mlp"]') == ("training.trainable", ["mlp"])
+    key, value = parse_assignment('other_models=[{role = "ema", on_gpu = false}]')
+    (ema,) = with_changes(Job(), {key: value}).other_models
+    assert (ema.role, ema.on_gpu, ema.runs_forward) == ("ema", False, False)
+    with pytest.raises(InputError, match="other_models is a list of tables"):
+        with_changes(Job(), {"other_models.role": "ema"})
+    with pytest.raises(InputError, match="trainable is an empty list"):
+        with_changes(Job(), {"training.trainable": []})
+
+
+@pytest.mark.parametrize("text", ["{rank = 64, amsgrad = true}", "rank=64, amsgrad=true"])
+def test_options_of_an_optimizer_are_a_table(text: str) -> None:
+    key, value = parse_assignment(f"training.optimizer_options={text}")
+    assert with_changes(Job(), {key: value}).training.optimizer_options == {"rank": 64, "amsgrad": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rnk": 64}, r"no optimizer has an option 'rnk'.*known are amsgrad"),
+        ({"rank": "64"}, "rank must be a whole number of at least 1"),
+        ({"rank": 0}, "rank must be a whole number"),
+        ({"amsgrad": 1}, "amsgrad must be true or false"),
+        ({"targets": 3}, "targets must be a word or a list of words"),
+    ],
+)
+def test_options_that_no_optimizer_has(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        job_from_mapping({"training": {"optimizer_options": options}}, where="job.toml")
+    with pytest.raises(InputError, match=words):
+        with_changes(Job(), {"training.optimizer_options": options})
+
+
+def test_a_class_takes_any_options() -> None:
+    training = {"optimizer": "mine:Class", "optimizer_options": {"anything": [1, 2]}}
+    job = job_from_mapping({"training": training}, where="job.toml")
+    assert job.training.optimizer_class == "mine:Class"
+
+
+def test_an_unknown_optimizer_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="is not known; did you mean 'galore-adamw'"):
+        job_from_mapping({"training": {"optimizer": "galoreadamw"}}, where="job.toml")
+
+
+def test_a_device_map_is_a_rule_or_a_table(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text(
+        '[model]\nid = "gpt2"\n[parallel]\npipeline = 2\nmax_memory = {0 = "20GiB", cpu = 1000}\n'
+        'device_map = {"transformer.wte" = 0, "transformer.h" = "cpu"}\n[saving]\nweights = "sharded"\n'
+    )
+    job = load_job(file)
+    assert job.parallel.device_map == {"transformer.wte": 0, "transformer.h": "cpu"}
+    assert job.saving
+    assert (job.saving.weights, job.saving.to_cpu, job.saving.optimizer) == ("sharded", True, False)
+    copy = tmp_path / "copy.toml"
+    save_job(job, copy)
+    assert load_job(copy) == job
+    assert with_changes(job, {"parallel.device_map": "auto"}).parallel.device_map == "auto"
+    with pytest.raises(InputError, match="one process"):
+        with_changes(job, {"parallel.tensor": 2})
