@@ -4,6 +4,7 @@ Textual's ``Footer`` has a widget for each key, makes new ones when the focus mo
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import ClassVar, Protocol, runtime_checkable
 
 from textual.binding import ActiveBinding, Binding
@@ -55,7 +56,7 @@ class KeysLine(Widget):
 
     def render(self) -> Content:
         """Return the line."""
-        keys = Content(" " * _GAP).join([self._key_text(*shown) for shown in self._keys])
+        keys = Content(" " * _GAP).join([self._key_text(*shown) for shown in self._fitting()])
         palette = Content("") if self._palette is None else self._key_text((self._palette,), True)
         gap = self.size.width - keys.cell_length - palette.cell_length
         return keys if gap < 2 * _GAP else Content.assemble(keys, " " * gap, palette)
@@ -103,6 +104,11 @@ class KeysLine(Widget):
         focused = self.screen.focused
         return focused is not None and focused.check_consume_key(key, character_of(key))
 
+    def _fitting(self) -> list[_Shown]:
+        """Return the keys for which there is room, from the left."""
+        ends = accumulate(self._key_text(*shown).cell_length + _GAP for shown in self._keys)
+        return [shown for shown, end in zip(self._keys, ends, strict=True) if end - _GAP <= self.size.width]
+
     def _key_text(self, bindings: tuple[Binding, ...], enabled: bool) -> Content:
         keys = "/".join(self.app.get_key_display(binding) for binding in bindings)
         key = Content.styled(keys, self.get_visual_style("keys--key"))
@@ -113,7 +119,7 @@ class KeysLine(Widget):
     def _key_columns(self) -> Iterator[tuple[Binding, int, int]]:
         """Yield each key with its first column and the column after its last; the label is part of the last one."""
         at = 0
-        for bindings, enabled in self._keys:
+        for bindings, enabled in self._fitting():
             end = at + self._key_text(bindings, enabled).cell_length
             for binding in bindings[:-1]:
                 length = Content(self.app.get_key_display(binding)).cell_length
