@@ -12,7 +12,7 @@ from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
-from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
+from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, SORT, VIEW
 
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from .gpus import GpuArea, GpuRows, panel_needs
@@ -22,8 +22,6 @@ from .keys import DASHBOARD_KEYS
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .processes import (
-    COLUMNS_SETTING,
-    VIEW_SETTING,
     ProcessScreen,
     ProcessTable,
     columns_named,
@@ -81,8 +79,10 @@ class DashboardScreen(ProcessScreen):
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
-        self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
-        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
+        settings = self.app.settings
+        self.table.show_view(view_named(settings.get(VIEW)))
+        self.table.show_columns(columns_named(settings.get(COLUMNS)))
+        self.table.sort_at_start(settings.get(SORT))
         if self.app.board:
             self.show_board(self.app.board)
         else:
@@ -107,7 +107,7 @@ class DashboardScreen(ProcessScreen):
     @property
     def _shows_host(self) -> bool:
         gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
-        return is_on(self.app.settings, HOST_LINE) and has_room(self._area.height, gpus)
+        return bool(self.app.settings.get(HOST_LINE, True)) and has_room(self._area.height, gpus)
 
     @property
     def _area(self) -> Size:
@@ -222,7 +222,7 @@ class DashboardScreen(ProcessScreen):
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""
-        self.app.save_setting(HOST_LINE, OFF if is_on(self.app.settings, HOST_LINE) else ON)
+        self.app.save_setting(HOST_LINE, not self.app.settings.get(HOST_LINE, True))
         self.app.update_demand()
         self._draw()
 
