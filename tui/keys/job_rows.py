@@ -28,7 +28,8 @@ JOB_KEYS = {
     "attach.zoom_in": Key("plus,equals_sign", "show a shorter or longer time: 1, 5, 15, 60 minutes, the whole run"),
     "attach.zoom_out": Key("minus,underscore", "show a longer time", in_help=False),
     "attach.previous_run": Key(
-        "left_square_bracket", "the previous run, the next run; ↑ ↓ choose the rank that is drawn"
+        "left_square_bracket",
+        "the previous run, the next run; ↑ ↓ choose the rank that is drawn, PgUp PgDn scroll what is below",
     ),
     "attach.next_run": Key("right_square_bracket", "the next run", in_help=False),
     "attach.dismiss": Key("x", "dismiss this run; an ended run stays until then"),
