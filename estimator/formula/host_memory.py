@@ -19,7 +19,8 @@ from ..common import MIB
 from ..job import Job, ResolvedJob
 from ..model import Architecture, Inventory, Stage
 from .activations.saved_activations import saved_activations
-from .model_states import state_rules, weight_width
+from .buffers import weight_width
+from .model_states import state_rules
 from .plan import Plan, make_plan
 from .saving import saved_on_host
 
@@ -104,6 +105,6 @@ def _offloaded_of_stage(job: ResolvedJob, stage: Stage) -> tuple[int, int, int]:
 
 
 def _activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
-    """Return what the GPU would save of activations without offloading."""
+    """Return the bytes of activations that the GPU would save without offloading."""
     kept = replace(job, training=replace(job.training, activation_offload=False))
     return saved_activations(kept, arch, stage).all_layers_bytes * stage.in_flight

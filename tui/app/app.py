@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import SystemCommand
-from textual.binding import Binding, BindingType
 
 from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
+from vramtop.monitor.storage.settings import THEME
 
+from ..keys import APP_KEYS
 from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from .help import HelpScreen
@@ -27,12 +28,14 @@ from .user_signals import UserSignals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from textual.binding import BindingType
     from textual.screen import Screen
     from textual.theme import Theme
 
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
     from vramtop.monitor.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources import SnapshotSource
+    from vramtop.monitor.storage.settings import Value
 
     from ..background import Recorder
 
@@ -51,12 +54,7 @@ class VramtopApp(ThemedApp, BoardApp):
 
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
-        Binding("question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while you type in a field"),
-        Binding("ctrl+z", "suspend_process", show=False),
-        Binding("q", "quit", "Quit", tooltip="quit"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = APP_KEYS
 
     def __init__(
         self, source: SnapshotSource | EarlySampler, watchlist: Watchlist, options: AppOptions | None = None
@@ -269,11 +267,11 @@ class VramtopApp(ThemedApp, BoardApp):
             self._options.startup_notices.append(sentence)
 
     @property
-    def settings(self) -> Mapping[str, str]:
+    def settings(self) -> Mapping[str, Value]:
         """What the user has chosen on screens, in this run or earlier ones."""
         return self._options.settings
 
-    def save_setting(self, name: str, value: str) -> None:
+    def save_setting(self, name: str, value: Value) -> None:
         """Keep what the user has chosen on a screen for later runs."""
         self._options.settings[name] = value
         self._options.save_setting(name, value)
@@ -335,7 +333,7 @@ class VramtopApp(ThemedApp, BoardApp):
                 screen.show_feed()
 
     def _redraw(self, theme: Theme) -> None:
-        self.save_setting("theme", theme.name)
+        self.save_setting(THEME, theme.name)
         for screen in self._dashboards():
             screen.redraw()
 

@@ -9,7 +9,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Literal
 
+from vramtop.monitor.storage.settings import QUIET_HOURS
+
 from ..draw import printable
+from ..keys import shown_key
 from ..tty import write_to_terminal
 from .fit_events import FitEvents
 
@@ -75,7 +78,7 @@ class AlertSignals:
             return
         words = [each.sentence for each in announcements[:_MAX_TOLD]]
         if len(announcements) > _MAX_TOLD:
-            words.append(f"{len(announcements) - _MAX_TOLD} more: w lists the alerts")
+            words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
         self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
@@ -100,7 +103,7 @@ class AlertSignals:
             write_to_terminal(self._app, desktop_sequence(sentence))
 
     def _quiet_hours(self) -> QuietHours | None:
-        text = self._app.settings.get("quiet_hours")
+        text = str(self._app.settings.get(QUIET_HOURS, ""))
         if not text:
             return None
         from vramtop.monitor.alerts import kept_quiet_hours

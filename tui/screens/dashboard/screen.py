@@ -7,25 +7,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import SystemCommand
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
-from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
+from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, SORT, VIEW
 
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
-from ..registry import screen_bindings
 from .gpus import GpuArea, GpuRows, panel_needs
 from .header_text import header_line, notices, summary_line
 from .host_text import has_room, host_line
+from .keys import DASHBOARD_KEYS
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .processes import (
-    COLUMNS_SETTING,
-    PROCESS_KEYS,
-    VIEW_SETTING,
     ProcessScreen,
     ProcessTable,
     columns_named,
@@ -36,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.app import ComposeResult
+    from textual.binding import BindingType
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import Board
@@ -52,21 +49,7 @@ class DashboardScreen(ProcessScreen):
 
     app: BoardApp
     AUTO_FOCUS = "ProcessTable"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *screen_bindings(),
-        Binding(
-            "slash", "filter", "Filter", key_display="/",
-            tooltip="filter the processes: pid, user, command, job, status, gpu3; Esc shows all",
-        ),
-        *PROCESS_KEYS,
-        Binding("r", "app.record", "Record", show=False, tooltip="start or stop recording to a file"),
-        Binding(
-            "x", "dismiss_selected", "Dismiss", show=False,
-            tooltip="dismiss the ended run under the cursor, or unpin a pending job",
-        ),
-        Binding("h", "host_line", "Host", show=False, tooltip="show or hide the host line: CPU, RAM, swap, load"),
-        Binding("escape", "show_all", "Show all", key_display="Esc"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = DASHBOARD_KEYS
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,8 +79,10 @@ class DashboardScreen(ProcessScreen):
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
-        self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
-        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
+        settings = self.app.settings
+        self.table.show_view(view_named(settings.get(VIEW)))
+        self.table.show_columns(columns_named(settings.get(COLUMNS)))
+        self.table.sort_at_start(settings.get(SORT))
         if self.app.board:
             self.show_board(self.app.board)
         else:
@@ -122,7 +107,7 @@ class DashboardScreen(ProcessScreen):
     @property
     def _shows_host(self) -> bool:
         gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
-        return is_on(self.app.settings, HOST_LINE) and has_room(self._area.height, gpus)
+        return bool(self.app.settings.get(HOST_LINE, True)) and has_room(self._area.height, gpus)
 
     @property
     def _area(self) -> Size:
@@ -237,7 +222,7 @@ class DashboardScreen(ProcessScreen):
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""
-        self.app.save_setting(HOST_LINE, OFF if is_on(self.app.settings, HOST_LINE) else ON)
+        self.app.save_setting(HOST_LINE, not self.app.settings.get(HOST_LINE, True))
         self.app.update_demand()
         self._draw()
 

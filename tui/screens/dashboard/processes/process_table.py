@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -13,8 +13,9 @@ from textual.strip import Strip
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
-from ....widgets import ROW_BINDINGS, scroll_to_row
+from ....widgets import scroll_to_row
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
+from .keys import TABLE_KEYS
 from .marks import Marks
 from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
 from .row_painter import MARGIN, LineStyles, RowPainter
@@ -41,19 +42,7 @@ class ProcessTable(ScrollView, can_focus=True):
     ProcessTable > .processes--header { background: $panel; color: $text; text-style: bold; }
     """
     ALLOW_SELECT = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "enter",
-            "open",
-            "Open",
-            key_display="Enter",
-            tooltip="unfold the run under the cursor; of an unfolded run or a process: settings, ranks, memory over "
-            "time, why it diverges",
-        ),
-        Binding("right", "unfold", show=False, key_display="→", tooltip="show the processes of a run; ← folds it"),
-        Binding("left", "fold", show=False),
-        *ROW_BINDINGS,
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*TABLE_KEYS]
 
     class Opened(Message):
         """The user opens a process."""
@@ -162,6 +151,11 @@ class ProcessTable(ScrollView, can_focus=True):
         self._refresh_rows()
         self.post_message(self.DemandChanged())
         return self.columns
+
+    def sort_at_start(self, name: object) -> None:
+        """Sort by the column of this name, if there is one: what the user has set."""
+        self.sort_key = next((key for key in SORTED_BY if key == name), self.sort_key)
+        self._refresh_rows()
 
     def sort_by_next(self) -> SortKey:
         """Sort by the next column, and return it; by a figure that is read on demand only while it is shown."""
@@ -288,7 +282,8 @@ class ProcessTable(ScrollView, can_focus=True):
         columns = columns_for(width, gap, widths=view.widths(self._rows), groups=view.has_groups, wanted=self._wanted)
         if self._painter.lay_out(columns, gap):
             self._painted.clear()
-        if is_figure(SORTED_BY[self.sort_key]) and SORTED_BY[self.sort_key] not in self.columns:
+        sorted_by = SORTED_BY[self.sort_key]
+        if is_figure(sorted_by) and sorted_by not in self.columns and self._board_width:
             self.sort_key = "STATUS"
             self._rows = view.rows(words=self.filter_words, by=self.sort_key)
         if followed is not None and self._moved:
