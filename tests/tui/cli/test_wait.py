@@ -165,6 +165,21 @@ def test_invalid_options_are_rejected_at_once(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["wait", "gpt2"], ["fit", "gpt2", "--wait"]])
+def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NoDriver:
+        def open(self) -> None:
+            raise NoDriverError("there is no driver")
+
+    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
+    assert main([*words, "--method", "formula"]) == 3
+    assert capsys.readouterr().err == (
+        "vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory judges another machine\n"
+    )
+
+
 def test_exec_of_a_missing_program_is_an_input_error() -> None:
     with pytest.raises(InputError, match="there is no such program"):
         program_to_start(build_parser().parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)

@@ -32,6 +32,8 @@ from ..fitting import (
 )
 from ..option_values import described_devices, described_gpu, estimate_method
 
+_WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory judges another machine"
+
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the verdict; exit code 0: fits, 1: does not fit, 3: cannot tell, 4: tight."""
