@@ -8,6 +8,7 @@ from .hardware import cards_page
 from .job_file import job_file_page
 from .markdown import part_between
 from .metrics import metrics_table, states_table
+from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
 
 FOLDER = Path(__file__).parents[2] / "reference"
@@ -19,6 +20,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "frameworks.md": frameworks_page,
     "job-file.md": job_file_page,
     "models.md": models_page,
+    "settings.md": settings_page,
 }
 """Pages by their names below docs/reference/."""
 PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
