@@ -24,8 +24,8 @@ def add_display_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     group = parser.add_argument_group(
         "what is displayed",
-        "Figures of a GPU stay those of the whole GPU, and a line says what is hidden. '' displays all, also where your "
-        "settings say otherwise.",
+        "Figures of a GPU stay those of the whole GPU, and a line says what is hidden. '' displays all, whatever your "
+        "settings say.",
     )
     group.add_argument(
         "--user", dest="display_user", type=_checked(_names), metavar="NAME[,NAME]",
