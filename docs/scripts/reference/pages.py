@@ -6,6 +6,7 @@ from pathlib import Path
 from .commands import commands_page, environment_page, exit_codes_page
 from .hardware import cards_page
 from .job_file import job_file_page
+from .keys import keys_page
 from .markdown import part_between
 from .metrics import metrics_table, states_table
 from .settings import settings_page
@@ -19,6 +20,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "exit-codes.md": exit_codes_page,
     "frameworks.md": frameworks_page,
     "job-file.md": job_file_page,
+    "keys.md": keys_page,
     "models.md": models_page,
     "settings.md": settings_page,
 }
