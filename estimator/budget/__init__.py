@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Timeline as Timeline,
     )
     from .host_need import HostNeed as HostNeed
+    from .json_types import BudgetJson as BudgetJson, HostNeedJson as HostNeedJson, PlainJob as PlainJob
     from .learned import Learned as Learned
     from .rank_peaks import RankPeaks as RankPeaks
     from .ray_bundles import ray_bundles as ray_bundles
@@ -40,6 +41,7 @@ else:
                 "RankPeak Timeline"
             ),
             "host_need": "HostNeed",
+            "json_types": "BudgetJson HostNeedJson PlainJob",
             "learned": "Learned",
             "rank_peaks": "RankPeaks",
             "ray_bundles": "ray_bundles",

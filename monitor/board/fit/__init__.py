@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from .fit_check import check_fit as check_fit, with_host_memory as with_host_memory
     from .fit_result import DeviceVerdict as DeviceVerdict, FitResult as FitResult, Verdict as Verdict
+    from .json_types import FitResultJson as FitResultJson
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -25,5 +26,6 @@ else:
             "device_capacity": "commit count_devices device_capacities DeviceCapacity unusable_reason",
             "fit_check": "check_fit with_host_memory",
             "fit_result": "DeviceVerdict FitResult Verdict",
+            "json_types": "FitResultJson",
         },
     )
