@@ -1,19 +1,23 @@
-# make run     create a virtual environment, install, open the dashboard (for planning if there is no driver)
-# make test    install what the tests need, run the quick tests (AREA=monitor, or a path below tests/, for a part of them;
-#              JOBS=1 for one process)
-# make test-all  also run the tests marked slow: every variant, long fuzzing, whole matrices
-# make check   lint, types, import contracts
-# make accuracy  predicted and measured memory, row by row (ARGS='--method auto' for the deepest method available)
-# make bench   cost of the command and the dashboard, beside other tools, and whether the targets are met
-#              (ARGS='--only monitors' for a part of it, --help for more)
+# make run          open the dashboard; first creates a virtual environment and installs vramtop into it (ARGS='--demo': flags)
+# make test         the quick tests (AREA=monitor, or a path below tests/: a part of them; JOBS=1: one process)
+# make test-all     the tests marked slow too: every variant, long fuzzing, whole matrices
+# make check        make lint, types and imports
+# make lint         ruff: lint and format
+# make types        mypy --strict
+# make imports      import contracts between the rooms
+# make accuracy     predicted and measured memory, row by row (ARGS='--method auto': the deepest method available)
+# make explanations how often the true cause of a divergence is found, in simulation
+# make bench        cost of the command and the dashboard, beside other tools (ARGS='--only monitors': a part; --help: more)
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
-# make soak    whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
-# make explanations  how often the true cause of a divergence is found, in simulation
-# make architecture  draw the rooms and arrows in docs/explanation/architecture.md from the imports
-# make completion  write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
-# make picture draw the pictures in docs/ and record the tour, from the demo recording
-# make demo    record the demo recording
-# make docs    build the documentation into build/site; a warning is an error (make docs-serve: serve it while you write)
+# make soak         whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
+# make architecture draw the rooms and arrows in docs/explanation/architecture.md from the imports
+# make completion   write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
+# make picture      draw the pictures in docs/ and record the tour, from the demo recording
+# make demo         record the demo recording
+# make docs         build the documentation into build/site; a warning is an error
+# make docs-serve   serve the documentation while you write it
+# make dist         build the sdist and the wheel into dist/, as a release does
+# make clean        remove the virtual environment and everything that is built
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,7 +30,11 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # One torch thread per process: the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture completion demo docs docs-serve clean
+# Prints the list above: `make` alone.
+help:
+	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
+
+.PHONY: help run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture completion demo docs docs-serve dist clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -83,6 +91,13 @@ docs: $(VENV)/installed-for-docs
 
 docs-serve: $(VENV)/installed-for-docs
 	$(MKDOCS) serve $(ARGS)
+
+# From a clean copy of what is committed: what an earlier build left, and files that git does not know, stay out.
+dist: $(VENV)/installed-for-tests
+	rm -rf build/dist dist
+	mkdir -p build/dist
+	git archive HEAD | tar -x -C build/dist
+	$(BIN)/python -m build --outdir dist build/dist
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -70,7 +70,9 @@ def estimate(
     model = resolve_model(job.model, environ=environ)
     arch = _architecture(job, model)
     if job.is_served and method == "traced":
-        raise CannotTellError(f"{job.engine_name}'s own model code is not traced; method formula has rules for it")
+        raise CannotTellError(
+            f"{job.engine_name}'s own model code is not traced; leave out --method traced, the formula has rules for it"
+        )
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     remarks: list[str] = []
     if method in ("auto", "traced") and not job.is_served:

@@ -111,7 +111,17 @@ def test_the_look_into_the_modules_would_see_them() -> None:
 def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
     """Without one, only how failures and sizes are said, files are opened, and secrets are masked."""
     modules_of_common = (
-        *("errors", "lazy_exports", "paths", "process_limit", "secret_names", "secret_programs", "secrets", "sizes"),
+        *(
+            "errors",
+            "exit_codes",
+            "lazy_exports",
+            "paths",
+            "process_limit",
+            "secret_names",
+            "secret_programs",
+            "secrets",
+            "sizes",
+        ),
     )
     common = ("common", "common.untrusted_files", *(f"common.{name}" for name in modules_of_common))
     known = {f"vramtop.estimator.{name}" for name in common}

@@ -82,7 +82,9 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
     except msgspec.ValidationError as error:
         raise InputError(f"this is no budget as vramtop writes it: {error}") from None
     if read.schema != SCHEMA:
-        raise InputError(f"this budget has schema {read.schema}, and this vramtop reads schema {SCHEMA} only")
+        raise InputError(
+            f"this budget has schema {read.schema}, and this vramtop reads schema {SCHEMA} only; estimate the job again"
+        )
     return Budget(
         job=job_from_mapping(read.job, where="the budget's job"),
         model=read.model,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .errors import (
         CancelledError as CancelledError,
         CannotTellError as CannotTellError,
+        ExitCode as ExitCode,
         InputError as InputError,
         VramtopError as VramtopError,
     )
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         read_file as read_file,
         read_start as read_start,
     )
+    from .version import DISTRIBUTION as DISTRIBUTION, version_number as version_number
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -75,7 +77,7 @@ else:
             "reserved_memory": (
                 "estimates_only_figures how_reserved_memory_is_found only_figures ReservedMemory with_reserved_memory"
             ),
-            "errors": "CancelledError CannotTellError InputError VramtopError",
+            "errors": "CancelledError CannotTellError ExitCode InputError VramtopError",
             "paths": (
                 "current_folder expand_user find_program is_file is_folder JOB_FOLDERS note_job_folder working_folder"
             ),
@@ -87,5 +89,6 @@ else:
             "untrusted_files": (
                 "check_nesting MAX_CONFIG_BYTES open_file parse_toml read_file read_start TooLargeError"
             ),
+            "version": "DISTRIBUTION version_number",
         },
     )

@@ -1,4 +1,4 @@
-"""The exceptions that vramtop shows to its users, each as one clear sentence.
+"""The exit codes of the command line, and the exceptions that users see, each as one clear sentence.
 
 - ``VramtopError``: what went wrong, where, and what to do; never a traceback
     - ``InputError``, exit code 2: a file, flag or value is wrong
@@ -6,8 +6,31 @@
     - ``CancelledError``, exit code 3: the request was cancelled before it was answered
 """
 
+from enum import IntEnum
+
 _MAX_CHARACTERS = 1500
 """The longest sentences name every known key."""
+
+
+class ExitCode(IntEnum):
+    """Exit code of a command."""
+
+    DONE = 0
+    """What was asked for was done; of a check: the job fits, nothing fails."""
+    NO = 1
+    """The answer is no: the job does not fit, a check fails, it ran out of memory."""
+    WRONG_INPUT = 2
+    """A flag, a file or a value is wrong."""
+    CANNOT_TELL = 3
+    """The input is fine, but the answer is not to be had: no driver, no GPU, a setting is not known."""
+    TIGHT = 4
+    """The expected peak fits, the upper bound does not."""
+    INTERNAL_ERROR = 70
+    """A bug of vramtop; ``EX_SOFTWARE`` of sysexits.h."""
+    INTERRUPTED = 130
+    """Ctrl-C: 128 and the number of SIGINT, as shells count."""
+    READER_GONE = 141
+    """The program that reads the output has closed it: 128 and the number of SIGPIPE."""
 
 
 class VramtopError(Exception):
@@ -17,7 +40,7 @@ class VramtopError(Exception):
         message: one sentence: what is wrong, where, and what to do about it.
     """
 
-    exit_code = 3
+    exit_code = ExitCode.CANNOT_TELL
     title = "vramtop cannot continue"
 
     @property
@@ -33,19 +56,19 @@ class VramtopError(Exception):
 class InputError(VramtopError):
     """The user's input (a file, an option, a value) is wrong."""
 
-    exit_code = 2
+    exit_code = ExitCode.WRONG_INPUT
     title = "Wrong input"
 
 
 class CannotTellError(VramtopError):
     """The request is valid, but what is needed to answer it is not available."""
 
-    exit_code = 3
+    exit_code = ExitCode.CANNOT_TELL
     title = "Cannot tell"
 
 
 class CancelledError(VramtopError):
     """The request was cancelled; nothing waits for the answer."""
 
-    exit_code = 3
+    exit_code = ExitCode.CANNOT_TELL
     title = "Cancelled"

@@ -147,7 +147,9 @@ def _read_folder(name: str, path: Path) -> ResolvedModel | None:
         base = read_config(path / "adapter_config.json").get("base_model_name_or_path")
         raise InputError(f"{name} holds an adapter, not a model; set model.id to its base model ({base})")
     if is_path:
-        raise InputError(f"{name} is a folder without a config.json")
+        raise InputError(
+            f"{name} is a folder without a config.json; give the one that save_pretrained or the hub's download wrote"
+        )
     return None  # a folder that happens to be called like a model
 
 

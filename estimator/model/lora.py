@@ -209,7 +209,7 @@ def _fused_groups(inventory: Inventory, names: Collection[str], *, every: bool) 
         if missing := meant - asked:
             raise InputError(
                 f"lora.targets: peft cannot adapt {', '.join(sorted(meant & asked))} without "
-                f"{', '.join(sorted(missing))}; transformers 5 holds them in one tensor"
+                f"{', '.join(sorted(missing))}; transformers 5 holds them in one tensor; name both"
             )
         yield group, len(meant)
 

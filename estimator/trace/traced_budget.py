@@ -163,7 +163,9 @@ def _reserved_on(capacity: AllocatorCapacity | None, trace: Trace, conf: str | N
     try:
         return replay_allocations(trace.allocations, trace.events, conf, capacity)
     except ValueError as error:
-        raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
+        raise CannotTellError(
+            f"the trace cannot be replayed ({error}): an error of vramtop's, please report it; method exact works"
+        ) from None
 
 
 def _peak(phases: Sequence[Phase], highest: Phase, reserved: int, doubts: Doubts, other: tuple[int, int]) -> Peak:

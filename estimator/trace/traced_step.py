@@ -89,8 +89,9 @@ def trace_job(
     latents, versions = bool(model.config.get("kv_lora_rank")), (interpreter.torch, interpreter.transformers)
     if not steps_take_same_memory(job, torch=versions[0], transformers=versions[1], latents=latents):
         raise CannotTellError(
-            f"the job's software takes another step than torch {interpreter.torch} and transformers "
-            f"{interpreter.transformers} of {interpreter.path}; method exact has rules"
+            f"the job's step is that of other versions than torch {interpreter.torch} and transformers "
+            f"{interpreter.transformers} of {interpreter.path}; name a Python with the job's versions with --python, "
+            "or use method exact, which has rules for them"
         )
     request = trace_request(job, model, allocator_conf, gpu_bytes)
     file = cache_file("traces", _cache_key(request, interpreter))

@@ -4,11 +4,12 @@ import atexit
 import functools
 import os
 import selectors
+import signal
 import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 WORKER_PROGRAM = Path(__file__).parents[1] / "worker" / "__main__.py"
 _STDERR_TAIL_BYTES = 4096
+_END_SECONDS = 1.0
+"""Most that a process takes to end once its output is closed."""
 T = TypeVar("T")
 _ALIVE: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
 """Workers that may still run; they are killed when vramtop ends, whichever thread waits for them."""
@@ -64,7 +67,9 @@ def convert_answer(message: Mapping[str, Any], answer_type: type[T]) -> T:
     try:
         return msgspec.convert(message, answer_type)
     except msgspec.ValidationError as error:
-        raise CannotTellError(f"the worker's answer is not understood: {error}") from None
+        raise CannotTellError(
+            f"the worker's answer is not understood ({error}): an error of vramtop's, please report it"
+        ) from None
 
 
 class Worker:
@@ -86,6 +91,7 @@ class Worker:
         self.requests = 0
         """Requests that it was sent."""
         self._buffer = b""
+        self._closed = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process, closed with it
         try:
             self._process = start_python(python, program, environ=environ, stderr=self._stderr)
@@ -127,10 +133,13 @@ class Worker:
             if (work := _BESIDE.get()) is not None:
                 work()
             answer = msgspec.json.decode(self._read_line(timeout), type=dict[str, Any])
-        except (OSError, ValueError):  # ValueError: closed meanwhile, or not JSON
+        except (OSError, ValueError) as error:  # ValueError: closed meanwhile, or not JSON
+            killed = isinstance(error, OSError) and self._was_killed()
             self.close()
             written = self._stderr_tail()
             last = f": {written[-1]}" if written else ""
+            if killed:
+                last = ": it was killed; the machine's RAM, or the limit of this container or job, may have run out"
             failure = WorkerEndedError(f"the worker under {self._python} ended{last}")
             raise process_limit_error("\n".join(written)) or failure from None
         if answer.get("error"):
@@ -138,8 +147,17 @@ class Worker:
             raise process_limit_error(text) or CannotTellError(f"{text} (under {self._python})")
         return answer
 
+    def _was_killed(self) -> bool:
+        """Return True if the process, whose answer has ended, was ended by SIGKILL, and not by ``close``."""
+        import subprocess
+
+        with suppress(subprocess.TimeoutExpired):  # it closed its output and runs on
+            return not self._closed and self._process.wait(_END_SECONDS) == -signal.SIGKILL
+        return False
+
     def close(self) -> None:
         """End the process."""
+        self._closed = True
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -173,7 +191,10 @@ class Worker:
             while b"\n" not in self._buffer:
                 if not selector.select(max(deadline - time.monotonic(), 0)):
                     self.close()
-                    raise CannotTellError(f"the worker under {self._python} gave no answer within {timeout:g} s")
+                    raise CannotTellError(
+                        f"the worker under {self._python} gave no answer within {timeout:g} s; method formula needs "
+                        "no worker"
+                    )
                 data = os.read(pipe.fileno(), 1 << 16)
                 if not data:
                     raise BrokenPipeError

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import psutil
 
+from vramtop.estimator.common import DISTRIBUTION
+
 from ..host import ancestor_pids
 
 REPORTED_PACKAGES = (
-    "vramtop-budget",
+    DISTRIBUTION,
     "textual",
     "nvidia-ml-py",
     "pynvml",

@@ -73,7 +73,7 @@ class MetricsServer:
             family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
             self._server = _server_class(family, tls)((address.host, address.port), _Handler)
         except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no host name"
+            reason = error.strerror if isinstance(error, OSError) else "it is no name of a host"
             raise InputError(
                 f"--listen {address.host}:{address.port}: {reason}; choose another with --listen"
             ) from None

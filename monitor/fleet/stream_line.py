@@ -40,20 +40,26 @@ def parse_stream_line(line: bytes) -> HostReading:
         StreamLineError: it is none.
     """
     if len(line) > MAX_LINE_BYTES:
-        raise StreamLineError(f"sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
+        raise StreamLineError(
+            f"sent a line of more than {MAX_LINE_BYTES >> 20} MiB, which no vramtop writes; update vramtop there"
+        )
     if not line.startswith(_HEAD % SCHEMA):
         _require_near_schema(line)
     try:
         return _decoder().decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StreamLineError(f"sent a line that is not one of vramtop stream: {error}") from None
+        raise StreamLineError(
+            f"sent a line that is not one of vramtop stream ({error}); update vramtop there and here"
+        ) from None
 
 
 def _require_near_schema(line: bytes) -> None:
     try:
         head = msgspec.json.decode(line, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise StreamLineError("sent something else than the lines of vramtop stream") from None
+        raise StreamLineError(
+            "sent something else than the lines of vramtop stream; run ssh there by hand and look what it prints"
+        ) from None
     if abs(head.schema - SCHEMA) > 1:
         version = f" {head.vramtop_version[:40]}" if head.vramtop_version else ""
         which = "here" if head.schema > SCHEMA else "there"

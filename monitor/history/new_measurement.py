@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError, read_file
+from vramtop.estimator.common import VramtopError, read_file, version_number
 from vramtop.estimator.learning import Measurement, Predicted, allocator_words, digest, release_number
 from vramtop.estimator.learning.private_job import private_job
 from vramtop.estimator.model import resolve_model
@@ -102,12 +102,6 @@ def machine_digest() -> str:
     return ""
 
 
-@functools.cache
 def vramtop_version() -> str:
-    """Return vramtop's version."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("vramtop-budget")
-    except PackageNotFoundError:
-        return ""
+    """Return vramtop's version; empty: it runs without being installed."""
+    return version_number() or ""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from vramtop.estimator.common import (
     CancelledError,
     CancelToken,
+    ExitCode,
     ProcessLimitError,
     VramtopError,
     current_token,
@@ -60,11 +61,12 @@ def run_checks(
         return _collect(checks, context, results, start=start, limits=limits, on_result=on_result)
 
 
-def exit_code(results: Sequence[CheckResult]) -> int:
+def exit_code(results: Sequence[CheckResult]) -> ExitCode:
     """Return 1 if a check fails, 3 if it is unknown whether the job may start, else 0."""
     if any(result.status == "failure" for result in results):
-        return 1
-    return 3 if any(result.unknown and result.decisive for result in results) else 0
+        return ExitCode.NO
+    unknown = any(result.unknown and result.decisive for result in results)
+    return ExitCode.CANNOT_TELL if unknown else ExitCode.DONE
 
 
 def _collect(

@@ -279,7 +279,7 @@ class GpuReading:
 
     @property
     def remaining_bytes(self) -> int | None:
-        """Used memory less the known memory of processes, so with those of unknown memory; None: unknown or negative."""
+        """Used memory less the known memory of processes, so with unknown ones; None if unknown or negative."""
         if self.used_bytes is None or self.processes is None:
             return None
         remaining = self.used_bytes - sum(process.used_bytes or 0 for process in self.processes)

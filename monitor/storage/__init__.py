@@ -10,10 +10,10 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .file_lock import lock_file as lock_file
+    from .old_settings import HOST_LINE as HOST_LINE, OFF as OFF, ON as ON, Settings as Settings, is_on as is_on
     from .pending_jobs import PendingJobs as PendingJobs
     from .recent_models import RecentModels as RecentModels
     from .reservations import Reservation as Reservation, Reservations as Reservations
-    from .settings import HOST_LINE as HOST_LINE, OFF as OFF, ON as ON, Settings as Settings, is_on as is_on
     from .user_file import (
         UserFile as UserFile,
         change_in_background as change_in_background,
@@ -29,7 +29,7 @@ else:
             "pending_jobs": "PendingJobs",
             "recent_models": "RecentModels",
             "reservations": "Reservation Reservations",
-            "settings": "HOST_LINE is_on OFF ON Settings",
+            "old_settings": "HOST_LINE is_on OFF ON Settings",
             "user_file": "change_in_background data_file data_folder leave_files_unchanged UserFile",
         },
     )

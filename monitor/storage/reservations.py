@@ -85,7 +85,7 @@ class Reservations:
             except BlockingIOError:
                 raise CannotTellError(
                     f"Another process has held {self.folder}/lock for {timeout_seconds:.0f} s; "
-                    "fuser names it, and when it has ended vramtop goes on."
+                    f"'fuser {self.folder}/lock' names it: end it, and try again."
                 ) from None
             yield
         finally:
@@ -109,7 +109,9 @@ class Reservations:
             part.replace(folder / name)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise CannotTellError(f"{folder} cannot be written to: {error.strerror}.") from None
+            raise CannotTellError(
+                f"{folder}, where reservations are kept, cannot be written to: {error.strerror}."
+            ) from None
 
     def active(self) -> tuple[Reservation, ...]:
         """Return the valid reservations; void ones are removed, as far as this user may."""
@@ -171,7 +173,7 @@ class Reservations:
         except FileExistsError:
             return os.open(file, flags)
         except OSError as error:
-            raise CannotTellError(f"{file} cannot be opened: {error.strerror}.") from None
+            raise CannotTellError(f"{file}, the lock of reservations, cannot be opened: {error.strerror}.") from None
 
     def _shared_folder(self) -> Path:
         """Return the folder, created if it is missing.
@@ -185,7 +187,9 @@ class Reservations:
                 self.folder.chmod(0o1777)  # independent of the umask
             found = self.folder.lstat()
         except OSError as error:
-            raise CannotTellError(f"{self.folder} cannot be created: {error.strerror}.") from None
+            raise CannotTellError(
+                f"{self.folder}, where reservations are kept, cannot be created: {error.strerror}."
+            ) from None
         own = found.st_uid in (0, os.geteuid()) or bool(found.st_mode & stat.S_ISVTX)
         if not stat.S_ISDIR(found.st_mode) or not own:
             raise CannotTellError(f"{self.folder} is not a folder that all users may share; remove it.")

@@ -33,6 +33,11 @@ def leave_files_unchanged() -> None:
     _changes_allowed.clear()
 
 
+def may_change_files() -> bool:
+    """Return False after ``leave_files_unchanged``."""
+    return _changes_allowed.is_set()
+
+
 @dataclass
 class _Header:
     version: int
@@ -102,7 +107,10 @@ class UserFile(Generic[Content]):
                 return content
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
             raise _DamagedError(f"{file}, with {self.description}, is damaged.") from None
-        raise CannotTellError(f"{file} was written by another version of vramtop and is left as it is.")
+        raise CannotTellError(
+            f"{file} was written by another version of vramtop and is left as it is; use that version, or move the "
+            "file away."
+        )
 
     def change(self, change: Callable[[Content], Content]) -> str | None:
         """Read, change and write the file under a lock.
@@ -176,16 +184,25 @@ def change_in_background(
 
 
 def _write(file: Path, content: Any) -> None:
-    """Write the whole file or nothing, through a temporary file."""
-    import tempfile
-
     import msgspec
+
+    write_whole(file, msgspec.json.format(msgspec.json.encode(content), indent=1))
+
+
+def write_whole(file: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write the whole file or nothing, through a temporary file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import tempfile
 
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.stem}-", delete=False) as part:
         try:
-            part.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
+            part.write(data)
             part.flush()
             os.fsync(part.fileno())
+            os.fchmod(part.fileno(), mode)
             Path(part.name).replace(file)
         except OSError:
             Path(part.name).unlink(missing_ok=True)

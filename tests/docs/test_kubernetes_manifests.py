@@ -61,7 +61,7 @@ def test_the_exporter_runs_on_every_gpu_node_and_takes_no_gpu() -> None:
 def test_vramtop_takes_the_exporters_command_and_listens_on_its_port() -> None:
     pod = exporter()["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    program, *words = container["args"]
+    program, *words = container["command"]
     options = build_parser().parse_args(words)
     assert (program, options.command) == ("vramtop", "export")
     (port,) = container["ports"]

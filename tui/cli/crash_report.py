@@ -9,9 +9,11 @@ from pathlib import Path
 
 
 def report_crash(error: BaseException) -> int:
-    """Print the sentence of an internal error and return the exit code, ``EX_SOFTWARE``."""
+    """Print the sentence of an internal error and return the exit code."""
+    from vramtop.estimator.common import ExitCode
+
     sys.stderr.write(f"vramtop: {crash_sentence(error)}\n")
-    return os.EX_SOFTWARE
+    return ExitCode.INTERNAL_ERROR
 
 
 def crash_sentence(error: BaseException) -> str:

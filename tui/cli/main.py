@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vramtop.estimator.common import InputError, VramtopError, caused_by_process_limit, show_secrets
+from vramtop.estimator.common import ExitCode, InputError, VramtopError, caused_by_process_limit, show_secrets
 
 from ..draw import printable
 from .display_options import add_display_arguments, require_none_typed
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vramtop: {printable(error.message)}", file=sys.stderr)
         return flush_output(error.exit_code)
     except KeyboardInterrupt:
-        return 130
+        return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the user gets a sentence, the traceback goes to a file
         if limit := caused_by_process_limit(error):
             print(f"vramtop: {limit.message}", file=sys.stderr)
@@ -226,7 +226,7 @@ class _Version(argparse.Action):
     """Prints the version, which is looked up only when it is asked for: that takes as long as half of the parser."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from .version import version_number
+        from vramtop.estimator.common import version_number
 
         number = version_number() or "(not installed)"
         print(f"vramtop {number}")

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from vramtop.estimator.common import ExitCode
+
 
 def open_closed_streams() -> None:
     """Open closed streams on the null device: otherwise the next opened file would get their number."""
@@ -35,9 +37,9 @@ def report_write_error(error: OSError) -> int:
     """Report why the output cannot be written, unless its reader has closed the pipe; return the exit code."""
     _discard_output()
     if isinstance(error, BrokenPipeError):
-        return 141
+        return ExitCode.READER_GONE
     sys.stderr.write(f"vramtop: the output cannot be written: {error.strerror}\n")
-    return 3
+    return ExitCode.CANNOT_TELL
 
 
 def _discard_output() -> None:

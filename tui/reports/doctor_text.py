@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import DISTRIBUTION, format_gib
 from vramtop.monitor.doctor import (
     DataFolderFacts,
     DoctorReport,
@@ -69,7 +69,7 @@ def _entries(report: DoctorReport, terminal: TerminalFacts) -> Iterator[tuple[st
 
 def _system(system: SystemFacts) -> Iterator[tuple[str, str]]:
     packages = dict(system.packages)
-    own = packages.pop("vramtop-budget", "(not installed)")
+    own = packages.pop(DISTRIBUTION, "(not installed)")
     yield (
         "vramtop",
         _joined([own, f"Python {system.python}", *(f"{name} {number}" for name, number in packages.items())]),

@@ -95,7 +95,9 @@ class BrowserServer:
             on_ready(found[0], found[1])
             await stop.wait()
         except OSError as error:
-            raise InputError(f"--listen {host}:{port}: nothing can listen there: {error.strerror or error}") from None
+            raise InputError(
+                f"--listen {host}:{port}: nothing can listen there: {error.strerror or error}; choose another"
+            ) from None
         finally:
             await asyncio.gather(*(each.stop() for each in self._dashboards), return_exceptions=True)
             await runner.cleanup()
@@ -133,9 +135,11 @@ class BrowserServer:
 
         host = request.headers.get("Host")
         if not self._guard.allows_host(host):
-            raise web.HTTPForbidden(text="This server is asked by another name than its own.\n")
+            raise web.HTTPForbidden(
+                text="This server is asked by another name than its own. Open the one that vramtop serve has printed.\n"
+            )
         if not self._guard.knows(request.path):
-            raise web.HTTPNotFound(text="The address needs the token that vramtop serve has printed.\n")
+            raise web.HTTPNotFound(text="The address needs its token. Open it as vramtop serve has printed it.\n")
         response = await handler(request)
         if not response.prepared:
             for name, value in _HEADERS.items():
@@ -159,9 +163,13 @@ class BrowserServer:
         from .child import Dashboard
 
         if not self._guard.allows_origin(request.headers.get("Origin"), request.headers.get("Host")):
-            raise web.HTTPForbidden(text="Only a page of this server may ask for this.\n")
+            raise web.HTTPForbidden(
+                text="Only a page of this server may ask for this. Open the one that vramtop serve has printed.\n"
+            )
         if len(self._dashboards) >= MAX_DASHBOARDS:
-            raise web.HTTPServiceUnavailable(text=f"{MAX_DASHBOARDS} pages are open, which is the most.\n")
+            raise web.HTTPServiceUnavailable(
+                text=f"{MAX_DASHBOARDS} pages are open, which is the most. Close one, then load this page again.\n"
+            )
         from textual_serve.download_manager import DownloadManager
 
         socket = web.WebSocketResponse(heartbeat=15, max_msg_size=2**16)

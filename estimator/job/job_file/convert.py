@@ -28,7 +28,7 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {explain_wrong_value(str(error), data)}") from None
     except UnicodeEncodeError:  # half a character, which JSON and YAML can spell
-        raise InputError(f"{where}: a value is no text") from None
+        raise InputError(f"{where}: a text holds half a character, such as \\ud83d alone; write it out") from None
 
 
 def check_job(job: Job) -> None:

@@ -61,7 +61,7 @@ def save_job(job: Job, path: Path, *, overwrite: bool = False) -> None:
                 created = target
                 file.write(job_to_toml(job))
     except FileExistsError:
-        raise InputError(f"{path} already exists") from None
+        raise InputError(f"{path} already exists; give another name, or remove it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         if created is not None:  # incomplete

@@ -32,7 +32,9 @@ def stages(job: ResolvedJob, inventory: Inventory, placement: Placement | None =
     """
     count = job.parallel.pipeline
     if count > inventory.layers:
-        raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
+        raise InputError(
+            f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread; give at most as many"
+        )
     partitioning = Partitioning(
         parallel=_hashable(job.parallel),
         adapters=adapter_groups(inventory, job) if job.lora else None,

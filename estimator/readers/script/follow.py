@@ -97,7 +97,7 @@ def follow(script: Script, decisions: Decisions, imports: Imports) -> Reading:
         sentence = f"{script.path.name}: the script takes more steps than are followed; the rest is not counted."
         notes.doubt(sentence, *_ALL)
     except Exception as error:  # noqa: BLE001 - a script may do anything; what was found so far counts
-        sentence = f"{script.path.name}: a part of the script could not be followed ({type(error).__name__})."
+        sentence = f"{script.path.name}: a part could not be followed (an error of vramtop's, {type(error).__name__})."
         notes.doubt(sentence, *_ALL)
     named = read_named_constants(module.scope, script.path.name, notes)
     notes.hints = {**_lengths(script, module), **named, **notes.hints}

@@ -98,7 +98,7 @@ def _yaml(path: Path, text: str) -> Any:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not YAML: {reason}") from None
     except (LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):  # PyYAML does not catch these
-        raise InputError(f"{path}: not YAML: a value does not fit its tag") from None
+        raise InputError(f"{path}: not YAML: a value is not of the type that its tag (such as !!int) names") from None
     return data
 
 

@@ -196,7 +196,9 @@ class _Run:
         try:
             ranks = tuple(msgspec.convert(each, MeasuredRank) for each in answers)
         except msgspec.ValidationError as error:
-            raise CannotTellError(f"the measured figures are not understood: {error}") from None
+            raise CannotTellError(
+                f"the measured figures are not understood ({error}): an error of vramtop's, please report it"
+            ) from None
         return MeasuredStep(device=device, ranks=ranks, versions=ranks[0].versions)
 
     def _failure(self) -> str:

@@ -40,7 +40,7 @@ def answer(request: ReadRequest | TraceRequest) -> RunAnswer:
     except VramtopError as error:
         return RunAnswer(reason="unreadable", sentence=error.message)
     except Exception as error:  # noqa: BLE001 - one bad process must not stop the others
-        sentence = f"reading it failed ({type(error).__name__})"
+        sentence = f"reading it failed, an error of vramtop's ({type(error).__name__}); please report it"
         return RunAnswer(reason="unreadable", sentence=sentence, traceback=traceback.format_exc())
 
 

@@ -148,7 +148,9 @@ class PrometheusClient:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise QueryError(f"{self.url} cannot be asked: {_reason(error)}") from None
         if len(text) > _MAX_ANSWER_BYTES:
-            raise QueryError(f"an answer of {self.url} is larger than {_MAX_ANSWER_BYTES // 1024**2} MiB")
+            raise QueryError(
+                f"an answer of {self.url} is larger than {_MAX_ANSWER_BYTES // 1024**2} MiB; it has too many hosts"
+            )
         return text
 
     def _refusal(self, error: urllib.error.HTTPError) -> str:
@@ -159,7 +161,7 @@ class PrometheusClient:
                 "VRAMTOP_PROMETHEUS_PASSWORD in the environment"
             )
         if error.code == http.HTTPStatus.FORBIDDEN:
-            return f"{self.url} does not allow these credentials to query"
+            return f"{self.url} does not allow these credentials to query; ask its administrators, or give others"
         if error.code in _REDIRECTS:
             target = urllib.parse.urlsplit(error.headers.get("Location") or "")
             return (

@@ -84,10 +84,12 @@ def _numbers(text: str, part: str) -> list[str]:
     for each in text.split(","):
         found = _RANGE.fullmatch(each.strip())
         if found is None:
-            raise InputError(f"{part[:80]!r} is not a list of hosts: {each[:20]!r} is no number or range")
+            raise InputError(
+                f"{part[:80]!r} is not a list of hosts: {each[:20]!r} is no number or range, as in node[01-04,07]"
+            )
         first, last = found[1], found[2] or found[1]
         if int(last) < int(first) or int(last) - int(first) >= MAX_HOSTS:
-            raise InputError(f"{part[:80]!r}: {each} is not a range of at most {MAX_HOSTS} hosts")
+            raise InputError(f"{part[:80]!r}: {each} is not a range of at most {MAX_HOSTS} hosts; write it like 01-16")
         width = len(first)
         numbers += [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
     return numbers

@@ -32,5 +32,5 @@ def _plain(value: object) -> object:
     if isinstance(value, (int, float)) and not 0 <= value <= (
         MAX_UNIX_SECONDS if isinstance(value, float) else _MAX_INTEGER
     ):
-        raise StreamLineError("sent a figure that no machine has")
+        raise StreamLineError("sent a figure that no machine has; vramtop doctor there shows what its driver says")
     return value

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import DISTRIBUTION, InputError
 
 from ...host import sanitize_line
 
@@ -60,7 +60,7 @@ class SshCommand:
         run = f"exec {shlex.join(['vramtop', *stream])}"
         if self.bootstrap is None:
             return f"{_PATHS}; {run}"
-        package = f"vramtop-budget=={self.version}" if self.version else "vramtop-budget"
+        package = f"{DISTRIBUTION}=={self.version}" if self.version else DISTRIBUTION
         fetch = f"exec {shlex.join([self.bootstrap, '--from', package, 'vramtop', *stream])}"
         return f"{_PATHS}; command -v vramtop >/dev/null || {fetch}; {run}"
 
@@ -92,7 +92,7 @@ class SshCommand:
             return (
                 f"neither vramtop nor {self.bootstrap} is installed there: install one of them (uv: docs.astral.sh/uv)"
             )
-        return "vramtop is not installed there: pip install vramtop-budget, or use --bootstrap uvx"
+        return f"vramtop is not installed there: pip install {DISTRIBUTION}, or use --bootstrap uvx"
 
 
 def _ssh_program() -> list[str]:

@@ -67,7 +67,9 @@ def _ask(program: str, *words: str) -> str:
             [program, *words], capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise CannotTellError(f"scontrol {' '.join(words)} did not answer within {_SECONDS} s") from None
+        raise CannotTellError(
+            f"scontrol {' '.join(words)} did not answer within {_SECONDS} s; scontrol ping says whether Slurm is up"
+        ) from None
     except OSError as error:
         raise CannotTellError(f"scontrol cannot be started: {error.strerror}") from None
     if answer.returncode:

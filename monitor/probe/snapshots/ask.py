@@ -83,9 +83,12 @@ def _sample(pid: int) -> tuple[ProbeSample, Path]:
     if path is None or sample is None:
         raise CannotTellError(f"process {pid} has no probe: {_START_IT}; a launcher has none, its ranks do")
     if sample.ended is not None:
-        raise CannotTellError(f"process {pid} is about to end")
+        raise CannotTellError(f"process {pid} is about to end, too late for a snapshot")
     if sample.snapshot is None:
-        raise CannotTellError(f"the probe of process {pid} is of an older vramtop, which writes no snapshots")
+        raise CannotTellError(
+            f"the probe of process {pid} is of an older vramtop, which writes no snapshots; start the run "
+            "again with this one"
+        )
     if not sample.devices:
         raise CannotTellError(f"process {pid} has not used a GPU through torch's own allocator (CUDA) yet")
     return sample, path

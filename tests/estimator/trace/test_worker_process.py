@@ -64,6 +64,16 @@ def test_error_of_a_worker_that_dies_has_its_last_line_of_stderr(tmp_path: Path)
         worker.request({}, 10)
 
 
+def test_a_worker_that_the_system_kills_names_the_usual_reason(tmp_path: Path) -> None:
+    killed = program(tmp_path, "import os, signal, sys\nsys.stdin.readline()\nos.kill(os.getpid(), signal.SIGKILL)\n")
+
+    with (
+        Worker(PYTHON, killed) as worker,
+        pytest.raises(CannotTellError, match=r"was killed; the machine's RAM.* run out$"),
+    ):
+        worker.request({}, 10)
+
+
 def test_worker_whose_answer_is_no_json(tmp_path: Path) -> None:
     nonsense = program(tmp_path, "import sys\nsys.stdin.readline()\nprint('hello', flush=True)\nsys.stdin.readline()\n")
 
@@ -76,7 +86,7 @@ def test_closing_from_another_thread_ends_a_waiting_request(tmp_path: Path) -> N
 
     with Worker(PYTHON, sleeper) as worker:
         threading.Timer(0.1, worker.close).start()
-        with pytest.raises(CannotTellError, match="ended"):
+        with pytest.raises(CannotTellError, match=r"ended$"):  # by vramtop, not for lack of RAM
             worker.request({}, 30)
 
 

@@ -15,7 +15,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_identity import start_time_of
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.storage import user_file
-from vramtop.monitor.storage.settings import Settings
+from vramtop.monitor.storage.old_settings import Settings
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions

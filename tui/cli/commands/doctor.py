@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import ExitCode, InputError
 from vramtop.monitor.doctor import DoctorReport, Issue, collect_report, find_issues
 
 from ...draw import detect_output
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _MAX_WIDTH = 80
 """Columns of the page, so that it can be read wherever it is pasted."""
-_NO_DRIVER_EXIT_CODE = 3
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -47,7 +46,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         narrow = replace(output, width=min(output.width, _MAX_WIDTH))
         print("\n".join(doctor_lines(page, terminal, problems, narrow)))
     sys.stdout.flush()
-    return _NO_DRIVER_EXIT_CODE if page.driver.problem or page.driver.hangs else 0
+    return ExitCode.CANNOT_TELL if page.driver.problem or page.driver.hangs else ExitCode.DONE
 
 
 def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue]) -> "DoctorJson":

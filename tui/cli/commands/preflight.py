@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from vramtop.estimator.common import working_folder
+from vramtop.estimator.common import ExitCode, working_folder
 from vramtop.estimator.job import Job
 from vramtop.monitor.preflight import ESTIMATE_TIMEOUT_SECONDS, exit_code, validate_job
 from vramtop.monitor.preflight.checks import find_checks
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
+<<<<<<< HEAD
 _RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {0: "pass", 1: "failure", 3: "unknown"}
+=======
+_RESULTS = {ExitCode.DONE: "pass", ExitCode.NO: "failure", ExitCode.CANNOT_TELL: "unknown"}
+>>>>>>> main
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.common import ExitCode
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job import Gpu, Job
 from vramtop.monitor.board.fit import (
@@ -29,10 +30,19 @@ from ..progress import Progress
 from .advice import Advice, Machine, advice_lines, advise, suggestions_json
 from .machine_gpus import gpus_here
 
+<<<<<<< HEAD
 if TYPE_CHECKING:
     from ..json_types import FitJson
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
+=======
+EXIT_CODES: dict[Verdict, ExitCode] = {
+    "fits": ExitCode.DONE,
+    "does_not_fit": ExitCode.NO,
+    "unknown": ExitCode.CANNOT_TELL,
+    "tight": ExitCode.TIGHT,
+}
+>>>>>>> main
 Judge = Callable[[Budget], FitResult]
 
 

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import format_gib
+from vramtop.estimator.common import ExitCode, format_gib
 
 from ...draw import VERDICTS, detect_output
 from ...job import LoadedJob
@@ -14,8 +14,6 @@ from .cards import card_lines, find_cards
 
 if TYPE_CHECKING:
     from ..json_types import FitJson
-
-_CANNOT_TELL_EXIT_CODE = 3
 
 
 def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, reason: str) -> int:
@@ -48,7 +46,7 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
             "notes": list(loaded.notes),
         }
         print(json_text(found))
-        return _CANNOT_TELL_EXIT_CODE
+        return ExitCode.CANNOT_TELL
     output = detect_output(ascii_only=options.ascii)
     mark = VERDICTS["unknown"]
     print(output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {need}"))
@@ -58,4 +56,4 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
     print()
     print("\n".join(budget_lines(budget, output)))
     print("\n".join(closing_lines(budget, loaded.notes, output, verbose=options.verbose)))
-    return _CANNOT_TELL_EXIT_CODE
+    return ExitCode.CANNOT_TELL

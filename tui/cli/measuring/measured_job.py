@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.common import CannotTellError, InputError
+from vramtop.estimator.common import CannotTellError, ExitCode, InputError
 from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job import Gpu, Job
 from vramtop.estimator.learning import Observed
@@ -93,8 +93,8 @@ class MeasuredJob:
     def exit_code(self) -> int:
         """0: measured (or predicted), 1: it ran out of memory, 3: it could not be run."""
         if self.error is not None:
-            return 3
-        return 1 if self.step is not None and self.step.out_of_memory else 0
+            return ExitCode.CANNOT_TELL
+        return ExitCode.NO if self.step is not None and self.step.out_of_memory else ExitCode.DONE
 
 
 def measure_job(job: Job, how: Measuring, *, budget: Budget | None = None) -> MeasuredJob:

@@ -11,6 +11,10 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .alert_arguments import add_alert_arguments as add_alert_arguments
+    from .exit_codes import (
+        OF_EVERY_COMMAND as OF_EVERY_COMMAND,
+        exit_codes_sentence as exit_codes_sentence,
+    )
     from .first_word import with_command as with_command
     from .host_arguments import add_host_arguments as add_host_arguments
     from .parser import CommandParser as CommandParser, Parser as Parser
@@ -31,6 +35,7 @@ else:
         __name__,
         {
             "alert_arguments": "add_alert_arguments",
+            "exit_codes": "exit_codes_sentence OF_EVERY_COMMAND",
             "first_word": "with_command",
             "host_arguments": "add_host_arguments",
             "parser": "CommandParser Parser",

@@ -35,29 +35,21 @@ _FIT_EXAMPLES = """\
   vramtop fit job.toml --slurm > head.sbatch   the #SBATCH lines that it needs
   vramtop fit -- torchrun --nproc-per-node 8 train.py --bf16 --output_dir out
 """
-_FIT_EXIT_CODES = (
-    "Exit codes: 0 fits, 1 does not fit, 2 wrong input, 3 cannot tell, 4 tight: the expected peak fits, the upper "
-    "bound does not."
-)
-_FLEET_EXIT_CODES = (
-    "With --prometheus, --host or --hosts: 0 some host can take it now (or several together), 1 none can now, 3 none "
-    "with figures of now can, and there are others; --gpu-type then considers only GPUs of that type."
+_FLEET_EPILOG = (
+    "With --prometheus, --host or --hosts: exit code 0 some host can take it now (or several together), 1 none can "
+    "now, 3 none with figures of now can, and there are others; --gpu-type then considers only GPUs of that type."
 )
 _RUN_EPILOG = """\
-Exit codes: those of the command. With --fit: 1 it does not fit and was not started; with --strict also 4, it is tight,
-and 3, whether it fits is not known. Otherwise a job that is tight or not understood starts, with a sentence on standard
-error. Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
+With --fit a job that is tight or not understood starts, with a sentence on standard error; with --strict it does not.
+Where it would not fit on each of the GPUs that it sees, CUDA_VISIBLE_DEVICES names those on which it does.
 """
 _MEASURE_EPILOG = """\
 The steps run in a process of their own, with random weights and full sequences of random tokens; several ranks through
 torchrun. Where other programs hold memory of a GPU, torch fails before it takes the last of theirs. JOB may be a file
-with a job (the tables of a job file) in JSON on each line, NAME.jsonl. Exit codes: 0 it ran, 1 it ran out of memory, 2
-wrong input, 3 it could not be run: the job is not supported, a process died, or the time was up.
+with a job (the tables of a job file) in JSON on each line, NAME.jsonl.
 """
-_PREFLIGHT_EXIT_CODES = """\
-Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
-run; 2 wrong input; 3 no check fails, but the driver, the memory or the model's files could not be checked, without
-which it is unknown whether the job can start. Any other check that cannot be made, or not in time, is a warning.
+_PREFLIGHT_EPILOG = """\
+A check that cannot be made, or not in time, is a warning, except for those of the driver, the memory and the model.
 --python names the interpreter that will run the job; without it, it is that of the launch line, of the active
 environment, or vramtop's own. Settings that only preflight uses are in the job file's [run] table: output_dir,
 save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
@@ -78,7 +70,7 @@ def _estimate(parser: "Parser") -> None:
 def _fit(parser: "Parser") -> None:
     parser.usage = _USAGE.format("fit")
     parser.examples = _FIT_EXAMPLES
-    parser.epilog = f"{_FIT_EXIT_CODES} {_FLEET_EXIT_CODES}"
+    parser.epilog = _FLEET_EPILOG
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
     parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
@@ -99,7 +91,6 @@ def _wait(parser: "Parser") -> None:
   vramtop wait --exec -- torchrun --nproc-per-node 2 train.py --bf16
   vramtop wait job.toml --timeout 3600 --exec python train.py
 """
-    parser.epilog = _FIT_EXIT_CODES
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
     parser.add_argument("--keep-global-batch", action="store_true", help=_SAME_GLOBAL_BATCH)
@@ -122,7 +113,7 @@ def _preflight(parser: "Parser") -> None:
   vramtop preflight job.toml
   vramtop preflight -- accelerate launch train.py --bf16 --output_dir out
 """
-    parser.epilog = _PREFLIGHT_EXIT_CODES
+    parser.epilog = _PREFLIGHT_EPILOG
     add_estimate_arguments(parser)
     add_host_memory_argument(parser)
     text = "Time limit of each check (default: its own limit, 30 to 120 s)."
@@ -158,7 +149,7 @@ def _explain(parser: "Parser") -> None:
     parser.epilog = (
         "Logs: torch's out-of-memory messages of every version, host out-of-memory kills, ranks of torchrun, Slurm, "
         "mpirun and Ray. Snapshots: torch.cuda.memory._dump_snapshot(FILE), or the same as JSON; they are read "
-        "without executing anything in them. Exit codes: 0 explained, 2 wrong input, 3 no failure of memory found."
+        "without executing anything in them."
     )
     parser.set_defaults(flags=[], model_flag=None, gpus=None)
     text = "A job's log, a file with torch's message, or a memory snapshot; -: standard input."

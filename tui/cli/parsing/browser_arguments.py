@@ -45,8 +45,7 @@ def add_serve_arguments(parser: "Parser") -> None:
         "Whoever knows the address, which has a random token in it, sees the dashboard; it changes with each start. "
         "Nothing can be changed from the browser (vramtop --view-only) unless --allow-actions is given. Pages and "
         "their websocket are refused under other names than this machine's, and to pages of other servers. It needs "
-        "textual-serve: pip install 'vramtop-budget[serve]'. Exit codes: 0 interrupted, 2 wrong input, or nothing can "
-        "listen on the address."
+        "textual-serve: pip install 'vramtop-budget[serve]'."
     )
     text = "Address to serve on: HOST:PORT, PORT, or :PORT for all addresses (default: 127.0.0.1 and a free port)."
     parser.add_argument("--listen", metavar="HOST:PORT", help=text)

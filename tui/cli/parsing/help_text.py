@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator
 from textwrap import fill, wrap
 
+from .exit_codes import exit_codes_sentence
 from .parser_facts import FlagFacts, flag_groups, positionals
 
 _WIDTH = 80
@@ -42,6 +43,8 @@ def _lines(parser: argparse.ArgumentParser) -> Iterator[str]:
     if parser.epilog:
         yield ""
         yield fill(" ".join(parser.epilog.split()), _WIDTH, break_on_hyphens=False)
+    yield ""
+    yield fill(exit_codes_sentence(getattr(parser, "command", "")), _WIDTH, break_on_hyphens=False)
 
 
 def _operands(parser: argparse.ArgumentParser) -> str:

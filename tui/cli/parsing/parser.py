@@ -20,6 +20,8 @@ class Parser(argparse.ArgumentParser):
 
     examples = ""
     """Command lines for the help, indented by two."""
+    command = ""
+    """The command whose parser it is; empty: vramtop itself."""
 
     def format_help(self) -> str:
         """Return the help: usage, examples, and the flags in groups."""

@@ -3,7 +3,18 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from ..parsing import EVERY_COMMAND, CommandParser, FlagGroup, Parser, flag_groups
+from vramtop.estimator.common import version_number
+
+from ..parsing import (
+    EVERY_COMMAND,
+    OF_EVERY_COMMAND,
+    CommandParser,
+    FlagGroup,
+    Parser,
+    exit_codes_sentence,
+    flag_groups,
+)
+from .environment import ENVIRONMENT
 from .words import subcommands
 
 _OF_A_JOB = ("estimate", "fit", "wait", "preflight")
@@ -17,27 +28,6 @@ JOB is a job file (TOML), the configuration of another tool (axolotl, LLaMA-Fact
 NeMo Automodel, LitGPT, Megatron-LM, TRL, TrainingArguments, accelerate, DeepSpeed), a script or notebook, a model \
 (built-in name, hub id in the local cache, folder with a config.json, module:callable), or a launch line after --. \
 Flags may be written with _ in place of -."""
-_EXIT_CODES = (
-    ("0", "The job fits; no check fails; done."),
-    ("1", "The job does not fit; a check fails."),
-    ("2", "Wrong input or usage."),
-    ("3", "It cannot be told: no driver, no GPU, a setting is unknown."),
-    ("4", "Tight: the expected peak fits, the upper bound does not."),
-    ("70", "Internal error."),
-    ("128 + n", "Ended by signal n."),
-    ("141", "The reader of the output has closed it."),
-)
-_ENVIRONMENT = (
-    ("CUDA_VISIBLE_DEVICES", "GPUs that fit considers."),
-    ("VIRTUAL_ENV, CONDA_PREFIX", "Where a Python with torch and transformers is looked for."),
-    ("HF_HUB_CACHE, HF_HOME", "Where downloaded models are."),
-    ("VRAMTOP_SSH", "The command in place of ssh for --host, such as ssh -F FILE."),
-    ("VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD", "User and password of the Prometheus that is read."),
-    ("VRAMTOP_EXPORT_PASSWORD", "Password that clients of vramtop export need."),
-    ("NO_COLOR, FORCE_COLOR, CLICOLOR", "Whether the output has colours."),
-    ("LC_ALL, LC_CTYPE, LANG", "Without UTF-8 everything is drawn in ASCII."),
-    ("XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_CACHE_HOME", "Where settings, answers and estimates are stored."),
-)
 
 
 def man_page(parser: Parser) -> str:
@@ -47,7 +37,8 @@ def man_page(parser: Parser) -> str:
 
 def _lines(parser: Parser) -> Iterator[str]:
     commands = subcommands(parser)
-    yield '.TH VRAMTOP 1 "" vramtop "User Commands"'
+    number = version_number()
+    yield f'.TH VRAMTOP 1 "" "vramtop{f" {number}" if number else ""}" "User Commands"'
     yield ".nh"
     yield ".SH NAME"
     yield _text("vramtop - live GPU memory beside a predicted training budget")
@@ -68,10 +59,10 @@ def _lines(parser: Parser) -> Iterator[str]:
         if name not in _OF_A_JOB:
             yield from _command(name, sub)
     yield ".SH EXIT STATUS"
-    for code, text in _EXIT_CODES:
+    for code, text in OF_EVERY_COMMAND.items():
         yield from _entry(code, text)
     yield ".SH ENVIRONMENT"
-    for names, text in _ENVIRONMENT:
+    for names, text in ENVIRONMENT.items():
         yield from _entry(names, text)
 
 
@@ -88,9 +79,7 @@ def _job_commands(commands: dict[str, CommandParser]) -> Iterator[str]:
             own = tuple(flag for flag in group.flags if known.isdisjoint(flag.names))
             yield from _groups([FlagGroup("", own)], headings=False)
         yield from _examples(sub.examples)
-        if sub.epilog:
-            yield ".PP"
-            yield _text(" ".join(sub.epilog.split()))
+        yield from _closing(sub)
 
 
 def _command(name: str, sub: CommandParser) -> Iterator[str]:
@@ -101,9 +90,14 @@ def _command(name: str, sub: CommandParser) -> Iterator[str]:
     yield from _examples(sub.examples)
     own = [group for group in flag_groups(sub) if group.heading != EVERY_COMMAND]  # those are with the dashboard's
     yield from _groups(own, headings=False)
-    if sub.epilog:
-        yield ".PP"
-        yield _text(" ".join(sub.epilog.split()))
+    yield from _closing(sub)
+
+
+def _closing(sub: CommandParser) -> Iterator[str]:
+    for text in (" ".join((sub.epilog or "").split()), exit_codes_sentence(sub.command)):
+        if text:
+            yield ".PP"
+            yield _text(text)
 
 
 def _groups(groups: Sequence[FlagGroup], *, headings: bool) -> Iterator[str]:

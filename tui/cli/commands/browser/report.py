@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, open_file
+from vramtop.estimator.common import InputError, open_file, version_number
 
 from ....html_report import history_plot, require_matplotlib, save_plots
 from ....html_report.history_page import history_page
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 def _report(source: str) -> tuple[str, list[Plot]]:
     from vramtop.monitor.history import corrected_by_others
 
-    made_by = f"vramtop {_version()}"
+    made_by = f"vramtop {version_number() or '(not installed)'}"
     runs = _measured_runs(source)
     if runs is not None:
         name = "your history" if source == _OWN_HISTORY else Path(source).name
@@ -165,12 +165,3 @@ def _quick_estimate(job: Job) -> Budget:
     from vramtop.estimator.estimation import estimate
 
     return estimate(job)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("vramtop-budget")
-    except PackageNotFoundError:
-        return "(not installed)"

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, VramtopError
+from vramtop.estimator.common import InputError, VramtopError, version_number
 
 from ....draw import printable
 from ...crash_report import save_fault
@@ -69,7 +69,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
     from vramtop.monitor.attach import RankFactsReader
     from vramtop.monitor.export import LatestBoard, MetricsText, TextFile, start_otlp
 
-    version, facts = _version(), RankFactsReader()
+    version, facts = version_number() or "unknown", RankFactsReader()
     latest = LatestBoard(options.interval, facts_of=facts.facts_of)
     estimators = Estimators(options.python, corrects=not options.no_history)
     for job in _jobs(options):
@@ -271,13 +271,4 @@ def _whole_faults(snapshot: Snapshot) -> dict[Hashable, str]:
 def _report_bug(traceback: str) -> None:
     path = save_fault(traceback)
     where = f"; the traceback is in {path}" if path else ""
-    print(f"vramtop: the metrics could not be made{where}", file=sys.stderr)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("vramtop-budget")
-    except PackageNotFoundError:
-        return "unknown"
+    print(f"vramtop: internal error, the metrics could not be made; please report it{where}", file=sys.stderr)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import ExitCode, InputError
 
 if TYPE_CHECKING:
     import argparse
 
     from vramtop.monitor.fleet import Fleet
-
-_CANNOT_TELL_EXIT_CODE = 3
 
 
 def refuse_what_is_for_one_host(options: argparse.Namespace, flag: str) -> None:
@@ -58,4 +56,4 @@ def print_fleet(options: argparse.Namespace, fleet: Fleet) -> int:
         print(json.dumps(fleet_json(fleet), indent=2))
     else:
         print("\n".join(fleet_lines(fleet, detect_output(ascii_only=options.ascii))))
-    return 0 if any(host.is_live for host in fleet.hosts) else _CANNOT_TELL_EXIT_CODE
+    return ExitCode.DONE if any(host.is_live for host in fleet.hosts) else ExitCode.CANNOT_TELL

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramtop.estimator.common import version_number
 from vramtop.monitor.fleet.remote import RemoteFleet, SshCommand, parse_hosts, read_hosts_file
 
-from ...version import version_number
 from .fleet_options import print_fleet, refuse_what_is_for_one_host
 
 if TYPE_CHECKING:

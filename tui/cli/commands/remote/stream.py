@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import VramtopError, start_thread
+from vramtop.estimator.common import VramtopError, start_thread, version_number
 from vramtop.monitor.attach import RankFactsReader
 from vramtop.monitor.attach.automatic import AutomaticAttach
 from vramtop.monitor.board import Board, Watchlist
@@ -20,7 +20,6 @@ from vramtop.monitor.sources.nvml import NvmlSource
 from vramtop.monitor.storage import Settings
 
 from ...crash_report import save_fault
-from ...version import version_number
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget

@@ -2,7 +2,7 @@ import stat
 import threading
 from pathlib import Path
 
-from vramtop.monitor.storage.settings import HOST_LINE, OFF, ON, Settings, is_on
+from vramtop.monitor.storage.old_settings import HOST_LINE, OFF, ON, Settings, is_on
 
 
 def wait_until_written() -> None:

@@ -1,0 +1,174 @@
+"""Changes of the settings file: comments and order stay, and it is written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramtop.estimator.common import CannotTellError, ProcessLimitError, is_file, start_thread
+
+from ..file_lock import lock_file
+from ..user_file import may_change_files, write_whole
+from .in_force import read_settings_file
+from .old_file import TAKEN_OVER, read_old_file
+from .places import NO_FILE, config_file, old_settings_file
+from .schema import find_setting, mapping_of
+from .setting import Value
+from .toml_text import read_toml, shown
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+_LOCK_TIMEOUT_SECONDS = 2.0
+_PERMISSIONS = 0o777
+_HEADING = "# Settings of vramtop; vramtop config --template prints all of them with their meaning.\n"
+Changes = Mapping[str, Value | None]
+"""New values by dotted name, also of an entry of a mapping (``keys.sort``); None: the setting is removed."""
+
+
+def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -> None:
+    """Change settings in the file, under a lock; the old file of settings is taken over first.
+
+    Args:
+        changes: values as ``Setting.checked`` returns them; none only takes the old file over.
+        environ: names the file.
+
+    Raises:
+        CannotTellError: the file cannot be changed; it is as it was.
+    """
+    named = config_file(environ)
+    if not may_change_files():
+        return
+    if not os.path.isabs(named):  # noqa: PTH117 - no home is known
+        raise CannotTellError("Settings are kept nowhere: set HOME, XDG_CONFIG_HOME or VRAMTOP_CONFIG.")
+    if named == NO_FILE:
+        raise CannotTellError(f"Settings are kept nowhere: VRAMTOP_CONFIG is {NO_FILE}.")
+    folder = Path(named).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(folder / ".config.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            lock_file(lock, _LOCK_TIMEOUT_SECONDS)
+            _change(Path(os.path.realpath(named)), changes, old_settings_file(environ))
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise CannotTellError(f"{named} cannot be written: {error.strerror or error}.") from None
+
+
+def save_setting(name: str, value: Value | None, notify: Callable[[str], None]) -> None:
+    """Save one setting on a thread of its own, as a disk may hang.
+
+    Args:
+        name: dotted; also of an entry of a mapping.
+        value: as ``Setting.checked`` returns it; None: it is removed, and its default holds.
+        notify: called on that thread with a sentence if it could not be saved.
+    """
+    _in_background({name: value}, notify)
+
+
+def take_over_old_file() -> None:
+    """Move the settings of ``settings.json`` into the settings file, if there is one; on a thread of its own.
+
+    Where that cannot be done, both files stay as they are, and both are read.
+    """
+    old = old_settings_file()
+    if old is not None and os.path.isfile(old):  # noqa: PTH113 - pathlib's is slower
+        _in_background({}, lambda _: None)
+
+
+def _in_background(changes: Changes, notify: Callable[[str], None]) -> None:
+    def change() -> None:
+        try:
+            change_settings(changes)
+        except CannotTellError as error:
+            notify(error.message)
+
+    try:
+        start_thread(threading.Thread(target=change, name="save settings"))  # no daemon: the program waits at exit
+    except ProcessLimitError:
+        change()
+
+
+def _change(file: Path, changes: Changes, old: str | None) -> None:
+    """Read, change and write the file; whoever calls holds the lock."""
+    text, before = read_settings_file(str(file))
+    if before.is_broken:
+        raise CannotTellError(f"{before.problems[0].sentence}, and none can be saved.")
+    kept = read_old_file(old) if old is not None else None
+    taken = {} if kept is None else {name: value for name, value in kept.values.items() if name not in before.values}
+    every = {**taken, **changes}
+    expected = _expected(before.values, every)
+    if dict(before.values) != expected or (None in changes.values()):
+        import tomlkit
+
+        document = tomlkit.parse(text or _HEADING)
+        for name, value in every.items():
+            _put(document, name, value)
+        new = tomlkit.dumps(document)
+        after = read_toml(new, str(file))
+        if after.is_broken or dict(after.values) != expected:
+            wanted = ", ".join(f"{name} = {shown(value)}" for name, value in changes.items() if value is not None)
+            raise CannotTellError(f"{file} cannot be changed without damage; write into it yourself: {wanted}.")
+        if new != text:
+            mode = stat.S_IMODE(file.stat().st_mode) & _PERMISSIONS if file.exists() else 0o600
+            write_whole(file, new.encode(), mode)
+    if kept is not None and old is not None and not kept.is_broken and is_file(Path(old)):
+        Path(old).replace(Path(old).with_name(TAKEN_OVER))
+
+
+def _expected(before: Mapping[str, Value], changes: Changes) -> dict[str, Value]:
+    """Return the settings of the file after the changes."""
+    after = dict(before)
+    for name, value in changes.items():
+        mapping = mapping_of(name)
+        if mapping is None:
+            after.pop(name, None)
+            if value is not None and value != {}:
+                after[name] = value
+            continue
+        kept = after.pop(mapping.name, {})
+        entries = dict(kept) if isinstance(kept, Mapping) else {}
+        key = name[len(mapping.name) + 1 :]
+        entries.pop(key, None)
+        if isinstance(value, str | tuple):
+            entries[key] = value
+        if entries:
+            after[mapping.name] = entries
+    return after
+
+
+def _put(document: TOMLDocument, name: str, value: Value | None) -> None:
+    """Set or remove one value; its table is added where there is none."""
+    import tomlkit
+
+    setting = find_setting(name) or mapping_of(name)
+    if setting is None:
+        raise KeyError(name)
+    if setting.kind == "mapping" and setting.name == name:
+        entries = value if isinstance(value, Mapping) else {}
+        present: Any = document
+        for part in setting.table.split("."):
+            present = present.get(part, {})
+        for key in [*present]:
+            if key not in entries:
+                _put(document, f"{name}.{key}", None)
+        for key, entry in entries.items():
+            _put(document, f"{name}.{key}", entry)
+        return
+    table: Any = document
+    for part in setting.table.split("."):
+        if part not in table:
+            if value is None:
+                return
+            table[part] = tomlkit.table(is_super_table=f"{part}." in setting.table)
+        table = table[part]
+    key = name[len(setting.table) + 1 :]
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = list(value) if isinstance(value, tuple) else value

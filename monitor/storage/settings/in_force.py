@@ -1,0 +1,153 @@
+"""The settings in force: flag, else environment, else settings file, else default; with the origin of each."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import read_file
+
+from .old_file import read_old_file
+from .places import NO_FILE, config_file, old_settings_file
+from .schema import SETTINGS, find_setting, mapping_of
+from .toml_text import FileSettings, Problem, read_toml
+
+if TYPE_CHECKING:
+    from .setting import Value
+
+DEFAULT, FILE, OLD_FILE = "default", "file", "settings.json"
+"""Origins; the others are an environment variable, and a flag with its dashes."""
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsInForce:
+    """What each setting is, and where that was said."""
+
+    values: Mapping[str, Value]
+    """By dotted name, of all settings."""
+    origins: Mapping[str, str]
+    """``default``, ``file``, ``settings.json``, the name of an environment variable, or a flag."""
+    problems: tuple[Problem, ...] = ()
+    """What could not be used; defaults stand in its place."""
+    file: str = ""
+    """Path of the settings file."""
+    has_file: bool = False
+
+    def switch(self, name: str) -> bool:
+        """Return a setting that is true or false."""
+        return bool(self.values[name])
+
+    def text(self, name: str) -> str:
+        """Return a setting that is a text or a choice."""
+        return str(self.values[name])
+
+    def number(self, name: str) -> float:
+        """Return a setting that is a number."""
+        value = self.values[name]
+        assert isinstance(value, int | float)  # noqa: S101 - the schema says so
+        return float(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a setting that is a list."""
+        value = self.values[name]
+        assert isinstance(value, tuple)  # noqa: S101 - the schema says so
+        return value
+
+    def mapping(self, name: str) -> Mapping[str, str | tuple[str, ...]]:
+        """Return a setting that is a table of its own."""
+        value = self.values[name]
+        assert isinstance(value, Mapping)  # noqa: S101 - the schema says so
+        return value
+
+    def is_set(self, name: str) -> bool:
+        """Return True if it is set anywhere, to whatever."""
+        return self.origins[name] != DEFAULT
+
+    def with_flag(self, name: str, value: Value, flag: str) -> SettingsInForce:
+        """Return these settings with one from the command line."""
+        return replace(self, values={**self.values, name: value}, origins={**self.origins, name: flag})
+
+
+def settings_in_force(environ: Mapping[str, str] = os.environ) -> SettingsInForce:
+    """Return the settings without the command line's. Nothing is written, and whatever is wrong becomes a problem."""
+    file = config_file(environ)
+    read, has_file, trusted = _read_file(file)
+    values: dict[str, Value] = {setting.name: setting.default for setting in SETTINGS}
+    origins = dict.fromkeys(values, DEFAULT)
+    problems = list(read.problems)
+    old = old_settings_file(environ)
+    if old is not None:
+        kept = read_old_file(old)
+        problems += kept.problems
+        values.update(kept.values)
+        origins.update(dict.fromkeys(kept.values, OLD_FILE))
+    for name, value in read.values.items():
+        setting = find_setting(name)
+        if setting is not None and setting.is_program and value and not trusted:
+            problems.append(Problem(_may_be_written(file, name), name))
+            continue
+        values[name], origins[name] = value, FILE
+    for setting in SETTINGS:
+        for variable in filter(None, (setting.variable, setting.also)):
+            text = environ.get(variable)
+            if text is None or (not text and setting.default not in ("", ())):
+                continue
+            try:
+                values[setting.name], origins[setting.name] = setting.parsed(text), variable
+            except ValueError as error:
+                problems.append(Problem(f"{variable}={text}: {error}; until then it is ignored", setting.name))
+                continue
+            break
+    return SettingsInForce(values, origins, tuple(problems), file, has_file)
+
+
+def read_settings_file(file: str) -> tuple[str, FileSettings]:
+    """Return the text of a settings file and what it says; both are empty if there is none.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    from pathlib import Path
+
+    if file == NO_FILE:
+        return "", FileSettings()
+    try:
+        text = read_file(Path(file)).decode("utf-8-sig")
+    except FileNotFoundError:
+        return "", FileSettings()
+    except UnicodeDecodeError:
+        sentence = f"{file}: it is not text in UTF-8; none of its settings are used until that is corrected"
+        return "", FileSettings(problems=(Problem(sentence),), is_broken=True)
+    return text, read_toml(text, file)
+
+
+def is_setting(name: str) -> bool:
+    """Return True if a dotted name is that of a setting, or of an entry of a mapping."""
+    return find_setting(name) is not None or mapping_of(name) is not None
+
+
+def _read_file(file: str) -> tuple[FileSettings, bool, bool]:
+    """Return what the file says, whether there is one, and whether nobody else may write it."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - pathlib need not be loaded where there is no file
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        return (FileSettings() if missing else _unreadable(file, error)), False, True
+    try:
+        read = read_settings_file(file)[1]
+    except OSError as error:
+        return _unreadable(file, error), True, False
+    return read, file != NO_FILE, found.st_uid in (0, os.geteuid()) and not found.st_mode & _OTHERS_MAY_WRITE
+
+
+def _unreadable(file: str, error: OSError) -> FileSettings:
+    reason = error.strerror or str(error)
+    return FileSettings(problems=(Problem(f"{file} cannot be read: {reason}; defaults are used"),), is_broken=True)
+
+
+def _may_be_written(file: str, name: str) -> str:
+    return f"{file}: {name} is not used, as others than you may write this file; chmod 600 it, and own it"

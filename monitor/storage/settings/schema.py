@@ -1,0 +1,218 @@
+"""Every setting of vramtop, in the order in which they are shown.
+
+To add one, write a row here, and read it where it takes effect. What has a flag is filled in by
+``tui/cli/settings_of_options.py``.
+"""
+
+from __future__ import annotations
+
+from .setting import Setting
+
+THEME, VIEW, COLUMNS, SORT, HOST_LINE = (
+    f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "host_line")
+)
+QUIET_HOURS = "alerts.quiet_hours"
+KEYS, COLOURS = "keys", "colours"
+"""Names of settings that are remembered, or read by name."""
+TABLES = {
+    "dashboard": "The dashboard",
+    "attach": "Attaching to training processes",
+    "estimates": "Estimates",
+    "history": "Your measured runs",
+    "pending": "Pending jobs",
+    "alerts": "Alerts: how you are told, and from when on",
+    "hosts": "Several hosts, over ssh",
+    "hosts.groups": "Groups of hosts: --host @NAME",
+    "prometheus": "Many hosts, from a Prometheus",
+    "export": "vramtop export",
+    "serve": "vramtop serve",
+    "keys": "Keys of the dashboard",
+    "colours": "Colours of the dashboard",
+}
+"""The TOML tables in their order, each with its heading."""
+PROCESS_VIEWS = ("runs", "tree", "processes")
+PROCESS_SORTS = ("STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER", "SM", "BW", "CPU", "RAM", "THR")
+PROCESS_COLUMNS = (
+    *("PID", "USER", "GPU", "VRAM GiB", "MAX", "SPREAD", "BUDGET", "DIFF", "STATUS", "SM %", "BW %", "CPU %"),
+    *("RAM GiB", "THR", "UP", "RUNS IN", "COMMAND"),
+)
+ONLY = ("running", "diverging", "mine", "training", "server", "notebook", "desktop")
+SIGNALS = ("none", "bell", "desktop")
+METHODS = ("auto", "formula", "exact", "traced")
+_DAY = 86_400
+_ADDRESS = r"\S*"
+_COLOUR = r"#[0-9A-Fa-f]{3}|#[0-9A-Fa-f]{6}|[a-z][a-z0-9_]*(?:-[a-z0-9_]+)*"
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        name="dashboard.interval", kind="number", default=1.0, least=0.1, most=_DAY, flag="--interval",
+        about="Seconds between readings of this machine, and of hosts over ssh; also for vramtop export",
+    ),
+    Setting(
+        name=VIEW, kind="choice", default="runs", choices=PROCESS_VIEWS,
+        about="View of the process table; v switches it, and it is remembered",
+    ),
+    Setting(
+        name=COLUMNS, kind="list", default=(), choices=PROCESS_COLUMNS,
+        example=("PID", "VRAM GiB", "STATUS", "COMMAND"),
+        about="Columns of the process table, the most important first; empty: as many of the usual ones as fit",
+    ),
+    Setting(
+        name=SORT, kind="choice", default="STATUS", choices=PROCESS_SORTS,
+        about="Column by which the process table is sorted at the start",
+    ),
+    Setting(
+        name=THEME, kind="text", default="vramtop-dark", pattern=r"[\w-]{1,60}", also="TEXTUAL_THEME",
+        example="vramtop-light", expects="the name of a theme, such as vramtop-light or vramtop-high-contrast",
+        about="Theme; the command palette (ctrl+p) has the list, and what you choose there is remembered",
+    ),
+    Setting(
+        name=HOST_LINE, kind="switch", default=True,
+        about="Show the line with the load, RAM and swap of the host; remembered",
+    ),
+    Setting(
+        name="dashboard.mouse", kind="switch", default=True, flag="--mouse, --no-mouse",
+        about="Use the mouse; false leaves it to the terminal, for selecting text",
+    ),
+    Setting(
+        name="dashboard.ascii", kind="choice", default="auto", choices=("auto", "on", "off"),
+        flag="--ascii, --no-ascii",
+        about="Draw with ASCII characters only; auto: where the locale has no others",
+    ),
+    Setting(
+        name="dashboard.read_only", kind="switch", default=False, flag="--read-only, --no-read-only",
+        about="The dashboard cannot end processes",
+    ),
+    Setting(
+        name="dashboard.user", kind="list", default=(), flag="--user", example=("ann", "bob"),
+        about="Display only processes of these users; --user '' displays all again",
+    ),
+    Setting(
+        name="dashboard.gpu", kind="list", default=(), flag="--gpu", example=("0", "2-3"),
+        expects='a list of GPUs, such as ["0", "2-3", "0:3", "GPU-5a3f"]',
+        about="Display only these GPUs; --gpu '' displays all again",
+    ),
+    Setting(
+        name="dashboard.only", kind="list", default=(), flag="--only", choices=ONLY, example=("mine", "training"),
+        about="Display only processes that are all of this; --only '' displays all again",
+    ),
+    Setting(
+        name="attach.automatic", kind="switch", default=True, flag="--attach, --no-attach",
+        about="Attach to training processes by itself, so that they have budgets",
+    ),
+    Setting(
+        name="estimates.method", kind="choice", default="auto", choices=METHODS, flag="--method",
+        about="Method of the estimate where a command takes one",
+    ),
+    Setting(
+        name="estimates.python", kind="text", default="", flag="--python", is_program=True,
+        example="/opt/conda/bin/python", expects="the path of a Python interpreter",
+        about="Python interpreter with torch and transformers, for exact counts and traces; empty: searched for",
+    ),
+    Setting(
+        name="history.enabled", kind="switch", default=True, flag="--history, --no-history",
+        about="Keep measurements of your runs, and correct estimates by them",
+    ),
+    Setting(
+        name="pending.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-fit",
+        about="How to signal that a pending job fits now or no longer fits, besides a notice",
+    ),
+    Setting(
+        name="pending.command", kind="text", default="", flag="--on-fit", is_program=True,
+        example="notify-send \"$VRAMTOP_JOB fits\"", expects="a shell command",
+        about="Shell command to run when a pending job begins to fit",
+    ),
+    Setting(
+        name=QUIET_HOURS, kind="text", default="off", flag="--quiet-hours", example="22:00-07:00",
+        pattern=r"(?i:off)|\s*([01]?\d|2[0-3]):[0-5]\d\s*-\s*([01]?\d|2[0-3]):[0-5]\d\s*",
+        expects="HH:MM-HH:MM, such as 22:00-07:00, or off",
+        about="Hours of the day, local time, in which nobody is told of alerts",
+    ),
+    Setting(
+        name="alerts.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-alert",
+        about="How to signal that an alert fires or clears, besides a notice",
+    ),
+    Setting(
+        name="alerts.command", kind="text", default="", flag="--on-alert", is_program=True,
+        example="notify-send \"$VRAMTOP_ALERT_SENTENCE\"", expects="a shell command",
+        about="Shell command to run when an alert fires or clears",
+    ),
+    Setting(
+        name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
+        example="ssh -F /home/ann/.ssh/cluster", expects="a command in place of ssh",
+        about="Command in place of ssh for --host",
+    ),
+    Setting(
+        name="hosts.groups", kind="mapping", default={}, example={"train": "node[01-16]"},
+        pattern=r"[^-\s@]\S*", expects='names and lists of hosts: train = "node[01-16]"',
+        about="Groups of hosts by name: vramtop --host @train reads them",
+    ),
+    Setting(
+        name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://\S+",
+        example="http://prometheus:9090", expects="an address that begins with http:// or https://",
+        about="The Prometheus that --prometheus without an address reads",
+    ),
+    Setting(
+        name="prometheus.interval", kind="number", default=5.0, least=0.1, most=_DAY, flag="--interval",
+        about="Seconds between readings of a Prometheus",
+    ),
+    Setting(
+        name="prometheus.token_file", kind="text", default="", flag="--prometheus-token-file",
+        example="/home/ann/.prometheus-token", expects="the path of a file",
+        about="File with a bearer token for that Prometheus",
+    ),
+    Setting(
+        name="prometheus.ca_file", kind="text", default="", flag="--prometheus-ca",
+        example="/etc/ssl/our-ca.pem", expects="the path of a file",
+        about="Certificates of the authority of that Prometheus's certificate, in place of the system's",
+    ),
+    Setting(
+        name="export.listen", kind="text", default="127.0.0.1:10440", flag="--listen", pattern=_ADDRESS,
+        expects="HOST:PORT, PORT, or :PORT for all addresses",
+        about="Address on which vramtop export serves its metrics",
+    ),
+    Setting(
+        name="serve.listen", kind="text", default="", flag="--listen", pattern=_ADDRESS, example="127.0.0.1:8000",
+        expects="HOST:PORT, PORT, or :PORT for all addresses",
+        about="Address on which vramtop serve shows the dashboard; empty: 127.0.0.1 and a free port",
+    ),
+    Setting(
+        name=KEYS, kind="mapping", default={}, example={"sort": "s"},
+        expects='names of actions and keys: sort = "s"',
+        about="Keys by action, in place of the usual ones",
+    ),
+    Setting(
+        name=COLOURS, kind="mapping", default={}, pattern=_COLOUR, example={"over": "#e5534b"},
+        expects='names and colours: over = "#e5534b"',
+        about="Colours by what they stand for, in place of the theme's",
+    ),
+)  # fmt: skip
+"""All settings. Tables stand together and in the order of ``TABLES``."""
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def find_setting(name: str) -> Setting | None:
+    """Return the setting of a dotted name."""
+    return _BY_NAME.get(name)
+
+
+def mapping_of(name: str) -> Setting | None:
+    """Return the mapping that a dotted name is an entry of: ``keys.sort`` is one of ``keys``."""
+    table = next((each for each in SETTINGS if each.kind == "mapping" and name.startswith(f"{each.name}.")), None)
+    return table if table and len(name) > len(table.name) + 1 else None
+
+
+def nearest_name(name: str) -> str | None:
+    """Return the name of a setting that is meant by a wrong one, or None."""
+    last = name.rpartition(".")[2].replace("-", "_")
+    same = [each for each in _BY_NAME if each.rpartition(".")[2] == last]
+    if len(same) == 1:
+        return same[0]
+    import difflib  # not at start-up
+
+    near = difflib.get_close_matches(name.replace("-", "_"), _BY_NAME, n=1, cutoff=0.6)
+    if near:
+        return near[0]
+    ends = {each.rpartition(".")[2]: each for each in _BY_NAME}
+    close = difflib.get_close_matches(last, ends, n=1, cutoff=0.75)
+    return ends[close[0]] if close else None

@@ -1,0 +1,126 @@
+import re
+import sys
+from typing import get_args
+
+import pytest
+
+from vramtop.monitor.board.display_filter import ONLY_WORDS
+from vramtop.monitor.storage.settings.schema import (
+    ONLY,
+    PROCESS_COLUMNS,
+    PROCESS_SORTS,
+    PROCESS_VIEWS,
+    SETTINGS,
+    TABLES,
+    find_setting,
+    nearest_name,
+)
+from vramtop.monitor.storage.settings.setting import Setting
+from vramtop.monitor.storage.settings.template import settings_template
+from vramtop.tui.screens.dashboard.processes.columns.column import ColumnName
+from vramtop.tui.screens.dashboard.processes.process_rows import SortKey
+from vramtop.tui.screens.dashboard.processes.table_views import ViewName
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+named = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+
+
+@named
+def test_a_setting_allows_its_default_and_its_example_and_says_what_it_does(setting: Setting) -> None:
+    assert setting.checked(setting.default) == setting.default
+    if setting.example is not None:
+        assert setting.checked(setting.example) == setting.example
+    assert setting.about[0].isupper()
+    assert not setting.about.endswith(".")
+    assert setting.table in TABLES
+
+
+def test_names_variables_and_their_order_are_those_of_one_table_after_the_other() -> None:
+    assert len(BY_NAME) == len(SETTINGS)
+    variables = [name for setting in SETTINGS for name in (setting.variable, setting.also) if name]
+    assert len(set(variables)) == len(variables)
+    tables = [setting.table for setting in SETTINGS]
+    assert list(dict.fromkeys(tables)) == list(TABLES)
+    assert sorted(tables, key=list(TABLES).index) == tables
+
+
+def test_words_are_those_of_the_program() -> None:
+    assert get_args(ViewName) == PROCESS_VIEWS
+    assert get_args(SortKey) == PROCESS_SORTS
+    assert get_args(ColumnName) == PROCESS_COLUMNS
+    assert ONLY_WORDS == ONLY
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("dashboard.interval", "fast", "give a number between 0.1 and 86400"),
+        ("dashboard.interval", 0, "between 0.1"),
+        ("dashboard.interval", True, "a number"),
+        ("dashboard.interval", float("nan"), "a number"),
+        ("dashboard.mouse", "yes", "true or false"),
+        ("dashboard.view", "list", '"runs", "tree", "processes"'),
+        ("dashboard.columns", ["PID", "NO"], "a list of"),
+        ("dashboard.theme", "a\nb", "the name of a theme"),
+        ("alerts.quiet_hours", "22-7", "22:00-07:00"),
+        ("prometheus.url", "prometheus:9090", "http://"),
+        ("keys", {"sort": 1}, "names of actions"),
+        ("colours", {"over": "#12"}, "names and colours"),
+        ("hosts.groups", {"train": "-oProxyCommand=x"}, "lists of hosts"),
+    ],
+)
+def test_a_wrong_value_says_what_is_allowed(name: str, value: object, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        BY_NAME[name].checked(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("dashboard.interval", "2", 2.0),
+        ("dashboard.mouse", "Off", False),
+        ("dashboard.mouse", "1", True),
+        ("dashboard.user", "ann, bob", ("ann", "bob")),
+        ("dashboard.user", "", ()),
+        ("alerts.quiet_hours", "off", "off"),
+    ],
+)
+def test_texts_of_the_environment_mean_values(name: str, text: str, value: object) -> None:
+    assert BY_NAME[name].parsed(text) == value
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("dashboard.intervall", "dashboard.interval"),
+        ("theme", "dashboard.theme"),
+        ("quiet-hours", "alerts.quiet_hours"),
+        ("ui.columns", "dashboard.columns"),
+        ("zzz", None),
+    ],
+)
+def test_a_wrong_name_has_a_near_one(wrong: str, meant: str | None) -> None:
+    assert nearest_name(wrong) == meant
+
+
+def test_the_template_is_valid_sets_nothing_and_each_of_its_lines_can_be_used() -> None:
+    text = settings_template()
+    assert max(map(len, text.splitlines())) <= 80
+    assert not [value for table in tomllib.loads(text).values() for key, value in table.items() if key != "groups"]
+    table, seen = "", set()
+    for line in text.splitlines():
+        table = line.strip("[]") if line.startswith("[") else table
+        found = re.match(r"#(?:   for example:)? (\w+ = .*)", line)
+        if found:
+            ((key, value),) = tomllib.loads(found[1]).items()
+            setting = find_setting(f"{table}.{key}") or find_setting(table)
+            assert setting is not None
+            checked = setting.checked({key: value} if setting.kind == "mapping" else value)
+            assert checked in (setting.default, setting.example)
+            seen.add(setting.name)
+    assert seen == set(BY_NAME)

@@ -1,0 +1,18 @@
+"""`make` alone lists every target, with one line for each."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_make_alone_lists_every_target() -> None:
+    make = shutil.which("make") or "make"
+    done = subprocess.run([make], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    listed = re.findall(r"^make (\S+) +\S.*$", done.stdout, re.MULTILINE)
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None
+    assert len(listed) == len(set(listed)) == len(done.stdout.splitlines())
+    assert {*listed, "help"} == set(phony[1].split())
