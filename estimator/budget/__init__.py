@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RankPeak as RankPeak,
         Timeline as Timeline,
     )
+    from .fields_of import FieldsOf as FieldsOf
     from .host_need import HostNeed as HostNeed
     from .json_types import BudgetJson as BudgetJson, HostNeedJson as HostNeedJson, PlainJob as PlainJob
     from .learned import Learned as Learned
@@ -40,6 +41,7 @@ else:
                 "Budget ComponentName Components LargeTensor Method ModelFacts Peak Phase PhaseMark PhaseName "
                 "RankPeak Timeline"
             ),
+            "fields_of": "FieldsOf",
             "host_need": "HostNeed",
             "json_types": "BudgetJson HostNeedJson PlainJob",
             "learned": "Learned",

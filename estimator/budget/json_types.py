@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from ..common.fields_of import FieldsOf
-from ..job import Job
-from ..job.effective_batch import EffectiveBatchJson
+from ..job import EffectiveBatchJson, Job
 from .budget import ComponentName, Components, LargeTensor, Method, ModelFacts, Peak, PhaseMark, PhaseName, RankPeak
+from .fields_of import FieldsOf
 from .host_need import HostNeed
 from .learned import Learned
 from .serving_need import ServingNeed

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, TypedDict
 
-from ..budget import PhaseName
-from ..common.fields_of import FieldsOf
+from ..budget import FieldsOf, PhaseName
 from .explanation import PartName
 from .predicted_place import PredictedPlace
 from .records import FailureKind, OutOfMemory

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, TypedDict
 
-from ..budget import PlainJob
-from ..common.fields_of import FieldsOf
+from ..budget import FieldsOf, PlainJob
 from .measurement import Observed, Predicted, RunState
 
 

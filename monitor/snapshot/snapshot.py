@@ -314,6 +314,7 @@ class WatchedJob:
     """A job known to run in certain processes, which are compared with its budget."""
 
     job: Job
+    """The job."""
     pids: tuple[ProcessKey, ...]
     """Its ranks on this machine."""
     missing: tuple[str, ...] = ()

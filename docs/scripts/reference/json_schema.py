@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import FieldsOf
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
@@ -28,15 +28,16 @@ _BOUNDS = {
 _NULL = {"type": "null"}
 
 
-def schema_of(kind: Any, *, name: str, title: str) -> dict[str, Any]:
+def schema_of(kind: Any, *, name: str, title: str, apart: Mapping[type, str] | None = None) -> dict[str, Any]:
     """Return the schema of a type, with the definitions that it needs.
 
     Args:
         kind: a typed dict, or a record as ``FieldsOf`` marks it.
         name: last part of its ``$id``.
         title: of the schema.
+        apart: records that have a schema of their own, with its name: here they are objects, with a comment.
     """
-    maker = _Maker()
+    maker = _Maker({record: other for record, other in (apart or {}).items() if other != name})
     found = maker.of(kind)
     if maker.unexplained:
         raise ValueError(f"no docstring, or none that says what its absence means: {', '.join(maker.unexplained)}")
@@ -49,7 +50,8 @@ def schema_of(kind: Any, *, name: str, title: str) -> dict[str, Any]:
 class _Maker:
     """Makes schemas of types, and collects those of records under their names."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart: Mapping[type, str]) -> None:
+        self._apart = apart
         self.definitions: dict[str, dict[str, Any]] = {}
         self.unexplained: list[str] = []
         """Fields without a docstring."""
@@ -123,6 +125,8 @@ class _Maker:
 
     def _reference(self, kind: type, mark: FieldsOf | None) -> dict[str, Any]:
         """Return a reference to the schema of a record, which is made if there is none."""
+        if kind in self._apart:
+            return {"type": "object", "$comment": f"{self._apart[kind]}.json"}
         plain = mark if mark and (mark.is_whole or mark.only_known or mark.also) else None
         how = "Whole" if plain and plain.is_whole else "Known" if plain and plain.only_known else ""
         named = plain.also if plain and plain.also else kind

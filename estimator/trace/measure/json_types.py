@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypedDict
 
-from ...common.fields_of import FieldsOf
+from ...budget import FieldsOf
 from .figures import OutOfMemory, PhasePeak
 
 

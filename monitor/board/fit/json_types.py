@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from vramtop.estimator.budget import HostNeedJson, ServingNeed
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import FieldsOf, HostNeedJson, ServingNeed
 
 from .fit_result import Verdict
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Job
 
-    from ..json_types.once import (
+    from ..json_types import (
         GpuJson,
         HiddenJson,
         MigDeviceJson,

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
-<<<<<<< HEAD
-_RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {0: "pass", 1: "failure", 3: "unknown"}
-=======
-_RESULTS = {ExitCode.DONE: "pass", ExitCode.NO: "failure", ExitCode.CANNOT_TELL: "unknown"}
->>>>>>> main
+_RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {
+    ExitCode.DONE: "pass",
+    ExitCode.NO: "failure",
+    ExitCode.CANNOT_TELL: "unknown",
+}
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:

@@ -30,19 +30,15 @@ from ..progress import Progress
 from .advice import Advice, Machine, advice_lines, advise, suggestions_json
 from .machine_gpus import gpus_here
 
-<<<<<<< HEAD
 if TYPE_CHECKING:
     from ..json_types import FitJson
 
-EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
-=======
 EXIT_CODES: dict[Verdict, ExitCode] = {
     "fits": ExitCode.DONE,
     "does_not_fit": ExitCode.NO,
     "unknown": ExitCode.CANNOT_TELL,
     "tight": ExitCode.TIGHT,
 }
->>>>>>> main
 Judge = Callable[[Budget], FitResult]
 
 

@@ -31,15 +31,30 @@ if TYPE_CHECKING:
         FitOverHostsJson as FitOverHostsJson,
         SuggestionJson as SuggestionJson,
     )
-    from .hosts import HostsJson as HostsJson
+    from .hosts import (
+        FleetRunJson as FleetRunJson,
+        HostsJson as HostsJson,
+        RankJson as RankJson,
+        TotalsJson as TotalsJson,
+    )
     from .machine import DoctorJson as DoctorJson
     from .measured import (
         ExportedJson as ExportedJson,
         ForgottenJson as ForgottenJson,
         HistoryJson as HistoryJson,
+        MeasuredJson as MeasuredJson,
         MeasureJson as MeasureJson,
+        PredictedPeakJson as PredictedPeakJson,
     )
-    from .once import OnceJson as OnceJson
+    from .once import (
+        GpuJson as GpuJson,
+        HiddenJson as HiddenJson,
+        MigDeviceJson as MigDeviceJson,
+        OnceJson as OnceJson,
+        PendingJson as PendingJson,
+        ProcessJson as ProcessJson,
+        RunJson as RunJson,
+    )
     from .runs import AttachJson as AttachJson, PreflightJson as PreflightJson
 else:
     __getattr__, __all__ = lazy_exports(
@@ -49,10 +64,10 @@ else:
             "elsewhere": "CloudFacts InstanceJson KubernetesFacts OfferJson SlurmFacts",
             "files": "ExportJson RecordJson ReportJson ServeJson",
             "fit": "CardJson EstimateJson FitJson FitOverHostsJson SuggestionJson",
-            "hosts": "HostsJson",
+            "hosts": "FleetRunJson HostsJson RankJson TotalsJson",
             "machine": "DoctorJson",
-            "measured": "ExportedJson ForgottenJson HistoryJson MeasureJson",
-            "once": "OnceJson",
+            "measured": "ExportedJson ForgottenJson HistoryJson MeasuredJson MeasureJson PredictedPeakJson",
+            "once": "GpuJson HiddenJson MigDeviceJson OnceJson PendingJson ProcessJson RunJson",
             "runs": "AttachJson PreflightJson",
         },
     )

@@ -3,8 +3,7 @@
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.advice import LargestFitting
-from vramtop.estimator.budget import BudgetJson
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import BudgetJson, FieldsOf
 from vramtop.estimator.crash import ExplanationJson, FailureJson, MemorySnapshotJson
 
 from .fit import SuggestionJson

@@ -3,8 +3,7 @@
 from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.advice import Edit, LargestFitting, Verdict
-from vramtop.estimator.budget import BudgetJson, Method
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import BudgetJson, FieldsOf, Method
 from vramtop.monitor.board.fit import FitResultJson
 from vramtop.monitor.fleet.placing import FleetFitJson
 

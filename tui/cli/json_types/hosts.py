@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import FieldsOf
 from vramtop.monitor.fleet import HostReading
 
 

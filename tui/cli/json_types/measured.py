@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from vramtop.estimator.budget import Method, PhaseName, PlainJob, Span
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import FieldsOf, Method, PhaseName, PlainJob, Span
 from vramtop.estimator.learning import MeasurementJson
 from vramtop.estimator.trace.measure import MeasuredStepJson
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import FieldsOf
+from vramtop.estimator.job import Job
 from vramtop.estimator.learning import MeasurementJson
 from vramtop.monitor.fleet import HostReading
 from vramtop.monitor.snapshot import Snapshot, resolve_annotations
@@ -30,7 +31,7 @@ class Output:
     title: str
     """What it is, in a few words."""
     commands: tuple[str, ...]
-    """Command lines that print it."""
+    """Command lines that print it; empty: it is a part of others."""
 
 
 OUTPUTS = {
@@ -121,5 +122,10 @@ OUTPUTS = {
     "export": Output(kind=ExportJson, title="Where metrics are served", commands=("vramtop export --json",)),
     "serve": Output(kind=ServeJson, title="Where the dashboard is served", commands=("vramtop serve --json",)),
     "doctor": Output(kind=DoctorJson, title="Facts about this machine", commands=("vramtop doctor --json",)),
+    "job": Output(
+        kind=Annotated[dict[str, Any], FieldsOf(Job)],
+        title="A job: the tables of a job file",
+        commands=(),
+    ),
 }
 """By name, which is that of the schema's file."""

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from vramtop.estimator.budget import BudgetJson, PlainJob
-from vramtop.estimator.common.fields_of import FieldsOf
+from vramtop.estimator.budget import BudgetJson, FieldsOf, PlainJob
 from vramtop.monitor.anomalies import AnomalyJson
 from vramtop.monitor.attach import AttachmentJson
 from vramtop.monitor.board.divergence import Status

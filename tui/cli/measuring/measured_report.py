@@ -13,7 +13,7 @@ from ...draw import TextOutput, format_table, peak_place
 from .measured_job import MeasuredJob
 
 if TYPE_CHECKING:
-    from ..json_types.measured import MeasuredJson, MeasureJson, PredictedPeakJson
+    from ..json_types import MeasuredJson, MeasureJson, PredictedPeakJson
 
 _PHASES = ("loading", "forward", "backward", "optimizer step")
 _PARTS = ("weights", "gradients", "optimizer")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
 
     from ....draw import TextOutput
-    from ...json_types.hosts import FleetRunJson, HostsJson, RankJson, TotalsJson
+    from ...json_types import FleetRunJson, HostsJson, RankJson, TotalsJson
 
 
 def fleet_json(fleet: Fleet) -> HostsJson:
