@@ -6,6 +6,7 @@
 # make types        mypy --strict
 # make imports      import contracts between the rooms
 # make accuracy     predicted and measured memory, row by row (ARGS='--method auto': the deepest method available)
+# make figures      write the tables of docs/explanation from the code and the accuracy table (ARGS=--traced: traces too, slow)
 # make explanations how often the true cause of a divergence is found, in simulation
 # make bench        cost of the command and the dashboard, beside other tools (ARGS='--only monitors': a part; --help: more)
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
@@ -14,6 +15,7 @@
 # make completion   write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
 # make picture      draw the pictures in docs/ and record the tour, from the demo recording
 # make demo         record the demo recording
+# make reference    write the reference pages in docs/reference/ from the code
 # make docs         build the documentation into build/site; a warning is an error
 # make docs-serve   serve the documentation while you write it
 # make dist         build the sdist and the wheel into dist/, as a release does
@@ -34,7 +36,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all check lint types imports accuracy explanations bench bench-probe soak picture architecture completion demo docs docs-serve dist clean
+.PHONY: help run test test-all check lint types imports accuracy figures explanations bench bench-probe soak picture architecture completion demo reference docs docs-serve dist clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -63,6 +65,10 @@ completion: $(VENV)/installed-for-tests
 accuracy: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/report.py $(ARGS)
 
+figures: $(VENV)/installed-for-tests
+	$(BIN)/python docs/scripts/make_explanation.py
+	$(BIN)/python docs/scripts/make_accuracy_tables.py $(ARGS)
+
 explanations: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/explanations.py $(ARGS)
 
@@ -85,8 +91,11 @@ architecture: $(VENV)/installed-for-tests $(TYPING)
 demo: $(VENV)/installed
 	$(BIN)/python docs/scripts/make_demo.py
 
+reference: $(VENV)/installed-for-docs
+	$(BIN)/python docs/scripts/make_reference.py
+
 docs: $(VENV)/installed-for-docs
-	$(MKDOCS) build --strict --quiet
+	$(MKDOCS) build --strict
 	@echo "build/site/index.html"
 
 docs-serve: $(VENV)/installed-for-docs

@@ -70,7 +70,7 @@ def field_help(key: str) -> FieldHelp:
     kind = table_struct(table) if name else Job
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)} if kind else {}
     field = fields[name or table]
-    doc = _docstrings(kind or Job).get(field.name, "")
+    doc = _one_line(field_documents(kind or Job).get(field.name, "").partition("\n\n")[0].replace("``", ""))
     absent = _ABSENT.search(doc)
     sentence = _ABSENT.sub("", doc).strip()
     return FieldHelp(
@@ -109,8 +109,8 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 @lru_cache
-def _docstrings(kind: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Return the first paragraph of the docstring of every field; Python itself does not keep them."""
+def field_documents(kind: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the docstring of every field, as it is written; Python itself does not keep them."""
     try:
         (found,) = ast.parse(inspect.getsource(kind)).body
     except (OSError, SyntaxError):  # only compiled modules are installed
@@ -124,8 +124,11 @@ def _below_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
         if isinstance(text, ast.Constant) and isinstance(text.value, str):
-            paragraph = inspect.cleandoc(text.value).partition("\n\n")[0]
-            yield field.target.id, " ".join(paragraph.replace("``", "").split())
+            yield field.target.id, inspect.cleandoc(text.value)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _placeholder(kind: Any) -> str:

@@ -1,4 +1,4 @@
-"""The list of mechanisms in docs/explanation/accuracy.md names tests that exist."""
+"""The list of mechanisms in docs/explanation/mechanisms.md names tests that exist."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def rows() -> list[re.Match[str]]:
-    return list(ROW.finditer((ROOT / "docs/explanation/accuracy.md").read_text()))[2:]  # below the head and its line
+    return list(ROW.finditer((ROOT / "docs/explanation/mechanisms.md").read_text()))[2:]  # below the head and its line
 
 
 def test_every_mechanism_has_a_source_and_a_test_that_exists() -> None:

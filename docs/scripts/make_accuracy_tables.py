@@ -1,0 +1,220 @@
+"""Write the tables of docs/explanation/accuracy.md and accuracy-rows.md from the accuracy table (``make figures``).
+
+The closed form takes seconds, and a test compares its tables with the pages. Traces take ten minutes: ``--traced``
+makes them anew, and otherwise what the pages say of them stays, with the versions and the day of the trace.
+"""
+
+import argparse
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "accuracy"))
+
+from accuracy_cases import read_left_out  # noqa: E402
+from peers import PEERS  # noqa: E402
+from predictions import Result, predict_all  # noqa: E402
+from report import coverage, group_results, left_out_spans, summarize  # noqa: E402
+
+from vramtop.estimator.common.sizes import GIB  # noqa: E402
+from vramtop.estimator.job import Job, Lora  # noqa: E402
+from vramtop.estimator.job.rules import FRAMEWORKS, PRECISIONS, STRATEGIES  # noqa: E402
+
+FOLDER = ROOT / "docs" / "explanation"
+PAGE, ROWS = FOLDER / "accuracy.md", FOLDER / "accuracy-rows.md"
+_FIGURES = ("allocated", "reserved", "device")
+_HEAD = (
+    "| {} | rows | median error | under by > 5 % | off by > 10 % | in range | in range, source left out |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
+)
+_SOURCES = {
+    "automodel": "NeMo AutoModel, one model",
+    "bert_trainer": "transformers' Trainer, BERT",
+    "components": "CUDA context, NCCL, logits and loss, each alone",
+    "fms_acceleration": "TRL with fms-acceleration, full and adapters",
+    "fsdp_qlora": "FSDP1 with 4-bit weights",
+    "litgpt": "LitGPT",
+    "megatron": "Megatron-LM",
+    "torchtitan": "torchtitan",
+    "torchtune": "torchtune",
+}
+_PEERS = {
+    "accelerate": "`accelerate estimate-memory`",
+    "DeepSpeed": "DeepSpeed, `estimate_zero*_model_states_mem_needs`",
+    "EleutherAI": "EleutherAI, `calc_transformer_mem.py`",
+    "N x b": "stored weights and 0.75 GiB, a lower bound",
+    "Space": "the training-memory Space on Hugging Face",
+}
+
+
+_COVERED: tuple[tuple[str, Callable[[Job], str], Iterable[str]], ...] = (
+    ("strategy", lambda job: job.parallel.strategy, STRATEGIES),
+    ("framework", lambda job: job.training.framework, FRAMEWORKS),
+    ("precision", lambda job: job.training.precision, PRECISIONS),
+    ("checkpointing", lambda job: job.training.activation_checkpointing, ("none", "selective", "full")),
+    ("adapters", lambda job: "full training" if job.lora is None else _adapters(job.lora), ("full training", "LoRA")),
+    ("GPU", lambda job: job.target.gpu or "not stated", ()),
+)
+
+
+def _adapters(lora: Lora) -> str:
+    return "LoRA" if lora.quantization == "none" else f"LoRA over {lora.quantization}"
+
+
+def tables(results: Sequence[Result]) -> dict[str, str]:
+    """Return the tables of the closed form by the name of their place in the pages."""
+    return {
+        "closed form": "\n".join(_by_figure(results)),
+        "sources": "\n".join(_by_source(results)),
+        "peers": "\n".join(_peers(results)),
+        "off": "\n".join(_off(results)),
+        "rows": "\n".join(_rows(results)),
+        "covered": "\n".join(_covered([result.case.job for result in results])),
+        "left out": f"{sum(len(each.ids) for each in read_left_out())} published figures are left out.",
+    }
+
+
+def traced_tables(results: Sequence[Result]) -> dict[str, str]:
+    """Return the tables of traced steps, with the versions that traced them."""
+    traced = [result for result in results if result.budget.method == "traced"]
+    named = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft", "accelerate"))
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return {
+        "traced": "\n".join((*_by_figure(traced), "", f"Traced on {day} with {named}.")),
+        "traced rows": "\n".join(_rows(traced)),
+    }
+
+
+def with_tables(text: str, found: dict[str, str]) -> str:
+    """Return a page with these tables in their places; others stay."""
+
+    def filled(match: re.Match[str]) -> str:
+        table = found.get(match["name"])
+        return match[0] if table is None else f"{match['begin']}\n\n{table}\n\n{match['end']}"
+
+    return _PLACE.sub(filled, text)
+
+
+_PLACE = re.compile(r"(?P<begin><!-- table: (?P<name>[\w ]+) -->).*?(?P<end><!-- table: end -->)", re.DOTALL)
+
+
+def _by_figure(results: Sequence[Result]) -> Iterator[str]:
+    yield from (_HEAD[0].format("figure"), _HEAD[1])
+    yield from _summaries(results, {name: name for name in _FIGURES})
+
+
+def _by_source(results: Sequence[Result]) -> Iterator[str]:
+    yield from (_HEAD[0].format("source"), _HEAD[1])
+    files = sorted({result.case.file for result in results})
+    yield from _summaries(results, {f"file {name}": _SOURCES.get(name, name) for name in files})
+
+
+def _summaries(results: Sequence[Result], names: dict[str, str]) -> Iterator[str]:
+    groups, without = group_results(results), left_out_spans(results)
+    for name, label in names.items():
+        if name not in groups:
+            continue
+        members = groups[name]
+        found, left_out = summarize(members), coverage(members, without)
+        inside = "" if found.coverage is None else f"{found.coverage.share:.0%}, {found.coverage.width:.0%} wide"
+        outside = "" if left_out is None else f"{left_out.share:.0%}, {left_out.width:.0%} wide"
+        cells = (
+            label,
+            str(found.rows),
+            f"{found.median_error:.1%}",
+            f"{found.share_under:.0%}",
+            f"{found.share_off:.0%}",
+            inside or "no range",
+            outside or "no range",
+        )
+        yield _line(cells)
+
+
+def _peers(results: Sequence[Result]) -> Iterator[str]:
+    yield "| estimator | rows that it covers | its median error | vramtop's | under by > 5 % | vramtop |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name in PEERS:
+        rows = [(result, size) for result in results if (size := result.peers.get(name)) is not None]
+        errors = [size / result.case.measured_bytes - 1 for result, size in rows]
+        ours = summarize([result for result, _ in rows])
+        cells = (
+            _PEERS.get(name, name),
+            str(len(rows)),
+            f"{statistics.median(map(abs, errors)):.0%}",
+            f"{ours.median_error:.1%}",
+            f"{sum(error < -0.05 for error in errors) / len(errors):.0%}",
+            f"{ours.share_under:.0%}",
+        )
+        yield _line(cells)
+
+
+def _off(results: Iterable[Result]) -> Iterator[str]:
+    yield "| row | figure | measured GiB | predicted GiB | error | what was found |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for result in results:
+        if abs(result.error) > 0.1:
+            yield _line((*_figures(result), (result.case.explained or "No cause found.").replace("docs/", "")))
+
+
+def _covered(jobs: Sequence[Job]) -> Iterator[str]:
+    yield "| | rows by value | no row |"
+    yield "| --- | --- | --- |"
+    for label, value, known in _COVERED:
+        counts = Counter(map(value, jobs))
+        counted = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+        yield _line((label, counted, ", ".join(sorted(set(known) - counts.keys())) or "-"))
+
+
+def _rows(results: Iterable[Result]) -> Iterator[str]:
+    yield "| row | figure | measured GiB | predicted GiB | error | in range | mechanism | source |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for result in results:
+        case, span = result.case, result.span
+        inside = "no range" if span is None else "yes" if case.measured_bytes in span else "**no**"
+        yield _line((*_figures(result), inside, case.mechanism, case.source))
+
+
+def _figures(result: Result) -> tuple[str, ...]:
+    case = result.case
+    figure = case.figure if case.part is None else f"{case.part.replace('_', ' ')} alone"
+    gib = (f"{size / GIB:.2f}" for size in (case.measured_bytes, result.predicted_bytes))
+    return (case.id, figure, *gib, f"{result.error:+.1%}")
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("%", " %") for cell in cells) + " |"
+
+
+def update(found: dict[str, str], write: Callable[[Path, str], object] = Path.write_text) -> list[Path]:
+    """Write the tables into the pages; return the pages that changed."""
+    changed = []
+    for page in (PAGE, ROWS):
+        before = page.read_text()
+        after = with_tables(before, found)
+        if after != before:
+            changed.append(page)
+            write(page, after)
+    return changed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the tables; say which pages changed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traced", action="store_true", help="trace the rows that can be traced, too")
+    options = parser.parse_args(arguments)
+    found = tables(predict_all("formula")[0])
+    if options.traced:
+        found |= traced_tables(predict_all("auto")[0])
+    for page in update(found):
+        print(page.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

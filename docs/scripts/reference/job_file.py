@@ -1,0 +1,152 @@
+"""The page of the job file: every key with its values, its default, its flag and its meaning."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect as types
+
+from vramtop.estimator.job import Job
+from vramtop.estimator.job.field_help import field_documents
+from vramtop.estimator.job.job_file.keys import choices_of, entry_struct, table_struct
+from vramtop.tui.job.flags import flags_by_key
+
+from .markdown import block, code, codes, page, paragraphs, prose, table
+
+EXAMPLES = tuple(Path(__file__).with_name(f"{name}_example.toml") for name in ("job_file", "served_model"))
+_INTRODUCTION = """\
+A job file is TOML. It describes a training job (or a served model): `vramtop fit job.toml` checks it; `estimate`,
+`wait`, `preflight`, `measure` and the dashboard (`--job`) take it too. Only a model is required; every other key has a
+default. An unknown key and a wrong value are errors, which name the key and the nearest one that exists.
+
+- **Flags** set the same keys: those in the last line of a key's meaning, or `--set TABLE.KEY=VALUE` for any key. A flag
+  counts more than the file.
+- **Paths**: a model folder beside the file is found by its relative name. `run.output_dir` is relative to the folder in
+  which the job is started.
+- **Dashboard**: `F2` in the fit check saves the form as a job file, and keeps the comments of one that exists."""
+_UNITS = """\
+- Sizes in bytes are whole numbers (`inference.cache_bytes`). In `parallel.max_memory` they may have a unit: `"20GiB"`,
+  `"20GB"`, `"512MiB"`. 1 GiB is 1024 MiB; 1 GB is 1000 MB.
+- Lengths are tokens, batches are sequences, `zero` counts elements (parameters), not bytes.
+- On the command line a size without a unit is GiB (`--gpu-memory 24`), and `4k` is 4096 tokens."""
+_LARGEST = 2**31 - 1
+
+
+def job_file_page() -> str:
+    """Return the page."""
+    return page(
+        "Job file",
+        _INTRODUCTION,
+        "## Examples",
+        "The shortest job file; all else has its default:",
+        block('[model]\nid = "meta-llama/Llama-3.1-8B"', "toml"),
+        "Two that use every table between them:",
+        *(block(example.read_text(encoding="utf-8"), "toml") for example in EXAMPLES),
+        "## Units",
+        _UNITS,
+        *_tables(),
+    )
+
+
+def _tables() -> Iterator[str]:
+    yield "## Top level"
+    whole = msgspec.structs.fields(Job)
+    yield _keys_table("", [each for each in whole if not _struct_of(each.encode_name)], Job)
+    documents = field_documents(Job)
+    for each in whole:
+        kind = _struct_of(each.encode_name)
+        if kind is None:
+            continue
+        is_list = entry_struct(each.encode_name) is not None and table_struct(each.encode_name) is None
+        yield f"## `[[{each.encode_name}]]`" if is_list else f"## `[{each.encode_name}]`"
+        document = inspect.cleandoc(kind.__doc__ or "")
+        yield "\n\n".join(prose(part) for part in document.split("\n\n"))
+        if each.name in documents and each.default is None:
+            yield f"The table may be left out. {prose(documents[each.name])}"
+        prefix = "" if is_list else f"{each.encode_name}."
+        yield _keys_table(prefix, msgspec.structs.fields(kind), kind)
+
+
+def _struct_of(name: str) -> type[msgspec.Struct] | None:
+    return table_struct(name) or entry_struct(name)
+
+
+def _keys_table(prefix: str, fields: Any, kind: type[msgspec.Struct]) -> str:
+    documents, flags = field_documents(kind), flags_by_key()
+    rows = []
+    for field in fields:
+        flag = flags.get(f"{prefix}{field.encode_name}")
+        meaning = paragraphs(documents.get(field.name, ""))
+        rows.append(
+            (
+                code(field.encode_name),
+                _values(field, prefix),
+                _default(field),
+                f"{meaning}<br>Flag: {code(flag)}" if flag else meaning,
+            )
+        )
+    return table(("key", "value", "default", "meaning"), rows)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default_factory is not msgspec.NODEFAULT:
+        made = field.default_factory()
+        return _toml(made) if made else "empty"
+    if field.default is None:
+        return "absent"
+    return "required" if field.default is msgspec.NODEFAULT else _toml(field.default)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    if isinstance(value, list):
+        return code("[" + ", ".join(f'"{each}"' for each in value) + "]")
+    return code(f'"{value}"') if isinstance(value, str) else code(value)
+
+
+def _values(field: msgspec.structs.FieldInfo, prefix: str) -> str:
+    if prefix + field.encode_name == "training.optimizer":
+        return "a word of the [optimizers](optimizers.md), or `module:Class`"
+    choices = choices_of(field.type)
+    return _in_words(types.type_info(field.type), choices)
+
+
+def _in_words(kind: types.Type, choices: tuple[str, ...]) -> str:
+    """Return what a value may be; of words in the order in which the code has them."""
+    match kind:
+        case types.Metadata(type=inner):
+            return _in_words(inner, choices)
+        case types.BoolType():
+            return "true or false"
+        case types.LiteralType(values=values):
+            words = [word for word in choices if word in values] or list(values)
+            return f"one of {codes(words)}" if len(words) > 1 else codes(words)
+        case types.IntType() | types.FloatType():
+            return _number(kind)
+        case types.StrType(pattern=pattern):
+            return f"text like `{pattern}`" if pattern else "text"
+        case types.ListType(item_type=item):
+            return f"list: {_in_words(item, choices)}"
+        case types.DictType(value_type=value):
+            return "table" if isinstance(value, types.AnyType) else f"table: {_in_words(value, choices)}"
+        case types.UnionType(types=several):
+            return ", or ".join(_in_words(each, choices) for each in several if not isinstance(each, types.NoneType))
+        case _:
+            return "any value"
+
+
+def _number(kind: types.IntType | types.FloatType) -> str:
+    word = "whole number" if isinstance(kind, types.IntType) else "number"
+    bounds = []
+    if kind.ge is not None:
+        bounds.append(f"at least {kind.ge:,}".replace(",", " "))
+    if kind.gt is not None:
+        bounds.append(f"above {kind.gt}")
+    if kind.le is not None and kind.le < _LARGEST:
+        bounds.append(f"at most {kind.le}")
+    if kind.lt is not None:
+        bounds.append(f"below {kind.lt}")
+    return f"{word}, {', '.join(bounds)}" if bounds else word

@@ -1,0 +1,38 @@
+"""The pages that are written from the code: those that are written as a whole, and the parts of pages of prose."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .commands import commands_page, environment_page, exit_codes_page
+from .hardware import cards_page
+from .job_file import job_file_page
+from .markdown import part_between
+from .metrics import metrics_table, states_table
+from .software import frameworks_page, models_page, optimizer_names
+
+FOLDER = Path(__file__).parents[2] / "reference"
+WHOLE: Mapping[str, Callable[[], str]] = {
+    "cards.md": cards_page,
+    "commands.md": commands_page,
+    "environment.md": environment_page,
+    "exit-codes.md": exit_codes_page,
+    "frameworks.md": frameworks_page,
+    "job-file.md": job_file_page,
+    "models.md": models_page,
+}
+"""Pages by their names below docs/reference/."""
+PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
+    ("metrics.md", "table"): metrics_table,
+    ("metrics.md", "states"): states_table,
+    ("optimizers.md", "names"): optimizer_names,
+}
+"""Parts of pages of prose, by page and name of the part."""
+
+
+def written_pages() -> dict[Path, str]:
+    """Return every page that the code has a part in, as it should be."""
+    found = {FOLDER / name: make() for name, make in WHOLE.items()}
+    for (name, part), make in PARTS.items():
+        path = FOLDER / name
+        found[path] = part_between(found.get(path) or path.read_text(encoding="utf-8"), part, make())
+    return found

@@ -1,0 +1,150 @@
+"""The pages of what is known by name: models, their families, frameworks, strategies, precisions, tools, optimizers."""
+
+from vramtop.estimator.job.rules import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STRATEGIES
+from vramtop.estimator.job.rules.optimizers import Optimizer
+from vramtop.estimator.job.rules.strategies import Strategy
+from vramtop.estimator.model import built_in_models
+from vramtop.estimator.model.families.registry import FAMILIES
+from vramtop.estimator.readers.tools import all_tools
+
+from .markdown import code, codes, page, sentence, table
+
+_MODELS = """\
+A model is named by a built-in name, a Hugging Face id that is in the local cache, a folder with a `config.json`, or
+`module:callable` of your own. Nothing is downloaded."""
+_BUILT_IN = """\
+Their shapes are in vramtop, so no file and no network is needed. Case and punctuation do not matter, and the
+organisation may be left out: `llama-3.1-8b`, `qwen2.5-7b`."""
+_FAMILIES = """\
+The parameters of these families are counted exactly from the config, tensor by tensor; tests compare them with the
+models that transformers builds. The word is `model_type` in `config.json`. Another family is read as a decoder like
+Llama's, and an assumption says so; `--method exact` and `traced` count the built model, whatever its family."""
+_TOOLS = """\
+Their configuration files and launch lines are read as they are, `vramtop fit config.yml` or
+`vramtop fit -- tune run ...`, with the version's own defaults. Scripts of your own, TRL's and transformers' Trainer,
+accelerate's and DeepSpeed's configurations, `torchrun`, `accelerate launch`, `deepspeed`, `srun` and `mpirun` are read
+besides."""
+_SHARDED = {
+    0: "nothing",
+    1: "optimizer states",
+    2: "optimizer states, gradients",
+    3: "weights, gradients, optimizer states",
+}
+
+
+def models_page() -> str:
+    """Return the page of models and families."""
+    models = [
+        (model.label, code(model.id), f"{model.parameters / 1e9:.2f}", codes(model.aliases))
+        for model in built_in_models()
+    ]
+    families = [(code(name), family.stack, codes(family.tasks)) for name, family in sorted(FAMILIES.items())]
+    return page(
+        "Models",
+        _MODELS,
+        "## Built-in models",
+        _BUILT_IN,
+        table(("model", "id", "10⁹ parameters", "other names"), models),
+        "## Families that are known exactly",
+        _FAMILIES,
+        table(("model_type", "stack", "tasks"), families),
+    )
+
+
+def frameworks_page() -> str:
+    """Return the page of frameworks, strategies, precisions and tools."""
+    frameworks = [
+        (
+            code(name),
+            codes((*row.libraries, *row.training_libraries)),
+            _yes(row.adapters),
+            _yes(row.offloads_activations),
+            _yes(row.selective_checkpointing),
+            f"`{row.available_loss}`" if row.available_loss else "",
+        )
+        for name, row in FRAMEWORKS.items()
+    ]
+    strategies = [
+        (
+            code(name),
+            _sharded(row),
+            codes(row.cpu_offload),
+            _yes(row.quantized_weights),
+            codes(row.libraries),
+        )
+        for name, row in STRATEGIES.items()
+    ]
+    precisions = [(code(name), "float32" if row.mixed else row.dtype, row.dtype) for name, row in PRECISIONS.items()]
+    tools = [
+        (
+            tool.name,
+            ", ".join(
+                code(" ".join(filter(None, (command.name, "|".join(sorted(command.subcommands or ()))))))
+                for command in tool.commands
+            )
+            or "its training scripts, under `python` or `torchrun`",
+        )
+        for tool in sorted(all_tools(), key=lambda tool: tool.name.casefold())
+    ]
+    return page(
+        "Frameworks, strategies and tools",
+        "## Frameworks",
+        "Values of `training.framework`: the library that runs the training loop, whose loss, casts and buffers count.",
+        table(
+            ("value", "needs", "LoRA", "activation offload", "selective checkpointing", "loss without all logits"),
+            frameworks,
+        ),
+        "## Strategies",
+        "Values of `parallel.strategy`: how the data-parallel ranks share the model.",
+        table(("value", "sharded", "CPU offload", "4-bit frozen weights", "needs"), strategies),
+        "## Precisions",
+        "Values of `training.precision`.",
+        table(("value", "weights", "computation"), precisions),
+        "## Tools that are read",
+        _TOOLS,
+        table(("tool", "its commands"), tools),
+    )
+
+
+def optimizer_names() -> str:
+    """Return the table of the optimizers' names and sizes."""
+    return table(
+        ("value", "what it is", "bytes per parameter, bf16", "fp32", "classes", "TrainingArguments.optim"),
+        map(_optimizer, OPTIMIZERS.values()),
+    )
+
+
+def _optimizer(row: Optimizer) -> tuple[str, ...]:
+    return (
+        code(row.name),
+        sentence(row.description).removesuffix("."),
+        _bytes(row, 2),
+        _bytes(row, 4),
+        codes(row.class_names),
+        codes(row.trainer_names),
+    )
+
+
+class _Matrix:
+    """A weight of a linear layer in a block, of 4096 x 4096."""
+
+    name, role, linear, layered = "model.layers.0.mlp.up_proj.weight", "weight", True, True
+    shape = (4096, 4096)
+
+
+def _bytes(row: Optimizer, width: int) -> str:
+    """Return the states of a square matrix of a block, in bytes per element."""
+    size = row.state_bytes(_Matrix(), width) / (4096 * 4096)
+    text = f"{size:.2f}".rstrip("0").rstrip(".")
+    where = " in CPU RAM" if row.on_host else ", paged" if row.paged else ""
+    return f"{text}{where}" if size else "0"
+
+
+def _sharded(row: Strategy) -> str:
+    first = _SHARDED[row.zero_stage] if row.replicates else "one GPU, or ranks that share nothing"
+    others = "; ".join(f"`{name}`: {_SHARDED[stage]}" for name, stage in row.stages_by_sharding.items())
+    return f"{first} (`parallel.sharding` {others})" if others else first
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else ""

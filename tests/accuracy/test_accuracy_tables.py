@@ -1,0 +1,57 @@
+"""The tables of docs/explanation are those of the accuracy table."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from accuracy_cases import read_cases
+from predictions import predict, predict_all
+
+ROOT = Path(__file__).parents[2]
+ROWS = ROOT / "docs" / "explanation" / "accuracy-rows.md"
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch):
+    """The script that writes the tables."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "scripts"))
+    monkeypatch.delitem(sys.modules, "make_accuracy_tables", raising=False)
+    import make_accuracy_tables
+
+    return make_accuracy_tables
+
+
+@pytest.mark.slow
+def test_the_closed_forms_tables_are_up_to_date(pages) -> None:
+    found = pages.tables(predict_all("formula")[0])
+    for page in (pages.PAGE, pages.ROWS):
+        assert page.read_text() == pages.with_tables(page.read_text(), found), f"{page.name}: run `make figures`"
+
+
+def test_every_table_has_its_place_and_is_filled(pages) -> None:
+    text = pages.PAGE.read_text() + pages.ROWS.read_text()
+    places = re.findall(r"<!-- table: ([\w ]+) -->\n\n(.*?)\n\n<!-- table: end -->", text, re.DOTALL)
+    assert {name for name, _ in places} == {
+        *("closed form", "traced", "sources", "peers", "left out", "covered", "off", "rows", "traced rows")
+    }
+    assert all(table.strip() for _, table in places)
+
+
+def test_only_the_named_tables_change(pages) -> None:
+    text = "a\n<!-- table: rows -->\nold\n<!-- table: end -->\nb\n<!-- table: traced -->\nkept\n<!-- table: end -->\n"
+    assert pages.with_tables(text, {"rows": "new"}) == text.replace("-->\nold\n<!--", "-->\n\nnew\n\n<!--")
+
+
+def test_every_row_of_the_accuracy_table_is_on_the_page() -> None:
+    closed_form = ROWS.read_text().partition("## Traced steps")[0]
+    assert {case.id for case in read_cases()} == set(re.findall(r"^\| (\w+) \|", closed_form, re.MULTILINE)) - {"row"}
+
+
+@pytest.mark.slow
+def test_a_traced_row_has_the_figure_of_a_trace_made_now() -> None:
+    pytest.importorskip("transformers")
+    traced = ROWS.read_text().partition("## Traced steps")[2]
+    case = next(case for case in read_cases() if case.id == "P169")
+    row = next(line for line in traced.splitlines() if line.startswith(f"| {case.id} |"))
+    assert float(row.split("|")[4]) == pytest.approx(predict(case, "traced").predicted_bytes / 2**30, rel=0.01)

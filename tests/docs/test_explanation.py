@@ -1,0 +1,194 @@
+"""docs/explanation: its worked examples are what vramtop prints, and what it says of the code is so."""
+
+import ast
+import json
+import operator
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from functools import cache
+from importlib import import_module
+from io import StringIO
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from slow_cases import quick_every
+
+from vramtop.tui.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "explanation"
+PAGES = sorted(FOLDER.glob("*.md"))
+HEAD = "| figure | when | arithmetic | bytes | GiB |"
+ABOUT_FIGURES = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "device": "device_bytes"}
+OPERATORS: dict[type, Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
+
+class Example(NamedTuple):
+    """One row of a worked example."""
+
+    command: str
+    figure: str
+    when: str
+    arithmetic: str
+    size: int
+    gib: str
+
+
+def examples(page: Path) -> Iterator[Example]:
+    """Yield the rows of a page's worked examples, each with the command before it."""
+    command, in_table = "", False
+    for line in page.read_text().splitlines():
+        command = line if line.startswith("vramtop estimate ") else command
+        in_table = line == HEAD or (in_table and line.startswith("|"))
+        if in_table and line != HEAD and not line.startswith("| ---"):
+            figure, when, arithmetic, size, gib = (cell.strip() for cell in line.strip("|").split("|"))
+            yield Example(command, figure, when, arithmetic, int(size.replace(",", "")), gib)
+
+
+def worked_out(arithmetic: str) -> float:
+    """Return the value of an example's arithmetic: numbers, operators and square roots."""
+    text = arithmetic.replace(",", "").replace("×", "*").replace("−", "-").replace("÷", "/").replace("²", "**2")
+
+    def value(node: ast.AST) -> float:
+        match node:
+            case ast.Expression():
+                return value(node.body)
+            case ast.Constant(value=int() | float() as number):
+                return number
+            case ast.BinOp():
+                return OPERATORS[type(node.op)](value(node.left), value(node.right))
+            case ast.Call(func=ast.Name(id="sqrt"), args=[inside]):
+                return sqrt(value(inside))
+        raise ValueError(f"{arithmetic}: {ast.dump(node)}")
+
+    return value(ast.parse(text, mode="eval"))
+
+
+def predicted(budget: dict[str, Any], figure: str, when: str) -> int:
+    """Return a figure of a budget by the words of an example."""
+    if when == "host":
+        return budget["host"][figure]
+    peak = budget["peak"]
+    name, _, end = figure.partition(" ")
+    if when == "peak" and name in ABOUT_FIGURES:
+        if not end:
+            return peak[ABOUT_FIGURES[name]]
+        return (peak if name == "device" else peak[f"{name}_range"])[f"{end}_bytes"]
+    if when == "peak":
+        return peak["components"][figure]
+    return next(phase for phase in budget["phases"] if phase["name"] == when)["components"][figure]
+
+
+@pytest.fixture(scope="module")
+def vramtop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Run a command of a page, each once, without this user's history and settings, and return what it prints."""
+    folder = tmp_path_factory.mktemp("user")
+
+    @cache
+    def run(command: str) -> str:
+        printed = StringIO()
+        with redirect_stdout(printed):
+            assert main(shlex.split(command)[1:]) == 0
+        return printed.getvalue()
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("COLUMNS", "100")
+        for name in ("CACHE", "CONFIG", "DATA", "STATE"):
+            monkeypatch.setenv(f"XDG_{name}_HOME", str(folder / name))
+        yield run
+
+
+@pytest.mark.parametrize("page", [page.stem for page in PAGES if HEAD in page.read_text()])
+def test_worked_examples_are_right_and_are_what_vramtop_estimates(page: str, vramtop: Callable[[str], str]) -> None:
+    found = list(examples(FOLDER / f"{page}.md"))
+    assert found
+    for example in found:
+        budget = json.loads(vramtop(f"{example.command} --json"))
+        assert worked_out(example.arithmetic) == pytest.approx(example.size, abs=1, rel=0), example
+        assert predicted(budget, example.figure, example.when) == example.size, example
+        assert f"{example.size / 2**30:.2f}" == example.gib, example
+
+
+def test_there_is_a_worked_example_for_every_component() -> None:
+    components = {
+        example.figure for page in PAGES for example in examples(page) if example.when not in ("host", "peak")
+    }
+    assert components >= {"weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication"}
+    assert any(example.figure == "context" for page in PAGES for example in examples(page))
+
+
+def test_what_a_page_shows_of_the_terminal_is_what_the_command_prints(vramtop: Callable[[str], str]) -> None:
+    shown = re.findall(
+        r"```console\n\$ (vramtop estimate .*)\n([^$]*?)```", (FOLDER / "how-it-estimates.md").read_text()
+    )
+    assert shown
+    for command, text in shown:
+        lines = vramtop(command).splitlines()
+        for line in text.splitlines():
+            assert line == "..." or line in lines, line
+
+
+def test_every_module_of_the_estimate_is_named_on_a_page_and_every_named_file_exists() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"`((?:estimator|monitor|tui|tests|docs)/[\w/.-]*)(?:::\w+)?`", text))
+    assert not {name for name in named if not (ROOT / name).exists()}
+    modules = {
+        str(module.relative_to(ROOT))
+        for folder in ("estimator/formula", "estimator/learning", "estimator/worker/memory")
+        for module in (ROOT / folder).rglob("*.py")
+        if module.name != "__init__.py"
+    }
+    assert modules - named == set()
+
+
+def test_what_the_pages_say_of_the_code_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "scripts"))
+    monkeypatch.delitem(sys.modules, "make_explanation", raising=False)
+    from make_explanation import filled
+
+    for page in PAGES:
+        assert page.read_text() == filled(page.read_text()), f"{page.name}: run `make figures`"
+
+
+LIMITS = re.findall(r"^\|(.*)\| `(vramtop estimate [^`]*)` \|$", (FOLDER / "limits.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("limit", "command"), quick_every(8, LIMITS), ids=str)
+def test_a_limit_is_told_in_the_words_of_the_page(limit: str, command: str, tmp_path: Path) -> None:
+    environ = {**os.environ, **{f"XDG_{name}_HOME": str(tmp_path) for name in ("CACHE", "CONFIG", "DATA", "STATE")}}
+    program = [sys.executable, "-m", "vramtop.tui.cli", *shlex.split(command)[1:]]
+    done = subprocess.run(program, capture_output=True, text=True, env=environ, timeout=300, check=False)
+    assert done.returncode == (3 if "--method traced" in command else 0), done.stderr
+    printed = " ".join((done.stdout + done.stderr).split())
+    quoted = re.findall("“(.*?)”", limit)
+    assert quoted
+    for words in quoted:
+        assert words in printed
+
+
+UNITS = {"s": 1, "min": 60, "GiB": 2**30, "MiB": 2**20, "%": 0.01, "steps": 1, "deviations": 1, "spans": 1}
+THRESHOLDS = re.findall(
+    r"^\|[^|]+\| ([\d.]+) (\S+) \| `([\w/]+)\.py::(\w+)` \|$",
+    (FOLDER / "what-the-monitor-shows.md").read_text(),
+    re.MULTILINE,
+)
+
+
+def test_thresholds_of_statuses_are_those_of_the_code() -> None:
+    assert len(THRESHOLDS) >= 15
+    for number, unit, module, name in THRESHOLDS:
+        constant = getattr(import_module(f"vramtop.{module.replace('/', '.')}"), name)
+        assert float(number) * UNITS[unit] == pytest.approx(constant, rel=1e-6), name

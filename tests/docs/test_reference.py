@@ -1,0 +1,108 @@
+"""The reference pages: those written from the code are current, and what they say holds in the program."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from vramtop.estimator import Job, estimate
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job_file import load_job
+from vramtop.estimator.model import find_built_in
+from vramtop.tui.cli.main import COMMANDS, build_parser, main
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+MIB = 2**20
+
+
+def page(name: str) -> str:
+    return (REFERENCE / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str = "") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page(name), flags=re.MULTILINE | re.DOTALL)
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of the rows of all tables, without their heads."""
+    lines = re.findall(r"^\| (.*) \|$", text, flags=re.MULTILINE)
+    cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
+    heads = {at - 1 for at, line in enumerate(cells) if set(line[0]) == {"-"}}
+    return [line for at, line in enumerate(cells) if at not in heads and at - 1 not in heads]
+
+
+def test_pages_are_those_that_the_code_writes() -> None:
+    command = [sys.executable, ROOT / "docs" / "scripts" / "make_reference.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"run `make reference`; out of date are:\n{done.stdout}{done.stderr}"
+
+
+def test_job_files_that_are_shown_can_be_estimated_and_use_every_table(tmp_path: Path) -> None:
+    used = set()
+    for text in blocks("job-file.md", "toml"):
+        path = tmp_path / "job.toml"
+        path.write_text(text)
+        assert estimate(load_job(path), method="formula").peak.device_bytes > 0
+        used |= {key for key, value in msgspec.toml.decode(text).items() if isinstance(value, dict | list)}
+    assert used == {field.encode_name for field in msgspec.structs.fields(Job)} - {"name"}
+
+
+def test_defaults_of_the_job_file_change_nothing_when_they_are_written() -> None:
+    """Each stated default, decoded as a job file would have it, is the job without it."""
+    checked = 0
+    for table, text in re.findall(r"^## `\[(\w+)\]`\n(.*?)(?=^## |\Z)", page("job-file.md"), re.MULTILINE | re.DOTALL):
+        for key, _, default, _ in rows(text):
+            if default in ("absent", "empty"):
+                continue
+            written = f"[{table}]\n{key.strip('`')} = {default.strip('`')}\n"
+            assert msgspec.toml.decode(written, type=Job) == msgspec.toml.decode(f"[{table}]\n", type=Job), written
+            checked += 1
+    assert checked > 40
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_flag_of_the_help_is_on_the_page(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*([command] if command else []), "--help"]) == 0
+    listed = re.findall(r"^  (-[\w-]+(?:, -[\w-]+)*)", capsys.readouterr().out, flags=re.MULTILINE)
+    flags = {flag for line in listed for flag in line.split(", ")} - {"-h", "--help"}
+    shown = set(re.findall(r"`(--?[\w-]+)", page("commands.md")))
+    assert flags <= shown
+    assert not command or f"## vramtop {command}\n" in page("commands.md")
+
+
+def test_examples_of_the_page_are_understood() -> None:
+    """Each line is taken by the parser; what follows two spaces is a remark."""
+    parser, count = build_parser(), 0
+    for block in blocks("commands.md"):
+        for line in re.findall(r"^  vramtop (.*)$", block, flags=re.MULTILINE):
+            words = re.split(r" {2,}| -- | [|>&]", line)[0].replace("'", "").split()
+            if words and words[0] in COMMANDS and "--exec" not in words:
+                options, unknown = parser.parse_known_args(words)
+                assert not unknown, line
+                assert options.command == words[0]
+                count += 1
+    assert count > 30
+
+
+def test_every_name_of_a_card_finds_it_with_the_memory_that_is_stated() -> None:
+    cards = rows(page("cards.md"))
+    assert len(cards) > 40
+    for name, label, gib, mib, *_, others in cards:
+        gpu = find_gpu(name.strip("`"))
+        assert (gpu.label, gpu.total_bytes) == (label, int(mib.removeprefix("≈ ")) * MIB)
+        assert gpu.total_bytes / 2**30 == pytest.approx(float(gib.removeprefix("≈ ")), abs=0.06)
+        assert all(find_gpu(other) is gpu for other in re.findall(r"`(.*?)`", others))
+
+
+def test_every_name_of_a_built_in_model_finds_it() -> None:
+    models = rows(page("models.md").partition("## Families")[0])
+    assert len(models) > 30
+    for _, identifier, billions, others in models:
+        for name in (identifier.strip("`"), *re.findall(r"`(.*?)`", others)):
+            found = find_built_in(name)
+            assert found is not None, name
+            assert found.parameters / 1e9 == pytest.approx(float(billions), abs=0.006)
