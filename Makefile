@@ -11,7 +11,7 @@
 # make bench        cost of the command and the dashboard, beside other tools (ARGS='--only monitors': a part; --help: more)
 # make bench-probe  cost of the probe for the program that it watches (CPU only; some two minutes)
 # make soak         whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
-# make architecture draw the rooms and arrows in docs/explanation/architecture.md from the imports
+# make architecture draw the rooms and arrows (docs/pictures/rooms.svg) from the imports
 # make completion   write shell/: completions for bash, zsh and fish, and the manual page, from the command line's parsers
 # make picture      draw the pictures in docs/ and record the tour, from the demo recording
 # make demo         record the demo recording

@@ -1,15 +1,15 @@
 """Draw the rooms and the arrows between them, from the imports (``make architecture``)."""
 
-import re
 from collections import defaultdict
 from pathlib import Path
 
 import grimp
+from drawing.rooms_svg import rooms_svg
 
 PACKAGES = ("tui", "monitor", "estimator")
 DOCS = Path(__file__).parents[1]
-PAGE = DOCS / "explanation" / "architecture.md"
-_MARKED = re.compile(r"(<!-- rooms: drawn by make architecture -->\n).*?(<!-- rooms: end -->)", re.DOTALL)
+PICTURE = DOCS / "pictures" / "rooms.svg"
+TITLE = "The rooms of the three packages, and which imports from which"
 
 Arrows = dict[str, set[str]]
 """Each room, and the rooms that it imports from; a room is named ``package/room``."""
@@ -49,28 +49,10 @@ def without_shortcuts(arrows: Arrows) -> Arrows:
     }
 
 
-def picture(arrows: Arrows) -> str:
-    """A Mermaid flowchart: a box per room in a frame per package."""
-    lines = ["```mermaid", "flowchart TD"]
-    for package in PACKAGES:
-        lines.append(f'    subgraph {package}["{package}/"]')
-        rooms = sorted(room for room in arrows if room.partition("/")[0] == package)
-        lines += [f'        {_key(room)}["{room.partition("/")[2] or "front door"}"]' for room in rooms]
-        lines.append("    end")
-    for room, others in sorted(without_shortcuts(arrows).items()):
-        lines += [f"    {_key(room)} --> {_key(other)}" for other in sorted(others)]
-    return "\n".join([*lines, "```", ""])
-
-
-def page_with(drawn: str, page: str) -> str:
-    """The page with this picture between its marks."""
-    return _MARKED.sub(lambda match: match[1] + drawn + match[2], page)
-
-
-def _key(room: str) -> str:
-    package, _, inside = room.partition("/")
-    return f"{package}_{inside or 'front_door'}"
+def picture() -> str:
+    """The rooms and the arrows of today, as SVG."""
+    return rooms_svg(without_shortcuts(arrows_between_rooms()), PACKAGES, TITLE)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page_with(picture(arrows_between_rooms()), PAGE.read_text()))
+    PICTURE.write_text(picture(), encoding="utf-8")

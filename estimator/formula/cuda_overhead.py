@@ -21,13 +21,16 @@ _NCCL_PEER_BYTES = 32 * 12 * MIB
 """Buffers of the first all-to-all per peer on the same machine: 32 channels, with 10 MiB to receive and 2 to send
 (8 x H100, NVIDIA/nccl#1685)."""
 _GPUS_PER_MACHINE = 8
+"""Expert-parallel peers beyond that are on other machines: a job does not say how many GPUs a machine has."""
 _KERNELS_BYTES = 120 * MIB
-"""Kernels of cuBLAS, flash attention and torch that a training step loads into the context."""
+"""Kernels of cuBLAS, flash attention and torch that a training step loads into the context: a judgment, of which no
+observation by itself is known; the range of the context is several times as wide."""
 _ALL_KERNELS_BYTES = 450 * MIB
 """All kernels, beside the context: A100, torch 1.13 and 2.1 with CUDA_MODULE_LOADING=EAGER, 922 and 942 MiB."""
 VLLM_GRAPHS_BYTES = 750 * MIB
 """``Estimated CUDA graph memory: 0.73 GiB`` (vllm-project/vllm#39559)."""
 _UNKNOWN_GPU_BYTES = 80 * GIB
+"""Total memory of a GPU that is not known, of which a vLLM takes its share."""
 _WORKSPACE_PAIRS = re.compile(r":(\d+):(\d+)")
 
 

@@ -104,6 +104,6 @@ def _offloaded_of_stage(job: ResolvedJob, stage: Stage) -> tuple[int, int, int]:
 
 
 def _activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
-    """Return what the GPU would save of activations without offloading."""
+    """Return the bytes of activations that the GPU would save without offloading."""
     kept = replace(job, training=replace(job.training, activation_offload=False))
     return saved_activations(kept, arch, stage).all_layers_bytes * stage.in_flight

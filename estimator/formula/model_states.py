@@ -1,4 +1,8 @@
-"""Bytes of weights, gradients and optimizer states that one rank holds, and temporary memory of the optimizer step."""
+"""Bytes of weights, gradients and optimizer states that one rank holds, and temporary memory of the optimizer step.
+
+Widths have their sources in ``job.rules.dtype_widths``, states of optimizers in ``job.rules.optimizers`` (compared with
+those that the optimizers' own classes make), quantized weights in ``job.quantization``.
+"""
 
 from functools import lru_cache
 from math import prod
@@ -48,7 +52,7 @@ class StateRules(Struct, frozen=True, kw_only=True):
     """All that trains is stepped as an fp32 copy, adapters too (DeepSpeed)."""
 
     def states(self, held: LocalParameters, bound: Bound = "expected") -> float:
-        """Return the states of a group before sharding, wherever they are."""
+        """Return the bytes of a group's states before sharding, wherever they are."""
         width = self.widths.adapter if held.adapter and not self.partitioned else self.widths.state
         whole = prod(held.group.shape)
         return (held.elements / whole) * self.optimizer.state_bytes(
@@ -60,12 +64,12 @@ class StateRules(Struct, frozen=True, kw_only=True):
         )
 
     def master(self, held: LocalParameters) -> int:
-        """Return the fp32 copy of a group that the optimizer keeps, before sharding."""
+        """Return the bytes of the fp32 copy of a group that the optimizer keeps, before sharding."""
         own = held.adapter and not self.partitioned
         return 0 if own or not self.optimizer.steps else held.elements * self.widths.master
 
     def saved(self, held: LocalParameters, stage: Stage) -> float:
-        """Return what a checkpoint holds of a group; a tied head's states are those of the embedding."""
+        """Return the bytes that a checkpoint holds of a group; a tied head's states are those of the embedding."""
         if held.group.role == "embedding" and not stage.first:
             return 0.0
         share = held.group.elements * held.tensors / (held.group.repeat * max(1, held.elements))

@@ -5,6 +5,7 @@ pass, and the optimizer step - in the second step, when optimizer states exist.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ..budget import Components, Phase, PhaseName
 from .activations import forward_pass_bytes
@@ -35,8 +36,16 @@ def highest_phase(phases: tuple[Phase, ...]) -> Phase:
 
 _SAMPLING_BYTES = 16
 """Per logit of the token that is sampled: fp32 logits, filtered ones, probabilities."""
-_Moment = tuple[int, int, int, int, int]
-"""Gradients, activations, logits, temporary and communication: bytes beside those that exist all through a step."""
+
+
+class _Moment(NamedTuple):
+    """Bytes that exist at one moment, beside those that exist all through a step."""
+
+    gradients: int = 0
+    activations: int = 0
+    logits: int = 0
+    temporary: int = 0
+    communication: int = 0
 
 
 def _highest_moments(rank: RankMemory) -> list[tuple[PhaseName, _Moment]]:
@@ -63,15 +72,14 @@ def _loading(rank: RankMemory) -> Phase:
 
 def _phase(rank: RankMemory, name: PhaseName, moment: _Moment) -> Phase:
     """Return a moment with the bytes that exist at every moment of a step."""
-    gradients, activations, logits, temporary, communication = moment
     components = Components(
         weights=rank.states.weights,
-        gradients=gradients,
+        gradients=moment.gradients,
         optimizer=rank.states.optimizer,
-        activations=activations,
-        logits=logits,
-        temporary=rank.workspace + temporary,
-        communication=rank.nccl + communication,
+        activations=moment.activations,
+        logits=moment.logits,
+        temporary=rank.workspace + moment.temporary,
+        communication=rank.nccl + moment.communication,
         context=rank.context,
     )
     return Phase(name=name, components=rank.with_vllm(components, name), outside_bytes=rank.outside)
@@ -87,19 +95,18 @@ def _generation(rank: RankMemory) -> Iterator[_Moment]:
     gathered = rank.gathered_weights or max(rank.buffers.forward, rank.buffers.head_forward)
     prompts = job.generated_sequences * job.prompt_length
     casts = rank.casts + rank.head_casts
-    yield (
-        kept,
-        rank.generation_cache * job.prompt_length // max(1, job.local_length),
-        0,
-        rank.saved.forward_temporary_bytes * prompts // max(1, job.local_tokens) + casts,
-        gathered,
+    yield _Moment(
+        gradients=kept,
+        activations=rank.generation_cache * job.prompt_length // max(1, job.local_length),
+        temporary=rank.saved.forward_temporary_bytes * prompts // max(1, job.local_tokens) + casts,
+        communication=gathered,
     )
-    yield (
-        kept,
-        rank.generation_cache,
-        _SAMPLING_BYTES * job.generated_sequences * rank.vocabulary,
-        rank.generation_cache // layers + casts,
-        gathered,
+    yield _Moment(
+        gradients=kept,
+        activations=rank.generation_cache,
+        logits=_SAMPLING_BYTES * job.generated_sequences * rank.vocabulary,
+        temporary=rank.generation_cache // layers + casts,
+        communication=gathered,
     )
 
 
@@ -109,12 +116,11 @@ def _inference(rank: RankMemory) -> _Moment:
     logits = max(rank.loss.most_forward_bytes, rank.returned_logits)
     block = forward_pass_bytes(job, rank.arch, stage) if stage.layers else 0
     head = rank.residual_bytes if stage.last else 0  # its input; the model has returned where others' logits arrive
-    return (
-        0,
-        rank.kv_cache + (head if logits >= block else block),
-        logits if logits >= block else 0,
-        stage.passing_bytes,
-        max(rank.buffers.forward, rank.buffers.head_forward),
+    return _Moment(
+        activations=rank.kv_cache + (head if logits >= block else block),
+        logits=logits if logits >= block else 0,
+        temporary=stage.passing_bytes,
+        communication=max(rank.buffers.forward, rank.buffers.head_forward),
     )
 
 
@@ -125,42 +131,43 @@ def _forward(rank: RankMemory) -> Iterator[_Moment]:
     activations = rank.stage.in_flight * graph + saved.previous_graph_bytes
     kept = rank.forward_casts
     if saved.no_graph_bytes:  # blocks before the first one that trains
-        yield (
-            rank.accumulated_gradients,
-            0,
-            rank.loss.retained_before_bytes,
-            saved.no_graph_bytes + rank.casts // max(1, rank.stage.layers),
-            buffers.forward,
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            logits=rank.loss.retained_before_bytes,
+            temporary=saved.no_graph_bytes + rank.casts // max(1, rank.stage.layers),
+            communication=buffers.forward,
         )
-    yield (
-        rank.accumulated_gradients,
-        activations,
-        rank.loss.retained_before_bytes,
-        rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
-        buffers.forward,
+    yield _Moment(
+        gradients=rank.accumulated_gradients,
+        activations=activations,
+        logits=rank.loss.retained_before_bytes,
+        temporary=rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
+        communication=buffers.forward,
     )
     if buffers.ahead_blocks:  # the last block with as many gathered ahead of it
-        yield (
-            rank.accumulated_gradients,
-            activations - saved.all_layers_bytes * buffers.ahead_blocks // max(1, rank.stage.layers),
-            rank.loss.retained_before_bytes,
-            rank.batch_mask + saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
-            buffers.forward + buffers.ahead_blocks * buffers.ahead_bytes,
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            activations=activations - saved.all_layers_bytes * buffers.ahead_blocks // max(1, rank.stage.layers),
+            logits=rank.loss.retained_before_bytes,
+            temporary=rank.batch_mask
+            + saved.forward_temporary_bytes
+            + (kept or rank.casts // max(1, rank.stage.layers)),
+            communication=buffers.forward + buffers.ahead_blocks * buffers.ahead_bytes,
         )
-    yield (
-        rank.accumulated_gradients,
-        activations,
-        max(rank.loss.most_forward_bytes, rank.returned_logits),
-        rank.batch_mask + kept + rank.head_casts,
-        buffers.head_forward,
+    yield _Moment(
+        gradients=rank.accumulated_gradients,
+        activations=activations,
+        logits=max(rank.loss.most_forward_bytes, rank.returned_logits),
+        temporary=rank.batch_mask + kept + rank.head_casts,
+        communication=buffers.head_forward,
     )
     if rank.loss.upcast_bytes:  # the root's forward pass is over, and so is autocast
-        yield (
-            rank.accumulated_gradients,
-            activations,
-            rank.loss.upcast_bytes,
-            rank.head_casts + (0 if recomputes else kept),
-            buffers.loss_backward,
+        yield _Moment(
+            gradients=rank.accumulated_gradients,
+            activations=activations,
+            logits=rank.loss.upcast_bytes,
+            temporary=rank.head_casts + (0 if recomputes else kept),
+            communication=buffers.loss_backward,
         )
 
 
@@ -179,12 +186,12 @@ def _backward(rank: RankMemory) -> Iterator[_Moment]:
         ends.add(max(0, layers - 1 - buffers.ahead_blocks))
     for done in sorted(ends):
         yield from _block_backward(rank, done, casts, others)
-    yield (  # the embedding; where it is the head too, it has two gradients, which are added
-        max(rank.accumulated_gradients, rank.states.gradients),
-        others + (saved.boundary_bytes if layers else 0) + (rank.saved_bytes(layers) if layers else 0),
-        rank.loss.retained_bytes,
-        rank.second_gradient,
-        buffers.embedding,
+    yield _Moment(  # the embedding; where it is the head too, it has two gradients, which are added
+        gradients=max(rank.accumulated_gradients, rank.states.gradients),
+        activations=others + (saved.boundary_bytes if layers else 0) + (rank.saved_bytes(layers) if layers else 0),
+        logits=rank.loss.retained_bytes,
+        temporary=rank.second_gradient,
+        communication=buffers.embedding,
     )
 
 
@@ -198,37 +205,37 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
     """
     saved, buffers, accumulated = rank.saved, rank.buffers, rank.accumulated_gradients
     activations = others + saved.all_layers_bytes + saved.outside_blocks_bytes
-    yield (
-        accumulated,
-        activations,
-        rank.loss.backward_bytes,
-        casts,
-        buffers.loss_backward,
+    yield _Moment(
+        gradients=accumulated,
+        activations=activations,
+        logits=rank.loss.backward_bytes,
+        temporary=casts,
+        communication=buffers.loss_backward,
     )
     gradients = max(accumulated, rank.gradients_after(0))
-    yield (  # the head; under autocast its gradient has the compute dtype first
-        accumulated if rank.job.widths.autocast else gradients,
-        activations,
-        rank.loss.gradient_bytes,
-        casts + (rank.head_casts if rank.stage.trains_head else 0),
-        buffers.head_backward,
+    yield _Moment(  # the head; under autocast its gradient has the compute dtype first
+        gradients=accumulated if rank.job.widths.autocast else gradients,
+        activations=activations,
+        logits=rank.loss.gradient_bytes,
+        temporary=casts + (rank.head_casts if rank.stage.trains_head else 0),
+        communication=buffers.head_backward,
     )
     if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
-        yield (
-            gradients // 2,  # its own: the next one is not computed yet
-            activations,
-            rank.loss.retained_bytes,
-            casts + rank.states.step,
-            buffers.after_head,
+        yield _Moment(
+            gradients=gradients // 2,  # its own: the next one is not computed yet
+            activations=activations,
+            logits=rank.loss.retained_bytes,
+            temporary=casts + rank.states.step,
+            communication=buffers.after_head,
         )
     if not rank.blocks_backward and not rank.stage.trains_embeddings:
         return  # nothing before the head needs a gradient
-    yield (  # the last norm
-        gradients,
-        activations,
-        rank.loss.retained_bytes,
-        casts + saved.norm_backward_bytes,
-        buffers.after_head,
+    yield _Moment(  # the last norm
+        gradients=gradients,
+        activations=activations,
+        logits=rank.loss.retained_bytes,
+        temporary=casts + saved.norm_backward_bytes,
+        communication=buffers.after_head,
     )
 
 
@@ -251,38 +258,36 @@ def _block_backward(rank: RankMemory, done: int, casts: int, others: int) -> tup
     not_ahead = max(0, done + 1 + buffers.ahead_blocks - layers) * buffers.ahead_bytes
     communication -= not_ahead
     return (
-        (
-            gradients,
-            activations,
-            rank.loss.retained_bytes,
-            temporary + saved.mlp_backward_bytes,
-            communication,
+        _Moment(
+            gradients=gradients,
+            activations=activations,
+            logits=rank.loss.retained_bytes,
+            temporary=temporary + saved.mlp_backward_bytes,
+            communication=communication,
         ),
-        (
-            gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
-            max(0, activations - saved.mlp_half_bytes),
-            rank.loss.retained_bytes,
-            temporary + saved.attention_backward_bytes,
-            communication + round(mlp * buffers.unreduced),
+        _Moment(
+            gradients=gradients if buffers.unreduced else max(accumulated, rank.gradients_after(done + mlp)),
+            activations=max(0, activations - saved.mlp_half_bytes),
+            logits=rank.loss.retained_bytes,
+            temporary=temporary + saved.attention_backward_bytes,
+            communication=communication + round(mlp * buffers.unreduced),
         ),
-        (
-            max(accumulated, rank.gradients_after(done + 1)),
-            others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
-            rank.loss.retained_bytes,
-            0,
-            pending + buffers.block_end - buffers.kept * (done + 1) // layers - not_ahead,
+        _Moment(
+            gradients=max(accumulated, rank.gradients_after(done + 1)),
+            activations=others + rank.saved_bytes(done + 1) + saved.boundary_bytes,
+            logits=rank.loss.retained_bytes,
+            communication=pending + buffers.block_end - buffers.kept * (done + 1) // layers - not_ahead,
         ),
     )
 
 
 def _step(rank: RankMemory) -> _Moment:
     unsplit = rank.unsplit_gradient
-    return (
-        rank.step_gradients + unsplit,
-        0,
-        rank.loss.retained_in_step_bytes,
-        rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
-        rank.buffers.step,
+    return _Moment(
+        gradients=rank.step_gradients + unsplit,
+        logits=rank.loss.retained_in_step_bytes,
+        temporary=rank.states.step + unsplit // max(1, rank.job.parallel.tensor - 1),
+        communication=rank.buffers.step,
     )
 
 
@@ -290,10 +295,8 @@ def _saving(rank: RankMemory) -> _Moment:
     """Return a checkpoint being saved, between steps: gradients are freed unless they are zeroed."""
     job = rank.job
     kept = rank.step_gradients if job.gradient_buffer or job.versions.zeroes_gradients else 0
-    return (
-        kept,
-        0,
-        rank.loss.retained_in_step_bytes,
-        0,
-        gathered_bytes(job, rank.stage) + rank.buffers.step,
+    return _Moment(
+        gradients=kept,
+        logits=rank.loss.retained_in_step_bytes,
+        communication=gathered_bytes(job, rank.stage) + rank.buffers.step,
     )

@@ -17,6 +17,7 @@ from .reserved import REPLAYED_BYTES, replayed_slack
 _SEGMENT_BYTES = 2 * MIB
 """The allocator takes whole segments from CUDA."""
 _DEFAULT_SLACK = 0.03
+"""Share of the allocated bytes that is guessed where no replay is made and neither strategy nor framework has one."""
 _TOO_MANY = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1])
 """Share by which the true count lies below an approximate one, which may be too high by ``UNKNOWN_FAMILY_ERROR``."""
 
@@ -153,7 +154,7 @@ def _guessed_slack(rank: RankMemory, phase: Phase) -> int:
 
 
 def _pool_bytes(rank: RankMemory, phase: Phase) -> int:
-    """Return what FSDP2's pools, and blocks that nothing fits into, hold at the phase's peak without being allocated.
+    """Return the bytes that FSDP2's pools, and blocks that nothing fits into, hold at the peak without being allocated.
 
     These are the sharded gradients, which come from the reducing stream, and the gathering stream's flat buffers. At
     the loss also what the blocks' forward passes left free, which is too small for logits; so is the block of

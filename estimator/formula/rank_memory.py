@@ -83,7 +83,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def residual_bytes(self) -> int:
-        """The residual stream between two blocks."""
+        """Bytes of the residual stream between two blocks."""
         job = self.job
         ranks = job.parallel.tensor if job.parallel.sequence_parallel else 1
         return job.widths.residual * self.arch.hidden * job.local_tokens // ranks
@@ -117,7 +117,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def gathered_weights(self) -> int:
-        """Weights of other ranks that ZeRO 3 gathers while text is generated (TRL's ``ds3_gather_for_generation``)."""
+        """Bytes of other ranks' weights gathered by ZeRO 3 for generation (TRL's ``ds3_gather_for_generation``)."""
         job = self.job
         if (
             not job.generated_sequences
@@ -129,7 +129,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def returned_logits(self) -> int:
-        """Logits that a device map's hook copies back to the GPU of the input (``AlignDevicesHook``, accelerate)."""
+        """Bytes of logits that a device map's hook copies to the input's GPU (``AlignDevicesHook``, accelerate)."""
         job, stage = self.job, self.stage
         if job.job.parallel.device_map is None or not stage.first or stage.last or job.training.loss != "full":
             return 0
@@ -137,13 +137,13 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def blocks_backward(self) -> int:
-        """Blocks that run backward: those from the first one that trains on."""
+        """Number of blocks that run backward: those from the first one that trains on."""
         order = self.saved.order
         return max(1, self.stage.layers) if order is None else order.blocks
 
     @property
     def forward_casts(self) -> int:
-        """Autocast's copies of the blocks' weights that exist at the end of the forward pass.
+        """Bytes of autocast's copies of the blocks' weights that exist at the end of the forward pass.
 
         It caches casts of what is trained, and frozen layers save theirs, except in checkpointed blocks.
         """
@@ -152,7 +152,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         return self.casts * self.blocks_backward // max(1, self.stage.layers)
 
     def saved_bytes(self, done: int) -> int:
-        """Return what the blocks save that have not run backward, when that many have."""
+        """Return the bytes that the blocks save that have not run backward, when that many have."""
         order, layers = self.saved.order, max(1, self.stage.layers)
         if order is not None:
             return order.saved_bytes(done)
@@ -161,7 +161,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
         return self.saved.all_layers_bytes * (layers - done) // layers
 
     def gradients_after(self, done: float) -> int:
-        """Return the gradients that exist after that many blocks have run backward: the head's and theirs."""
+        """Return the bytes of gradients after that many blocks have run backward: the head's and theirs."""
         if self.job.steps_in_backward:
             return self.states.gradients
         around, block = self.gradient_shares
@@ -172,10 +172,11 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def second_gradient(self) -> int:
-        """Second gradient of a tied embedding: the head's and the embedding's exist side by side before they are added.
+        """Bytes of the second gradient of a tied embedding.
 
-        The head's is the transpose of its kernel's output, to which autograd adds nothing in place, so that the sum
-        needs memory too; autocast's cast of it to fp32 is a tensor of its own (seen with torch 2.13's profiler).
+        The head's and the embedding's exist side by side before they are added. The head's is the transpose of its
+        kernel's output, to which autograd adds nothing in place, so that the sum needs memory too; autocast's cast of
+        it to fp32 is a tensor of its own (seen with torch 2.13's profiler).
         """
         tokens, widths = self.stage.token_embedding, self.job.widths
         own = self.job.strategy.megatron_fsdp and not self.job.framework.gradient_buffer
@@ -187,7 +188,7 @@ class RankMemory(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def unsplit_gradient(self) -> int:
-        """Part of an embedding's gradient that tensor parallelism leaves unsplit until the step (DTensor)."""
+        """Bytes of an embedding's gradient that tensor parallelism leaves unsplit until the step (DTensor)."""
         tokens, job = self.stage.token_embedding, self.job
         if tokens is None or self.tied or not tokens.trainable or job.strategy.fsdp2:
             return 0

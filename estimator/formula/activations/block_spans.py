@@ -53,7 +53,7 @@ class BackwardOrder(Struct, frozen=True, kw_only=True):
         return found
 
     def saved_bytes(self, done: float) -> int:
-        """Return what is still saved when that many blocks, the last ones first, have run backward."""
+        """Return the bytes that are still saved when that many blocks, the last ones first, have run backward."""
         return round(sum(count * saved for count, saved, _ in self._left(done)))
 
     def trained_elements(self, done: float) -> float:
@@ -113,7 +113,7 @@ def _unsaved_in_first(context: LayerContext) -> float:
 
 
 def _unsaved_mlp(context: LayerContext, moe: bool) -> float:
-    """Return what the MLP half does not save if no gradient reaches its input."""
+    """Return the bytes that the MLP half does not save if no gradient reaches its input."""
     if not context.parts.mlp:
         return mlp_half_per_token(context, moe=moe)
     own = 0.0 if context.arch.parallel_residual else _unsaved_norm(context, trained=context.parts.norms > 0)
@@ -123,7 +123,7 @@ def _unsaved_mlp(context: LayerContext, moe: bool) -> float:
 
 
 def _unsaved_norm(context: LayerContext, *, trained: bool) -> float:
-    """Return what a norm does not save if its input needs no gradient: all but an RMS norm's output for its scale."""
+    """Return the bytes that a norm does not save whose input needs no gradient: all but an RMS norm's output."""
     if trained and context.arch.norm == "layer":
         return 0.0
     return norm_per_token(context, context.arch.hidden, trained=0.0)

@@ -127,7 +127,7 @@ def _checkpoint_per_token(job: ResolvedJob, context: LayerContext) -> float:
 
 
 def _unfused_bytes(job: ResolvedJob, context: LayerContext, stage: Stage, largest: float) -> int:
-    """Return what a stage would save without the fused kernels that the job does not state: one layer if recomputed."""
+    """Return the bytes that a stage saves more without fused kernels that are assumed: of one layer if recomputed."""
     if not job.assumes_fused_kernels or not context.fused or context.compiled:
         return 0
     more = _layer_bytes(replace(context, fused=frozenset())).largest - largest
@@ -137,7 +137,7 @@ def _unfused_bytes(job: ResolvedJob, context: LayerContext, stage: Stage, larges
 
 def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) -> SavedActivations:
     """Return the same where parts of the blocks are frozen."""
-    arch, tokens = context.arch, context.tokens
+    arch, tokens, offload = context.arch, context.tokens, job.training.activation_offload
     shared = _shared_biases_per_token(context)
     every = saved_activations(job, arch, dataclasses.replace(stage, runs=None))
     enters = _gradient_enters(job, stage)
@@ -151,11 +151,10 @@ def _with_frozen_parts(job: ResolvedJob, context: LayerContext, stage: Stage) ->
         kept = shared + (_checkpoint_per_token(job, span.context) if job.recomputes else saved)
         if job.recomputes_selectively:
             kept += selective_per_token(span.context)
-        recomputed = max(recomputed, largest + shared - kept if job.recomputes else 0.0)
-        recomputed += 2 * kept if job.training.activation_offload else 0.0
-        layer, half = max(layer, largest), max(half, found.mlp_half)
-        offloaded = 0.0 if job.training.activation_offload else kept * tokens
-        order.append((span.count, offloaded, span.trained_elements))
+        restored = largest + shared - kept if job.recomputes else 0.0
+        restored += 2 * kept if offload else 0.0
+        recomputed, layer, half = max(recomputed, restored), max(layer, largest), max(half, found.mlp_half)
+        order.append((span.count, 0.0 if offload else kept * tokens, span.trained_elements))
     backward = BackwardOrder(spans=tuple(order))
     leaves = enters or bool(order)
     return replace(

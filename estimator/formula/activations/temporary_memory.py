@@ -1,4 +1,8 @@
-"""Bytes per token that one block needs temporarily while it runs, besides what the forward pass saves."""
+"""Bytes per token that one block needs temporarily while it runs, besides what the forward pass saves.
+
+Counted in traced steps of transformers 5's blocks, in autograd's order of operations; the whole is compared with traces
+of many families and settings. Other sources stand beside what is read there.
+"""
 
 from .attention import relative_bias_per_token, scores_per_token
 from .block import AUTOCAST_ACTIVATION_TENSORS, activation_tensors, mlp_per_token
@@ -6,7 +10,7 @@ from .layer_context import LayerContext
 
 
 def mlp_backward_per_token(context: LayerContext) -> float:
-    """Gradients that are alive while one block's MLP runs backward, or an adapter's recomputed outputs."""
+    """Bytes of the gradients that are alive while one block's MLP runs backward, or an adapter's recomputed outputs."""
     arch, c, widths = context.arch, context.widths.compute, context.widths
     tensors = 2 if arch.gated else 1
     if arch.gated and "mlp" in context.fused:
@@ -32,7 +36,7 @@ _CHAINED_TENSORS = {"autograd": 5, "torch": 4}
 
 
 def norm_backward_per_token(context: LayerContext, *, final: bool = False) -> float:
-    """Gradients of a norm that runs backward: autograd's chain of fp32 tensors, or one kernel's.
+    """Bytes of the gradients of a norm that runs backward: autograd's chain of fp32 tensors, or one kernel's.
 
     Args:
         context: the layer.
@@ -49,7 +53,11 @@ def norm_backward_per_token(context: LayerContext, *, final: bool = False) -> fl
 
 
 def attention_backward_per_token(context: LayerContext) -> float:
-    """Gradients while attention runs backward: of the scores if they are written, else of queries, keys and values."""
+    """Bytes of the gradients while attention runs backward: of written scores, else of queries, keys and values.
+
+    Flash attention's backward kernel accumulates the queries' gradient in fp32, and those of keys and values for all
+    heads (``mha_bwd`` in flash-attn's flash_api.cpp).
+    """
     arch, c = context.arch, context.widths.compute
     low_precision_softmax = arch.rules.softmax_in_score_dtype or arch.rules.attention_sinks
     plain = context.framework.plain_softmax_families and low_precision_softmax
@@ -72,7 +80,7 @@ _CHAIN_WITHOUT_GRAPH = 4
 
 
 def forward_per_token(context: LayerContext) -> float:
-    """Temporary memory of one block's forward pass: raw attention scores, or the MLP's product."""
+    """Bytes of one block's forward pass: raw attention scores, or the MLP's product."""
     c, arch = context.widths.compute, context.arch
     tensors = 1
     if context.recomputes:  # tensors that are saved otherwise
@@ -85,7 +93,7 @@ def forward_per_token(context: LayerContext) -> float:
 
 
 def no_graph_per_token(context: LayerContext) -> float:
-    """Temporary memory of a block that runs without a graph: what it would save otherwise exists while it is read."""
+    """Bytes of a block that runs without a graph: what it would save otherwise exists while it is read."""
     c, arch, widths = context.widths.compute, context.arch, context.widths
     tensors = (2 if arch.gated else 1) + (activation_tensors(context) + 1) // 2
     if arch.activation in AUTOCAST_ACTIVATION_TENSORS and not context.framework.fused_activations:
@@ -119,7 +127,7 @@ def score_width_without_graph(context: LayerContext) -> int:
 
 
 def score_masks(context: LayerContext) -> int:
-    """Masks of every pair of positions that eager decoders make, one for each kind of layer."""
+    """Number of masks of every pair of positions that eager decoders make, one for each kind of layer."""
     arch = context.arch
     if not (context.eager_attention and context.caches and context.framework.trainer):
         return 0
@@ -160,7 +168,7 @@ def _adapter_outputs(context: LayerContext, *, activations_saved: bool) -> float
 
 
 def _other_ranks_keys(context: LayerContext) -> float:
-    """Keys and values of other context-parallel ranks: of all at once, or of one while the next one's arrive."""
+    """Bytes of other context-parallel ranks' keys and values: of all at once, or of one while the next one's arrive."""
     if context.context_parallel == 1:
         return 0.0
     arch = context.arch
@@ -169,7 +177,7 @@ def _other_ranks_keys(context: LayerContext) -> float:
 
 
 def _residual_gradients(context: LayerContext) -> float:
-    """Gradients of the residual stream: of the output of a block half, and of its input."""
+    """Bytes of the gradients of the residual stream: of the output of a block half, and of its input."""
     widths, hidden = context.widths, context.arch.hidden
     # sequence parallelism gathers the split residual stream before a block half, and its gradient after it
     gathered = 2 * widths.compute * hidden if context.residual_ranks > 1 else 0

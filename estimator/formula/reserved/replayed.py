@@ -22,7 +22,9 @@ from .steps import TrainingRun, run_prompts
 REPLAYED_BYTES = 1 << 50
 """Most bytes that are replayed. No GPU has as many; the allocator's model has addresses for 4,096 times that."""
 _KEPT = 512
+"""Results that are remembered."""
 _SHALLOW_BLOCKS = 4
+"""Blocks of a model whose lengths are varied; ``cache_of_lengths`` says why so few."""
 _LENGTH_SHARES = (*(0.1 + 0.9 * ((0.41 + 0.618034 * step) % 1) for step in range(12)), 1.0)
 """The longest sequence of each batch as a share of the maximum: spread evenly, in an order without a pattern."""
 _known: OrderedDict[Any, float] = OrderedDict()

@@ -44,7 +44,7 @@ def _of_weights(job: ResolvedJob, state: SavedState, *, what: str, to_cpu: bool)
 
 
 def _by_unit(job: ResolvedJob, state: SavedState, *, sharded: bool, to_cpu: bool) -> int:
-    """Return FSDP1's: units of the blocks and the root, or one of the whole model."""
+    """Return the bytes of FSDP1's state dict: units of the blocks and the root, or one of the whole model."""
     one_unit = job.parallel.fsdp_units == "model"
     root, block = (state.whole, 0) if one_unit else (state.around, state.block)
     if sharded:

@@ -9,7 +9,7 @@ _NORM_BYTES = 8
 
 
 def own_gradient_bytes(job: ResolvedJob, stage: Stage) -> int:
-    """Return the gradients that a rank has when it steps: those of its part of the optimizer states.
+    """Return the bytes of the gradients that a rank has when it steps: those of its part of the optimizer states.
 
     Stage 1 too has freed the others by then (``independent_gradient_partition_epilogue``). A gradient of which only a
     part is the rank's is kept whole (``copy_grads_in_partition``), such as a large embedding's.

@@ -214,6 +214,16 @@ def test_fsdp_under_the_trainer_accumulates_unsharded_with_a_warning(
     assert components(titan, "forward").gradients < 4 * PARAMETERS / 3
 
 
+def test_offloaded_activations_exist_of_one_block_at_a_time_whichever_blocks_train(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    """Every second block trains, so that blocks are counted in several runs."""
+    offloaded = {"training.activation_offload": True, "training.sequence_length": 2048, "training.precision": "bf16"}
+    some = {"training.trainable": ["model.layers.0", "model.layers.2"]}
+    activations = components(budget_of(tiny_llama, offloaded | some), "backward").activations
+    assert activations <= components(budget_of(tiny_llama, offloaded), "backward").activations
+
+
 def test_offload_takes_states_off_the_device(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
     fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.cpu_offload": "all"}
     step = components(budget_of(tiny_llama, fsdp), "optimizer step")

@@ -1,0 +1,121 @@
+"""The site is built without a warning; its links lead somewhere, and it loads nothing from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from browser import Browser
+from chromium import needs_chromium
+
+ROOT = Path(__file__).parents[2]
+_LOADING = {"script": "src", "img": "src", "source": "src", "iframe": "src", "object": "data", "embed": "src"}
+"""Attributes that make a browser load something; ``link`` depends on what it is for."""
+_LINKS_THAT_LOAD_NOTHING = {"canonical", "prev", "next", "edit"}
+_SEARCH = """
+new Promise((found) => {
+  document.querySelector("[data-md-toggle=search]").click();
+  const field = document.querySelector("[data-md-component=search-query]");
+  field.focus();
+  field.value = "stragglers";
+  field.dispatchEvent(new Event("keyup"));
+  field.dispatchEvent(new Event("input"));
+  const look = () => {
+    const links = [...document.querySelectorAll(".md-search-result__link")].map((link) => link.getAttribute("href"));
+    if (links.length) found(links);
+    else setTimeout(look, 50);
+  };
+  look();
+})
+"""
+
+
+class Page(HTMLParser):
+    """What a page loads, where it links to, and its anchors."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        if "id" in found:
+            self.anchors.add(found["id"])
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        if tag in _LOADING and _LOADING[tag] in found:
+            self.loads.append(found[_LOADING[tag]])
+        if tag == "link" and found.get("rel") not in _LINKS_THAT_LOAD_NOTHING:
+            self.loads.append(found["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environ = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    words = done.stdout + done.stderr
+    assert done.returncode == 0, words
+    assert not [line for line in words.splitlines() if line.strip() and not line.startswith("INFO")], words
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+
+
+def test_every_page_is_published_and_scripts_are_not(site: Path) -> None:
+    written = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    written = {path for path in written if path.parts[0] != "scripts"}
+    assert len(written) > 20
+    assert not [path for path in written if not (site / path.with_suffix(".html")).is_file()]
+    assert not (site / "scripts").exists()
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    loaded = {(path.name, url) for path, page in pages.items() for url in page.loads if urlsplit(url).netloc}
+    assert not loaded
+    sheets = [
+        path for path in site.rglob("*.css") if re.search(r"(url\(|@import )[\"']?(https?:)?//", path.read_text())
+    ]
+    assert not sheets
+    assert not [path for path in pages if 'class="mermaid"' in path.read_text()]  # the theme would load a library
+
+
+def test_links_inside_the_site_lead_to_a_page_and_a_place_on_it(site: Path, pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        if path.name == "404.html":
+            continue
+        for link in (*page.links, *page.loads):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            anchors = pages[target].anchors if target in pages else set()
+            if not target.is_file() or (parts.fragment and unquote(parts.fragment) not in anchors):
+                broken.append((str(path.relative_to(site)), link))
+    assert not broken
+
+
+@pytest.mark.slow
+@needs_chromium
+async def test_search_works_for_pages_that_are_opened_from_a_disk(site: Path, tmp_path: Path) -> None:
+    """In a real browser, which asks nobody else for anything."""
+    async with Browser(tmp_path) as browser:
+        await browser.open((site / "index.html").as_uri())
+        await browser.until(lambda: bool(browser.texts))
+        links = await browser.run(_SEARCH)
+        assert any("fleet" in link or "stream" in link or "architecture" in link for link in links)
+        assert not [url for url in browser.asked if not url.startswith(("file:", "data:", "about:"))]
+        assert not browser.failed
