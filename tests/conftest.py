@@ -45,8 +45,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the files that vramtop stores during a test out of the user's data folder."""
+    """Keep the files that vramtop stores during a test out of the user's folders, and the user's settings out of it."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    monkeypatch.delenv("VRAMTOP_CONFIG", raising=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .alert_watch import AlertWatch as AlertWatch, Announcement as Announcement
     from .conditions import Feed as Feed
     from .fleet_watch import FleetWatch as FleetWatch
-    from .quiet_hours import QUIET_HOURS as QUIET_HOURS, QuietHours as QuietHours, kept_quiet_hours as kept_quiet_hours
+    from .quiet_hours import QuietHours as QuietHours, kept_quiet_hours as kept_quiet_hours
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -22,6 +22,6 @@ else:
             "alert_watch": "AlertWatch Announcement",
             "conditions": "Feed",
             "fleet_watch": "FleetWatch",
-            "quiet_hours": "kept_quiet_hours QUIET_HOURS QuietHours",
+            "quiet_hours": "kept_quiet_hours QuietHours",
         },
     )

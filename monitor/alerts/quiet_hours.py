@@ -12,8 +12,6 @@ from vramtop.estimator.common import InputError
 if TYPE_CHECKING:
     from time import struct_time
 
-QUIET_HOURS = "quiet_hours"
-"""Name of the setting: ``22:00-07:00``, or ``off``."""
 OFF = "off"
 _SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
 

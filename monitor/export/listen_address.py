@@ -36,11 +36,6 @@ class ListenAddress:
             raise InputError(f"--listen {text}: give HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
         return cls(host or ("0.0.0.0" if colon else "127.0.0.1"), int(port))  # noqa: S104 - asked for by ":PORT"
 
-    @classmethod
-    def default(cls) -> ListenAddress:
-        """Return the address without ``--listen``."""
-        return cls("127.0.0.1", DEFAULT_PORT)
-
     @property
     def is_loopback(self) -> bool:
         """True if only this machine can reach it."""

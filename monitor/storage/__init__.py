@@ -1,4 +1,4 @@
-"""Files that vramtop keeps for the user: settings, pending jobs, recent models, and reservations of GPU memory.
+"""Files that vramtop keeps for the user: pending jobs, recent models, and reservations of GPU memory.
 
 Lives here: reading and writing them safely beside other instances of vramtop.
 Callers: ``attach``, preflight, doctor, and the user interface.
@@ -10,7 +10,6 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .file_lock import lock_file as lock_file
-    from .old_settings import HOST_LINE as HOST_LINE, OFF as OFF, ON as ON, Settings as Settings, is_on as is_on
     from .pending_jobs import PendingJobs as PendingJobs
     from .recent_models import RecentModels as RecentModels
     from .reservations import Reservation as Reservation, Reservations as Reservations
@@ -29,7 +28,6 @@ else:
             "pending_jobs": "PendingJobs",
             "recent_models": "RecentModels",
             "reservations": "Reservation Reservations",
-            "old_settings": "HOST_LINE is_on OFF ON Settings",
             "user_file": "change_in_background data_file data_folder leave_files_unchanged UserFile",
         },
     )

@@ -15,6 +15,7 @@ from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
+from vramtop.monitor.storage.settings import THEME
 
 from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
     from vramtop.monitor.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources import SnapshotSource
+    from vramtop.monitor.storage.settings import Value
 
     from ..background import Recorder
 
@@ -269,11 +271,11 @@ class VramtopApp(ThemedApp, BoardApp):
             self._options.startup_notices.append(sentence)
 
     @property
-    def settings(self) -> Mapping[str, str]:
+    def settings(self) -> Mapping[str, Value]:
         """What the user has chosen on screens, in this run or earlier ones."""
         return self._options.settings
 
-    def save_setting(self, name: str, value: str) -> None:
+    def save_setting(self, name: str, value: Value) -> None:
         """Keep what the user has chosen on a screen for later runs."""
         self._options.settings[name] = value
         self._options.save_setting(name, value)
@@ -335,7 +337,7 @@ class VramtopApp(ThemedApp, BoardApp):
                 screen.show_feed()
 
     def _redraw(self, theme: Theme) -> None:
-        self.save_setting("theme", theme.name)
+        self.save_setting(THEME, theme.name)
         for screen in self._dashboards():
             screen.redraw()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from vramtop.monitor.fleet import Fleet, FleetSource
+    from vramtop.monitor.storage.settings import Value
 
     from ..draw import ColourDepth, Readings
     from ..job import BudgetsByCard, TypedJob
@@ -51,9 +52,9 @@ class FleetOptions:
     """How the user is told of an alert that fires or clears, besides by a notice."""
     on_alert: str | None = None
     """Shell command to run for each alert that fires or clears."""
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Value] = field(default_factory=dict)
     """What the user has chosen on screens in earlier runs."""
-    save_setting: Callable[[str, str], None] = lambda _, __: None
+    save_setting: Callable[[str, Value], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
@@ -122,11 +123,11 @@ class FleetApp(ThemedApp, AlertsApp):
         )
 
     @property
-    def settings(self) -> Mapping[str, str]:
+    def settings(self) -> Mapping[str, Value]:
         """What the user has chosen on screens, in this run or earlier ones."""
         return self._options.settings
 
-    def save_setting(self, name: str, value: str) -> None:
+    def save_setting(self, name: str, value: Value) -> None:
         """Keep what the user has chosen on a screen for later runs."""
         self._options.settings[name] = value
         self._options.save_setting(name, value)

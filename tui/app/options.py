@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board
+    from vramtop.monitor.storage.settings import Value
 
     from ..background import EstimateFunction
     from ..draw import ColourDepth
@@ -59,9 +60,9 @@ class AppOptions:
     """Seconds after which screens are imported that no key has asked for; None: never."""
     theme: str | None = None
     """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """What the user has chosen on screens in earlier runs, such as the view of the process table."""
-    save_setting: Callable[[str, str], None] = lambda _, __: None
+    settings: dict[str, Value] = field(default_factory=dict)
+    """The settings in force by dotted name, such as the view of the process table; absent: the default."""
+    save_setting: Callable[[str, Value], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes, the theme among them."""
     demand: CurrentDemand = field(default_factory=CurrentDemand)
     """What the screen in front shows beyond memory; the source reads only that."""

@@ -9,6 +9,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Literal
 
+from vramtop.monitor.storage.settings import QUIET_HOURS
+
 from ..draw import printable
 from ..tty import write_to_terminal
 from .fit_events import FitEvents
@@ -100,7 +102,7 @@ class AlertSignals:
             write_to_terminal(self._app, desktop_sequence(sentence))
 
     def _quiet_hours(self) -> QuietHours | None:
-        text = self._app.settings.get("quiet_hours")
+        text = str(self._app.settings.get(QUIET_HOURS, ""))
         if not text:
             return None
         from vramtop.monitor.alerts import kept_quiet_hours

@@ -3,6 +3,7 @@
 import argparse
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -39,6 +40,7 @@ COMMANDS = {
     "report": "write a recording, or the measured runs, as one HTML file with plots",
     "serve": "show the dashboard in a browser, for those who know its address; nothing can be changed from it",
     "doctor": "print one page about this machine for a bug report (exit code 3: the driver does not answer)",
+    "config": "print the settings in force and where each is from, or change one",
     "completion": "print completions for a shell, or the manual page",
 }
 """Commands and their help.
@@ -46,9 +48,6 @@ COMMANDS = {
 Each is a module of ``commands`` with ``run(options, launch)``, which takes the parsed options and the launch line after
 ``--`` and returns the exit code; ``parsing/arguments.py`` adds its arguments.
 """
-_SECONDS = 1.0
-"""Time between readings of this machine or of hosts over ssh."""
-_PROMETHEUS_SECONDS = 5.0
 _ROOMS = {
     "explain": "crash.",
     "snapshot": "crash.",
@@ -59,6 +58,7 @@ _ROOMS = {
     "report": "browser.",
     "serve": "browser.",
     "export": "metrics.",
+    "config": "settings.",
 }
 """Commands in a room of their own below ``commands``."""
 _EXAMPLES = """\
@@ -125,8 +125,13 @@ def _main(arguments: list[str]) -> int:
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.show_secrets:
         show_secrets()
-    if options.interval is None:
-        options.interval = _PROMETHEUS_SECONDS if options.prometheus else _SECONDS
+    from vramtop.monitor.storage.settings import CONFIG_VARIABLE  # help needs no settings
+
+    from .option_settings import fill_in_settings
+
+    if options.config is not None:
+        os.environ[CONFIG_VARIABLE] = options.config or os.devnull  # so that started processes have the same one
+    fill_in_settings(options)
     fleet = options.prometheus or options.host or options.hosts
     recordings = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
     if recordings and (options.command or options.once):
@@ -194,11 +199,16 @@ def build_parser() -> Parser:
 
 def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    text = "the settings file, in place of that of vramtop config --path; '' for none"
+    parser.add_argument("--config", metavar="FILE", help=text)
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     text = "time between readings (default: 1; with --prometheus 5)"
     parser.add_argument("--interval", type=positive_seconds, metavar="SECONDS", help=text)
-    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    parser.add_argument("--read-only", action="store_true", help="the dashboard cannot end processes")
+    switch = argparse.BooleanOptionalAction
+    text = "use the mouse, or leave it to the terminal (default: use it)"
+    parser.add_argument("--mouse", action=switch, default=None, help=text)
+    text = "the dashboard cannot end processes"
+    parser.add_argument("--read-only", action=switch, default=None, help=text)
     text = "the dashboard changes nothing: it also starts, opens and saves nothing, and takes no settings"
     parser.add_argument("--view-only", action="store_true", help=text)
     recordings = parser.add_argument_group("recordings")
@@ -207,17 +217,18 @@ def _add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--replay", metavar="FILE", help="play a recording")
     jobs = parser.add_argument_group("jobs")
     jobs.add_argument("--pid", type=process_id, help="attach to this process")
-    jobs.add_argument("--no-attach", action="store_true", help="do not attach to training processes automatically")
+    text = "attach to training processes automatically (default), or not"
+    jobs.add_argument("--attach", action=switch, default=None, help=text)
     text = "job file of a pending job (repeatable); over several hosts: of the job on the fit screen"
     jobs.add_argument("--job", action="append", default=[], metavar="FILE", help=text)
     text = "how to signal that a pending job fits now or no longer fits (default: none)"
-    jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=text)
+    jobs.add_argument("--signal-fit", choices=("none", "bell", "desktop"), help=text)
     text = "shell command to run when a pending job begins to fit; it gets VRAMTOP_JOB and VRAMTOP_GPUS"
     jobs.add_argument("--on-fit", metavar="COMMAND", help=text)
     add_display_arguments(parser)
     alerts = parser.add_argument_group("alerts (w in the dashboard lists them)")
     text = "how to signal that an alert fires or clears (default: none, only a notice)"
-    alerts.add_argument("--signal-alert", choices=("none", "bell", "desktop"), default="none", help=text)
+    alerts.add_argument("--signal-alert", choices=("none", "bell", "desktop"), help=text)
     add_alert_arguments(alerts)
     add_host_arguments(parser)
 

@@ -33,7 +33,7 @@ def correction(options: argparse.Namespace, job: Job, gpu: Gpu | None, *, here: 
         gpu: the GPU that is estimated for; None: unknown, or this machine's.
         here: the job would run on this machine.
     """
-    if options.no_history:
+    if not options.history:
         return lambda budget: budget
     found = _corrections()
     card = gpu.name if gpu is not None else job.target.gpu
@@ -84,7 +84,7 @@ def corrected_run(
     options: argparse.Namespace, budget: Budget, attachment: Attachment, gpu: GpuReading | None
 ) -> Budget:
     """Return the budget of a running job corrected by measured runs, its own earlier ones among them."""
-    if options.no_history:
+    if not options.history:
         return budget
     return _corrections().corrected(
         budget,

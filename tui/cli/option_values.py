@@ -12,7 +12,7 @@ from vramtop.monitor.snapshot import Snapshot, gpu_list
 
 def estimate_method(options: argparse.Namespace) -> MethodChoice:
     """Return the method of the estimate; naming an interpreter without a method asks for the exact count."""
-    return "exact" if options.python and options.method == "auto" else options.method
+    return "exact" if options.names_python and options.method == "auto" else options.method
 
 
 def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | None]:

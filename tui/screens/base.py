@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.attach.automatic import AutomaticAttach
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
     from vramtop.monitor.snapshot import Demand, GpuKey, ProcessKey
+    from vramtop.monitor.storage.settings import Value
 
     from ..background import EstimateFunction
 
@@ -89,11 +90,11 @@ class AlertsApp(TerminalApp):
 
     @property
     @abstractmethod
-    def settings(self) -> Mapping[str, str]:
-        """What the user has chosen on screens, in this run or earlier ones."""
+    def settings(self) -> Mapping[str, Value]:
+        """The settings in force by dotted name, with what was changed in this run; absent: the default."""
 
     @abstractmethod
-    def save_setting(self, name: str, value: str) -> None:
+    def save_setting(self, name: str, value: Value) -> None:
         """Keep what the user has chosen on a screen for later runs."""
 
 

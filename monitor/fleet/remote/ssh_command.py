@@ -40,12 +40,14 @@ class SshCommand:
         attaches: attach to training processes there.
         bootstrap: what runs vramtop where it is not installed; None: nothing.
         version: of this vramtop, which is the one that is bootstrapped; None: the latest.
+        program: command in place of ssh; None: that of the environment.
     """
 
     interval: float
     attaches: bool = True
     bootstrap: Bootstrap | None = None
     version: str | None = None
+    program: str | None = None
 
     def arguments(self, host: str) -> list[str]:
         """Return the command line for a host.
@@ -53,7 +55,7 @@ class SshCommand:
         Raises:
             InputError: the environment's command for ssh cannot be understood.
         """
-        return [*_ssh_program(), *_OPTIONS, "--", host, shlex.join(["sh", "-c", self._script()])]
+        return [*_ssh_words(self.program), *_OPTIONS, "--", host, shlex.join(["sh", "-c", self._script()])]
 
     def _script(self) -> str:
         stream = ["stream", "--interval", f"{self.interval:g}", *([] if self.attaches else ["--no-attach"])]
@@ -95,9 +97,9 @@ class SshCommand:
         return f"vramtop is not installed there: pip install {DISTRIBUTION}, or use --bootstrap uvx"
 
 
-def _ssh_program() -> list[str]:
+def _ssh_words(program: str | None) -> list[str]:
     try:
-        words = shlex.split(os.environ.get(SSH_VARIABLE, "ssh"))
+        words = shlex.split(os.environ.get(SSH_VARIABLE, "ssh") if program is None else program)
     except ValueError as error:
-        raise InputError(f"{SSH_VARIABLE} is not a command line: {error}") from None
+        raise InputError(f"{SSH_VARIABLE}, or hosts.ssh of your settings, is not a command line: {error}") from None
     return words or ["ssh"]

@@ -63,9 +63,28 @@ class SettingsInForce:
         assert isinstance(value, Mapping)  # noqa: S101 - the schema says so
         return value
 
+    def default(self, name: str) -> Value:
+        """Return what a setting is where it is not set."""
+        setting = find_setting(name)
+        assert setting is not None  # noqa: S101 - names are those of the schema
+        return setting.default
+
     def is_set(self, name: str) -> bool:
         """Return True if it is set anywhere, to whatever."""
         return self.origins[name] != DEFAULT
+
+    def where(self, name: str) -> str:
+        """Return the place that a setting is from, for sentences: the file, or what its origin says."""
+        return self.file if self.origins[name] == FILE else self.origins[name]
+
+    def without(self, problem: Problem) -> SettingsInForce:
+        """Return these settings with one at its default, as there is something wrong with what it was set to."""
+        return replace(
+            self,
+            values={**self.values, problem.name: self.default(problem.name)},
+            origins={**self.origins, problem.name: DEFAULT},
+            problems=(*self.problems, problem),
+        )
 
     def with_flag(self, name: str, value: Value, flag: str) -> SettingsInForce:
         """Return these settings with one from the command line."""

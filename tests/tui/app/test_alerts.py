@@ -102,7 +102,7 @@ async def test_the_list_shows_what_fires_and_takes_quiet_hours(
         await until_shown(pilot, lambda: any("22:00-07:00" in note for note in notices(app)))
         assert kept == []
         await pilot.press(*["backspace"] * 4, *"0:00-23:59", "enter")
-        await until_shown(pilot, lambda: ("quiet_hours", "00:00-23:59") in kept)
+        await until_shown(pilot, lambda: ("alerts.quiet_hours", "00:00-23:59") in kept)
         assert "00:00-23:59" in shown(app, "#quiet")
         await pilot.press("escape")
         await until_shown(pilot, lambda: not isinstance(app.screen, AlertsScreen))
@@ -113,7 +113,7 @@ async def test_in_quiet_hours_nobody_is_told(
 ) -> None:
     rung: list[str] = []
     monkeypatch.setattr(VramtopApp, "bell", lambda _: rung.append("bell"))
-    settings = {"quiet_hours": "00:00-23:59"}
+    settings = {"alerts.quiet_hours": "00:00-23:59"}
     told = tmp_path / "told"
     app = make_app(settings=settings, signal_alert="bell", on_alert=f"echo $VRAMTOP_ALERT_STATE >> {told}")
     real = user_signals.time.localtime
@@ -122,7 +122,7 @@ async def test_in_quiet_hours_nobody_is_told(
         await fires(pilot, app, clock)
         assert notices(app) == rung == []
         assert not told.exists()
-        settings["quiet_hours"] = "off"
+        settings["alerts.quiet_hours"] = "off"
         app._watch_feed()
         await until_shown(pilot, lambda: notices(app) == [SENTENCE])
         assert rung == ["bell"]
@@ -196,7 +196,7 @@ async def test_view_only_lists_alerts(make_app: Callable[..., VramtopApp], clock
 async def test_kept_quiet_hours_that_cannot_be_read_are_one_notice(
     make_app: Callable[..., VramtopApp], clock: Clock
 ) -> None:
-    app = make_app(settings={"quiet_hours": "nights"})
+    app = make_app(settings={"alerts.quiet_hours": "nights"})
     async with app.run_test() as pilot:
         await fires(pilot, app, clock)
         complaint, alert = notices(app)

@@ -33,7 +33,7 @@ async def test_a_chosen_theme_is_saved(make_app: Callable[..., VramtopApp]) -> N
         assert kept == []
         app.theme = "textual-light"
         await pilot.pause()
-        assert kept == [("theme", "textual-light")]
+        assert kept == [("dashboard.theme", "textual-light")]
 
 
 async def test_a_saved_theme_that_no_longer_exists_is_ignored(make_app: Callable[..., VramtopApp]) -> None:

@@ -102,7 +102,7 @@ def test_a_host_that_goes_away_is_a_notice_a_badge_a_command_and_in_the_list(tmp
         await until_shown(pilot, lambda: isinstance(app.screen, AlertsScreen) and SENTENCE in str(screen_lines(app)))
         assert "Alerts · 1 firing" in screen_lines(app)[0]
         await pilot.press("e", *"22:00-07:00", "enter")
-        await until_shown(pilot, lambda: kept == [("quiet_hours", "22:00-07:00")])
+        await until_shown(pilot, lambda: kept == [("alerts.quiet_hours", "22:00-07:00")])
         await pilot.press("w")
         await until_shown(pilot, lambda: not isinstance(app.screen, AlertsScreen))
 

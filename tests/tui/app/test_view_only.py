@@ -1,6 +1,5 @@
 """With ``--view-only`` the app itself changes nothing: nothing ends, starts, opens or is written by it."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_identity import start_time_of
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.storage import user_file
-from vramtop.monitor.storage.old_settings import Settings
+from vramtop.monitor.storage.settings.change import change_settings
+from vramtop.monitor.storage.settings.places import config_file
 from vramtop.monitor.storage.user_file import leave_files_unchanged
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
@@ -168,11 +168,9 @@ async def test_only_processes_on_the_gpus_can_be_read(app: ViewOnlyApp, sleeper:
 def test_no_file_of_the_users_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_file, "_changes_allowed", type(user_file._changes_allowed)())
     user_file._changes_allowed.set()
-    path = Path(os.environ["XDG_DATA_HOME"]) / "vramtop" / "settings.json"
     leave_files_unchanged()
-    Settings().save("theme", "nord")
-    assert Settings().read() == {}
-    assert not path.exists()
+    change_settings({"dashboard.theme": "nord"})
+    assert not Path(config_file()).exists()
 
 
 @pytest.mark.parametrize("words", [["--view-only"], []])

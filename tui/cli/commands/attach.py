@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if comparison and largest is None and snapshot and all(each.processes is not None for each in snapshot.gpus):
         comparison = replace(comparison, sentence="it is not on any GPU that is visible here")
     driver = snapshot.source.driver_version if snapshot else None
-    if budget and comparison and gpu and process and not missing and not options.no_history:
+    if budget and comparison and gpu and process and not missing and options.history:
         keep_reading(attachment, budget, comparison, gpu, process, driver=driver)
     report = RunReport(
         attachment=attachment,
@@ -120,7 +120,7 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
                 job,
                 method=estimate_method(options),
                 gpu=None if job.target.gpu else gpu_type,
-                python=options.python or attachment.worker_python,
+                python=options.python if options.names_python else attachment.worker_python or options.python,
                 environ=attachment.estimate_environ,
                 progress=progress,
             )

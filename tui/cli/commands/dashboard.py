@@ -14,7 +14,8 @@ from vramtop.monitor.history import RunRecorder
 from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
 from vramtop.monitor.sources import EarlySampler, HostLoadSource, OptionalGpuSource
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import HOST_LINE, PendingJobs, Settings, is_on, leave_files_unchanged
+from vramtop.monitor.storage import PendingJobs, leave_files_unchanged
+from vramtop.monitor.storage.settings import HOST_LINE, THEME, save_setting, take_over_old_file
 
 from ...draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal, printable
 from ...tty.is_served import is_served
@@ -42,12 +43,11 @@ def run(options: argparse.Namespace) -> int:
     if options.view_only:
         leave_files_unchanged()
     jobs = _jobs(options)
-    settings, notices = Settings(), list[str]()
-    settings.notify = notices.append
-    saved = settings.read()
+    settings = options.settings
+    notices = [problem.sentence for problem in settings.problems]
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
-    demand = CurrentDemand(Demand(host=is_on(saved, HOST_LINE)), always=figures)
+    demand = CurrentDemand(Demand(host=settings.switch(HOST_LINE)), always=figures)
     source, banner = _source(options, demand)
     if not is_served() and not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise InputError("the dashboard needs a terminal; use vramtop --once for text or --once --json for scripts")
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     depth = colour_depth()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     os.environ.setdefault("ESCDELAY", _ESCAPE_MILLISECONDS)  # likewise
-    estimators = Estimators(options.python, corrects=not options.no_history and banner is None)
+    estimators = Estimators(options.python, corrects=options.history and banner is None)
     watchlist = estimators.watchlist
     watchlist.display_filter = chosen
     pending = PendingJobs()
@@ -67,10 +67,10 @@ def run(options: argparse.Namespace) -> int:
     if banner is None:  # set only now: jobs of the command line are not saved
         watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
-    attach = _attach(options, watchlist, settings) if banner is None else None
+    attach = _attach(options, watchlist, notices) if banner is None else None
     if attach is None:
         AutomaticAttach(watchlist, enabled=False)  # says what the processes of the recording are
-    measures = banner is None and not options.no_history and not options.view_only
+    measures = banner is None and options.history and not options.view_only
     recorder = _recorder(estimators, attach) if measures else None
     threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
@@ -92,34 +92,35 @@ def run(options: argparse.Namespace) -> int:
         python=options.python,
         read_only=options.read_only,
         preload_after=_PRELOAD_SECONDS,
-        theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
-        settings=saved if options.quiet_hours is None else {**saved, "quiet_hours": options.quiet_hours},
-        save_setting=settings.save,
+        theme=settings.text(THEME),
+        settings=dict(settings.values),
+        save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,
         attach=attach,
     )
     require_threads(_THREADS_OF_TEXTUAL)  # while the terminal is still as it was
     app = (ViewOnlyApp if options.view_only else VramtopApp)(sampler, watchlist, app_options)
-    pending.notify = settings.notify = app.show_notice
+    pending.notify = app.show_notice
     if attach is not None:
         attach.left_alone.notify = app.show_notice
     estimators.notify = app.show_notice
-    app.run(mouse=not options.no_mouse)
+    take_over_old_file()
+    app.run(mouse=options.mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
 
 
-def _attach(options: argparse.Namespace, watchlist: Watchlist, settings: Settings) -> AutomaticAttach:
+def _attach(options: argparse.Namespace, watchlist: Watchlist, notices: list[str]) -> AutomaticAttach:
     """Return what attaches to training processes by itself; where that is off, it only says what the others are."""
-    tracing = IdleTracing(watchlist, python=options.python, corrects=not options.no_history)
+    tracing = IdleTracing(watchlist, python=options.python, corrects=options.history)
     return AutomaticAttach(
         watchlist,
-        enabled=not options.no_attach and settings.attaches(),
+        enabled=options.attach,
         tracing=None if options.view_only else tracing,
-        corrects=not options.no_history,
-        left_alone=LeftAlone(notify=settings.notify),
+        corrects=options.history,
+        left_alone=LeftAlone(notify=notices.append),
         on_bug=save_fault,
     )
 

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             limit_bytes=parse_size(options.memory) if options.memory else None,
             method=estimate_method(options),
             python=options.python,
-            keep=not options.no_history,
+            keep=options.history,
             progress=progress,
         )
         for number, (job, _) in enumerate(jobs):

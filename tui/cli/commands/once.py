@@ -78,7 +78,7 @@ def _read(options: argparse.Namespace) -> Board:
         source.close()
     if options.pid is not None:
         _watch(options, watchlist, snapshot)
-    board = board_with_runs(watchlist, snapshot, enabled=not options.no_attach, corrects=not options.no_history)
+    board = board_with_runs(watchlist, snapshot, enabled=options.attach, corrects=options.history)
     if board.hidden and board.hidden.missing:
         present = gpu_list(gpu.index for gpu in snapshot.gpus)
         raise InputError(f"there is no GPU {', '.join(board.hidden.missing)} here, only {present}")
@@ -98,13 +98,9 @@ def board_with_runs(watchlist: Watchlist, snapshot: Snapshot, *, enabled: bool, 
     board = watchlist.update(snapshot)
     attach.observe(board)
     if not attach.finished.is_set():  # there is something to read
-        from vramtop.monitor.storage import Settings
-
-        attach.enabled = Settings().attaches()
-        if attach.enabled:
-            attach.start()
-            attach.finished.wait(_ATTACH_SECONDS)
-            attach.close()
+        attach.start()
+        attach.finished.wait(_ATTACH_SECONDS)
+        attach.close()
     return watchlist.rebuild_board() or board
 
 

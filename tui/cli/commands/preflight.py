@@ -62,7 +62,9 @@ def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None
     context = prepare(
         job,
         machine,
-        find_job_interpreter(options.python, launch, job_environment(os.environ, launch)),
+        find_job_interpreter(
+            options.python if options.names_python else None, launch, job_environment(os.environ, launch)
+        ),
         environ=os.environ,
         folder=working_folder(),
         launch=launch,

@@ -18,7 +18,6 @@ from vramtop.monitor.history import RunRecorder
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.sources import RecordingWriter, Sampler
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import Settings
 
 from ..crash_report import save_fault
 
@@ -57,8 +56,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         stop.set()
 
     watchlist = Watchlist(_quick_estimate)
-    attach = AutomaticAttach(watchlist, enabled=not options.no_attach and Settings().attaches(), on_bug=save_fault)
-    recorder = None if options.no_history else RunRecorder(facts=attach.known.get)
+    attach = AutomaticAttach(watchlist, enabled=options.attach, on_bug=save_fault)
+    recorder = None if not options.history else RunRecorder(facts=attach.known.get)
     attach.start()
     source = NvmlSource()
     source.open()  # without a driver this raises before a file is created

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         environ = found
     else:
         _require_no_fit_flags(options)
-    if not options.no_history:
+    if options.history:
         start_following(
             os.getpid(), os.environ, settings=options.set
         )  # a process of its own, which ends where there is no driver

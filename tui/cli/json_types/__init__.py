@@ -56,6 +56,12 @@ if TYPE_CHECKING:
         RunJson as RunJson,
     )
     from .runs import AttachJson as AttachJson, PreflightJson as PreflightJson
+    from .settings import (
+        ConfigChangedJson as ConfigChangedJson,
+        ConfigJson as ConfigJson,
+        ConfigPathJson as ConfigPathJson,
+        PlainValue as PlainValue,
+    )
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -69,5 +75,6 @@ else:
             "measured": "ExportedJson ForgottenJson HistoryJson MeasuredJson MeasureJson PredictedPeakJson",
             "once": "GpuJson HiddenJson MigDeviceJson OnceJson PendingJson ProcessJson RunJson",
             "runs": "AttachJson PreflightJson",
+            "settings": "ConfigChangedJson ConfigJson ConfigPathJson PlainValue",
         },
     )

@@ -18,6 +18,7 @@ from .machine import DoctorJson
 from .measured import ExportedJson, ForgottenJson, HistoryJson, MeasureJson
 from .once import OnceJson
 from .runs import AttachJson, PreflightJson
+from .settings import ConfigChangedJson, ConfigJson, ConfigPathJson
 
 resolve_annotations()  # of the records that recordings consist of
 
@@ -121,6 +122,19 @@ OUTPUTS = {
     ),
     "export": Output(kind=ExportJson, title="Where metrics are served", commands=("vramtop export --json",)),
     "serve": Output(kind=ServeJson, title="Where the dashboard is served", commands=("vramtop serve --json",)),
+    "config": Output(
+        kind=ConfigJson,
+        title="Settings in force",
+        commands=("vramtop config --json", "vramtop config NAME --json"),
+    ),
+    "config-change": Output(
+        kind=ConfigChangedJson,
+        title="The setting that was changed",
+        commands=("vramtop config NAME VALUE --json", "vramtop config --unset NAME --json"),
+    ),
+    "config-path": Output(
+        kind=ConfigPathJson, title="Where the settings file is", commands=("vramtop config --path --json",)
+    ),
     "doctor": Output(kind=DoctorJson, title="Facts about this machine", commands=("vramtop doctor --json",)),
     "job": Output(
         kind=Annotated[dict[str, Any], FieldsOf(Job)],

@@ -269,14 +269,39 @@ def _record(parser: "Parser") -> None:
     text = "Stop after this time."
     parser.add_argument("--seconds", type=positive_seconds, default=None, metavar="SECONDS", help=text)
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing file.")
-    text = "Do not attach to training processes automatically: the recording has no budgets."
-    parser.add_argument("--no-attach", action="store_true", default=argparse.SUPPRESS, help=text)
+    text = "Attach to training processes automatically (default), or not: the recording has no budgets then."
+    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
 
 
 def _doctor(parser: "Parser") -> None:
     parser.epilog = "Names of users and hosts, command lines and secrets are left out."
+
+
+def _config(parser: "Parser") -> None:
+    parser.usage = "vramtop config [SETTING [NEW]] [FLAG ...]"
+    parser.examples = """\
+  vramtop config                              all settings and their origins
+  vramtop config dashboard.interval           one of them
+  vramtop config dashboard.interval 2         change it
+  vramtop config --unset dashboard.interval   back to its default
+  vramtop config --template > settings.toml   a file to fill in
+"""
+    parser.epilog = (
+        "A flag takes precedence over an environment variable, that over the settings file, that over the default. "
+        "vramtop reads the file when it starts; dashboards that are open read it when they are opened again."
+    )
+    text = "A setting such as alerts.quiet_hours, or a table of settings, such as alerts."
+    parser.add_argument("setting", nargs="?", metavar="SETTING", help=text)
+    text = "Its new value; a list with commas: PID,USER."
+    parser.add_argument("value", nargs="?", metavar="NEW", help=text)
+    doing = parser.add_mutually_exclusive_group()
+    text = "Remove this setting from the settings file: its default holds."
+    doing.add_argument("--unset", metavar="SETTING", help=text)
+    text = "Print a settings file with every setting commented out, its meaning and its default."
+    doing.add_argument("--template", action="store_true", help=text)
+    doing.add_argument("--path", action="store_true", help="Print where the settings file is.")
 
 
 def _completion(parser: "Parser") -> None:
@@ -312,6 +337,7 @@ ADD_ARGUMENTS: dict[str, Callable[["Parser"], None]] = {
     "report": add_report_arguments,
     "serve": add_serve_arguments,
     "doctor": _doctor,
+    "config": _config,
     "completion": _completion,
 }
 """Adds the arguments of each command to its parser."""

@@ -56,6 +56,11 @@ OF_COMMANDS: Mapping[str, Mapping[ExitCode, str]] = {
         ExitCode.DONE: "printed",
         ExitCode.CANNOT_TELL: "printed, but the driver cannot be used or does not answer",
     },
+    "config": {
+        ExitCode.DONE: "printed or changed",
+        ExitCode.WRONG_INPUT: "wrong input, or something in the settings file is wrong",
+        ExitCode.CANNOT_TELL: "the settings file cannot be written",
+    },
     "completion": {ExitCode.DONE: "printed"},
 }
 """By command; the dashboard is the empty name. ``OF_EVERY_COMMAND`` has those that are missing here."""

@@ -35,8 +35,8 @@ def add_export_arguments(parser: "Parser") -> None:
     parser.add_argument("--password-file", metavar="FILE", help="File with the password in its first line.")
     text = "Job file of a pending job, whose verdict is exported (repeatable)."
     parser.add_argument("--job", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text)
-    text = "Do not attach to training processes automatically: there are no budgets then."
-    parser.add_argument("--no-attach", action="store_true", default=argparse.SUPPRESS, help=text)
+    text = "Attach to training processes automatically (default), or not: there are no budgets then."
+    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=argparse.SUPPRESS, metavar="SECONDS", help=text)
     add_alert_arguments(parser, after_command=True)

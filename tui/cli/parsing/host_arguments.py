@@ -15,8 +15,8 @@ def add_stream_arguments(parser: "Parser") -> None:
         "The first field of each line is the version of its schema; vramtop --host reads versions that differ by one. "
         "It ends when standard input or output is closed, so nothing is left running when a connection breaks."
     )
-    text = "Do not attach to training processes automatically: the lines have no budgets."
-    parser.add_argument("--no-attach", action="store_true", default=argparse.SUPPRESS, help=text)
+    text = "Attach to training processes automatically (default), or not: the lines have no budgets then."
+    parser.add_argument("--attach", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     text = "Time between readings (default: 1)."
     parser.add_argument("--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help=text)
 
@@ -37,7 +37,7 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
     )
     group.add_argument(
         "--host", action="append", default=several, metavar="HOST[,HOST]",
-        help="read this host (repeatable): a, ann@b, or a list as of Slurm, node[01-16,20]",
+        help="read this host (repeatable): a, ann@b, a list as of Slurm, node[01-16,20], or @NAME, a group of yours",
     )  # fmt: skip
     text = "read the hosts of a file, one or a list per line"
     group.add_argument("--hosts", metavar="FILE", default=one, help=text)
@@ -48,8 +48,8 @@ def add_host_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bo
         "From vramtop export on the hosts, or other GPU exporters. A user and a password are taken from "
         "VRAMTOP_PROMETHEUS_USER and VRAMTOP_PROMETHEUS_PASSWORD.",
     )
-    text = "read the hosts that this Prometheus scrapes"
-    group.add_argument("--prometheus", metavar="URL", default=one, help=text)
+    text = "read the hosts that this Prometheus scrapes; without URL, that of your settings"
+    group.add_argument("--prometheus", nargs="?", const="", metavar="URL", default=one, help=text)
     text = "a bearer token to authenticate with"
     group.add_argument("--prometheus-token-file", metavar="FILE", default=one, help=text)
     text = "certificates of the authority of its TLS certificate, in place of the system's"

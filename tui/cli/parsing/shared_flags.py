@@ -54,8 +54,8 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: 
     group.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Show tokens, keys and passwords of command lines, which are masked otherwise (recordings never have them)."
     group.add_argument("--show-secrets", action="store_true", default=json, help=text)
-    text = "Do not correct estimates by your measured runs, and keep no measurements (vramtop history)."
-    group.add_argument("--no-history", action="store_true", default=json, help=text)
+    text = "Correct estimates by your measured runs, and keep measurements (default), or neither (vramtop history)."
+    group.add_argument("--history", action=argparse.BooleanOptionalAction, default=other, help=text)
     text = "Python interpreter with torch and transformers, for exact counts and traces."
     group.add_argument("--python", metavar="PATH", default=other, help=text)
 
@@ -74,7 +74,7 @@ def add_method_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=("auto", "formula", "exact", "traced"),
-        default="auto",
+        default=None,
         help="formula: closed form, parameters counted from the config; exact: closed form, parameters counted on the "
         "built model; traced: one training step traced; auto: the most accurate that is available (default: auto).",
     )

@@ -6,11 +6,14 @@ ENVIRONMENT: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "GPUs that fit considers.",
     "VIRTUAL_ENV, CONDA_PREFIX": "Where a Python with torch and transformers is looked for.",
     "HF_HUB_CACHE, HF_HOME": "Where downloaded models are.",
+    "VRAMTOP_CONFIG": "The settings file in place of the usual one; /dev/null for none.",
+    "VRAMTOP_TABLE_KEY": "A setting, in place of what the settings file says: VRAMTOP_DASHBOARD_INTERVAL is "
+    "dashboard.interval (vramtop config lists all).",
     "VRAMTOP_SSH": "The command in place of ssh for --host, such as ssh -F FILE.",
     "VRAMTOP_PROMETHEUS_USER, VRAMTOP_PROMETHEUS_PASSWORD": "User and password of the Prometheus that is read.",
     "VRAMTOP_EXPORT_PASSWORD": "Password that clients of vramtop export need.",
     "NO_COLOR, FORCE_COLOR, CLICOLOR": "Whether the output has colours.",
-    "TEXTUAL_THEME": "The theme, if none was chosen in the dashboard.",
+    "TEXTUAL_THEME": "The theme, in place of that of your settings.",
     "LC_ALL, LC_CTYPE, LANG": "Without UTF-8 everything is drawn in ASCII.",
     "XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_CACHE_HOME": "Where settings, answers and estimates are stored.",
 }

@@ -7,6 +7,7 @@ from typing import Literal
 
 from vramtop.estimator.job import catalogue, choices_of_key, is_switch, job_keys
 from vramtop.monitor.board import ONLY_WORDS
+from vramtop.monitor.storage.settings import SETTINGS, TABLES, find_setting
 
 from ..parsing import CommandParser, FlagFacts, Parser, flag_groups, positionals
 
@@ -90,6 +91,8 @@ def _flag(facts: FlagFacts) -> Flag:
     elif "--only" in facts.names:
         words = ONLY_WORDS
     word = facts.placeholder.strip("[]")
+    if word == "SETTING":
+        words = (*(name for name in TABLES if find_setting(name) is None), *(setting.name for setting in SETTINGS))
     return Flag(
         names=facts.names,
         meaning=facts.first_sentence,

@@ -12,7 +12,8 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from vramtop.estimator.common import InputError
-from vramtop.monitor.alerts import QUIET_HOURS, QuietHours, kept_quiet_hours
+from vramtop.monitor.alerts import QuietHours, kept_quiet_hours
+from vramtop.monitor.storage.settings import QUIET_HOURS
 
 from ...widgets import KeysLine, StaticLines
 from ..base import BoardApp, is_complete
@@ -76,7 +77,7 @@ class AlertsScreen(Screen[None]):
     def action_quiet_hours(self) -> None:
         """Ask for the quiet hours."""
         box = self.query_one("#hours", Input)
-        box.value = self.app.settings.get(QUIET_HOURS, "")
+        box.value = str(self.app.settings.get(QUIET_HOURS, ""))
         self.query_one("#field").display = True
         box.focus()
 
@@ -102,7 +103,7 @@ class AlertsScreen(Screen[None]):
         watch = self.app.alert_watch
         firing = watch.states.firing_count if watch else 0
         self.query_one("#title", StaticLines).show(Content(f"Alerts · {firing} firing"))
-        hours = kept_quiet_hours(self.app.settings.get(QUIET_HOURS, ""))
+        hours = kept_quiet_hours(str(self.app.settings.get(QUIET_HOURS, "")))
         kept = hours if isinstance(hours, QuietHours) else None
         is_quiet = kept is not None and kept.contains(time.localtime())
         self.query_one("#quiet", StaticLines).show(quiet_line(str(kept) if kept else None, quiet=is_quiet), layout=True)

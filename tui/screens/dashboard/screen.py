@@ -13,7 +13,7 @@ from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.widgets import Input
 
-from vramtop.monitor.storage import HOST_LINE, OFF, ON, is_on
+from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, SORT, VIEW
 
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
 from ..registry import screen_bindings
@@ -23,9 +23,7 @@ from .host_text import has_room, host_line
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .processes import (
-    COLUMNS_SETTING,
     PROCESS_KEYS,
-    VIEW_SETTING,
     ProcessScreen,
     ProcessTable,
     columns_named,
@@ -96,8 +94,10 @@ class DashboardScreen(ProcessScreen):
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
-        self.table.show_view(view_named(self.app.settings.get(VIEW_SETTING)))
-        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
+        settings = self.app.settings
+        self.table.show_view(view_named(settings.get(VIEW)))
+        self.table.show_columns(columns_named(settings.get(COLUMNS)))
+        self.table.sort_at_start(settings.get(SORT))
         if self.app.board:
             self.show_board(self.app.board)
         else:
@@ -122,7 +122,7 @@ class DashboardScreen(ProcessScreen):
     @property
     def _shows_host(self) -> bool:
         gpus = len(self.app.board.displayed_gpus) if self.app.board else 0
-        return is_on(self.app.settings, HOST_LINE) and has_room(self._area.height, gpus)
+        return bool(self.app.settings.get(HOST_LINE, True)) and has_room(self._area.height, gpus)
 
     @property
     def _area(self) -> Size:
@@ -237,7 +237,7 @@ class DashboardScreen(ProcessScreen):
 
     def action_host_line(self) -> None:
         """Show the load of the host, or hide it."""
-        self.app.save_setting(HOST_LINE, OFF if is_on(self.app.settings, HOST_LINE) else ON)
+        self.app.save_setting(HOST_LINE, not self.app.settings.get(HOST_LINE, True))
         self.app.update_demand()
         self._draw()
 

@@ -11,12 +11,13 @@ from textual.binding import Binding
 from textual.content import Content
 
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
+from vramtop.monitor.storage.settings import COLUMNS, SORT
 
 from ...draw import ALARM, MUTED, format_duration, join_to_width, left_and_right, printable, reason_badge
 from ...widgets import ContentLines, KeysLine, StaticLines
 from ..base import is_complete
 from ..dashboard.gpus import graph_span, stale_seconds
-from ..dashboard.processes import COLUMNS_SETTING, PROCESS_KEYS, ProcessScreen, ProcessTable, columns_named
+from ..dashboard.processes import PROCESS_KEYS, ProcessScreen, ProcessTable, columns_named
 from .activity_graph import MIN_HEIGHT, ActivityGraph
 from .activity_lines import Histories, activity_lines
 from .fact_lines import fact_lines, reason_lines
@@ -115,7 +116,8 @@ class GpuScreen(ProcessScreen):
         if not is_complete(self):  # the app is being closed
             return
         self.table.show_view("processes")
-        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS_SETTING)))
+        self.table.show_columns(columns_named(self.app.settings.get(COLUMNS)))
+        self.table.sort_at_start(self.app.settings.get(SORT))
         if self.app.board:
             self.show_board(self.app.board)
         self.set_interval(_FEED_SECONDS, self._show_feed)

@@ -49,10 +49,10 @@ async def test_h_switches_the_line_and_its_readings_on_and_off(scripted_source, 
         await pilot.press("h")
         assert WORDS not in "".join(screen_lines(app))
         assert not demand.value.host
-        assert saved == {"host_line": "off"}
+        assert saved == {"dashboard.host_line": False}
         await pilot.press("h")
         await until_shown(pilot, lambda: screen_lines(app)[1].strip() == WORDS)
-        assert saved == {"host_line": "on"}
+        assert saved == {"dashboard.host_line": True}
         assert demand.value.gpus == {"GPU-00000000": "compact"}
         await pilot.resize_terminal(80, 24)
         await until_shown(pilot, lambda: demand.value == Demand())

@@ -27,7 +27,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         InputError: the address or the flags of the dashboard are wrong, nothing can listen there, or textual-serve is
             missing.
     """
-    address = ListenAddress.parse(options.listen) if options.listen else ListenAddress("127.0.0.1", 0)
+    listen = options.listen or options.settings.text("serve.listen")
+    address = ListenAddress.parse(listen) if listen else ListenAddress("127.0.0.1", 0)
     flags = _dashboard_flags(options, launch or ())
     require_textual_serve()
     guard = Guard(on_loopback=address.is_loopback, names=tuple(options.name))
@@ -78,9 +79,9 @@ def _dashboard_flags(options: argparse.Namespace, words: Sequence[str]) -> list[
     if given.command or given.once or given.json or given.host or given.hosts:
         raise InputError("after -- serve takes flags of this machine's dashboard, such as --demo, --job or --user")
     flags = [] if options.allow_actions else ["--view-only"]
-    passed = [name for name in ("no_history", "show_secrets") if getattr(options, name)]
-    flags += [f"--{name.replace('_', '-')}" for name in passed]
+    flags += [] if options.history else ["--no-history"]
+    flags += ["--show-secrets"] if options.show_secrets else []
     flags.append("--ascii" if options.ascii else "--no-ascii")
-    if options.python:
+    if options.names_python:
         flags += ["--python", options.python]
     return [*flags, *words]

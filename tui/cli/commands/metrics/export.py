@@ -71,7 +71,7 @@ def _export(options: argparse.Namespace, running: ExitStack, stop: threading.Eve
 
     version, facts = version_number() or "unknown", RankFactsReader()
     latest = LatestBoard(options.interval, facts_of=facts.facts_of)
-    estimators = Estimators(options.python, corrects=not options.no_history)
+    estimators = Estimators(options.python, corrects=options.history)
     for job in _jobs(options):
         estimators.watchlist.add_pending(job)
     textfile = None
@@ -103,7 +103,7 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
 def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, running: ExitStack) -> None:
     from vramtop.monitor.export import ListenAddress, MetricsServer, MetricsText, TlsFiles, read_credentials
 
-    address = ListenAddress.default() if options.listen is None else ListenAddress.parse(options.listen)
+    address = ListenAddress.parse(options.listen or options.settings.text("export.listen"))
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InputError("--tls-cert and --tls-key go together: the certificate and its private key")
     if options.client_ca and not options.tls_cert:
@@ -156,19 +156,18 @@ def _sampler(
     from vramtop.monitor.snapshot import NO_DRIVER
     from vramtop.monitor.sources import OptionalGpuSource, Sampler
     from vramtop.monitor.sources.nvml import NvmlSource
-    from vramtop.monitor.storage import Settings
 
     watchlist, log = estimators.watchlist, _Log()
     estimators.notify = log.say
     attach = AutomaticAttach(
         watchlist,
-        enabled=not options.no_attach and Settings().attaches(),
-        tracing=IdleTracing(watchlist, python=options.python, corrects=not options.no_history),
-        corrects=not options.no_history,
+        enabled=options.attach,
+        tracing=IdleTracing(watchlist, python=options.python, corrects=options.history),
+        corrects=options.history,
         on_bug=save_fault,
     )
     recorder = None
-    if not options.no_history:
+    if options.history:
         on_kept = estimators.forget_measurements
         recorder = RunRecorder(facts=attach.known.get, notify=log.say, on_kept=on_kept)
 
@@ -195,12 +194,10 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
     if not options.on_alert:
         return None
     from vramtop.monitor.alerts import AlertWatch, Feed, kept_quiet_hours
-    from vramtop.monitor.storage import Settings
 
     from ....background import CommandQueue, UserCommand
 
-    text = options.quiet_hours or Settings().read().get("quiet_hours", "")
-    hours, log = kept_quiet_hours(text), _Log()
+    hours, log = kept_quiet_hours(options.quiet_hours), _Log()
     if isinstance(hours, str):
         raise InputError(f"the quiet hours of your settings: {hours}")
     command = UserCommand("--on-alert", options.on_alert, log.say, seconds=_ALERT_COMMAND_SECONDS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError, require_threads
 from vramtop.monitor.history import Corrections
-from vramtop.monitor.storage import Settings
+from vramtop.monitor.storage.settings import THEME, save_setting, take_over_old_file
 
 from ....draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal
 from ...crash_report import crash_sentence
@@ -52,8 +52,6 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
     depth = colour_depth()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
     os.environ.setdefault("ESCDELAY", "25")  # likewise
-    settings = Settings()
-    saved = settings.read()
     job = options.job[0] if options.job else ""
     if job:
         from ....job import load_typed
@@ -62,7 +60,7 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
     from ....app import FleetApp, FleetOptions
 
     require_threads(_THREADS)
-    corrections = None if options.no_history else Corrections()
+    corrections = None if not options.history else Corrections()
     app = FleetApp(
         source,
         FleetOptions(
@@ -72,18 +70,20 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             colours=depth,
             budgets_for=partial(_budgets_for, corrections, options.python),
             job=job,
-            theme=None if os.environ.get("TEXTUAL_THEME") else saved.get("theme"),
+            theme=options.settings.text(THEME),
             signal_alert=options.signal_alert,
             on_alert=options.on_alert,
-            settings=saved if options.quiet_hours is None else {**saved, "quiet_hours": options.quiet_hours},
-            save_setting=settings.save,
+            settings=dict(options.settings.values),
+            save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         ),
     )
-    settings.notify = app.show_notice
+    for problem in options.settings.problems:
+        app.show_notice(problem.sentence)
+    take_over_old_file()
     if corrections is not None:
         corrections.notify = app.show_notice
     threading.excepthook = lambda failed: app.show_notice(crash_sentence(failed.exc_value or failed.exc_type()))
-    app.run(mouse=not options.no_mouse)
+    app.run(mouse=options.mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0

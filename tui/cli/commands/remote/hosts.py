@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import version_number
+from vramtop.estimator.common import InputError, version_number
 from vramtop.monitor.fleet.remote import RemoteFleet, SshCommand, parse_hosts, read_hosts_file
 
 from .fleet_options import print_fleet, refuse_what_is_for_one_host
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator, Mapping
 
     from vramtop.monitor.fleet import Fleet
 
@@ -44,7 +45,7 @@ def read_once(options: argparse.Namespace) -> Fleet:
     source = RemoteFleet(_hosts(options), _command(options))
     try:
         fleet = source.wait(_CONNECT_SECONDS)
-        return fleet if options.no_attach else source.wait(_ATTACH_SECONDS, until=_is_attached)
+        return fleet if not options.attach else source.wait(_ATTACH_SECONDS, until=_is_attached)
     finally:
         source.close()
 
@@ -52,18 +53,38 @@ def read_once(options: argparse.Namespace) -> Fleet:
 def _command(options: argparse.Namespace) -> SshCommand:
     return SshCommand(
         interval=options.interval,
-        attaches=not options.no_attach,
+        attaches=options.attach,
         bootstrap=options.bootstrap,
         version=version_number(),
+        program=options.settings.text("hosts.ssh"),
     )
 
 
 def _hosts(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the hosts of all options, each once."""
-    found = [host for text in options.host for host in parse_hosts(text)]
+    groups = options.settings.mapping("hosts.groups")
+    found = [host for text in options.host for word in _in_place_of_groups(text, groups) for host in parse_hosts(word)]
     if options.hosts:
         found += read_hosts_file(Path(options.hosts))
     return tuple(dict.fromkeys(found))
+
+
+def _in_place_of_groups(text: str, groups: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
+    """Yield the list with each ``@NAME`` in it replaced by the hosts of that group.
+
+    Raises:
+        InputError: there is no such group.
+    """
+    for word in text.split(",") if "@" in text else [text]:
+        name = word.strip().removeprefix("@")
+        if name == word.strip():
+            yield word
+        elif name in groups:
+            hosts = groups[name]
+            yield from [hosts] if isinstance(hosts, str) else hosts
+        else:
+            known = f"; those of your settings are {', '.join(groups)}" if groups else " in your settings"
+            raise InputError(f"--host @{name}: there is no group {name}{known}; [hosts.groups] has them")
 
 
 def _is_attached(fleet: Fleet) -> bool:

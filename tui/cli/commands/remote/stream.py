@@ -17,7 +17,6 @@ from vramtop.monitor.fleet.stream_line import stream_line
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.sources import OptionalGpuSource, Sampler
 from vramtop.monitor.sources.nvml import NvmlSource
-from vramtop.monitor.storage import Settings
 
 from ...crash_report import save_fault
 
@@ -50,10 +49,8 @@ class _Stream:
         self._host, self._version = os.uname().nodename, version_number()
         self._facts = RankFactsReader()
         self._watchlist = Watchlist(self._estimate)
-        enabled = not options.no_attach and Settings().attaches()
-        self._attach = AutomaticAttach(
-            self._watchlist, enabled=enabled, corrects=not options.no_history, on_bug=save_fault
-        )
+        enabled = options.attach
+        self._attach = AutomaticAttach(self._watchlist, enabled=enabled, corrects=options.history, on_bug=save_fault)
         source = OptionalGpuSource(NvmlSource())
         self._sampler = Sampler(source, options.interval, self._on_snapshot, self._on_error)
         self.has_written = False

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .columns import COLUMNS_SETTING as COLUMNS_SETTING, columns_named as columns_named
+    from .columns import columns_named as columns_named
     from .process_screen import PROCESS_KEYS as PROCESS_KEYS, ProcessScreen as ProcessScreen
     from .process_table import ProcessTable as ProcessTable
-    from .table_views import VIEW_SETTING as VIEW_SETTING, view_named as view_named
+    from .table_views import view_named as view_named
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "columns": "columns_named COLUMNS_SETTING",
+            "columns": "columns_named",
             "process_screen": "PROCESS_KEYS ProcessScreen",
             "process_table": "ProcessTable",
-            "table_views": "VIEW_SETTING view_named",
+            "table_views": "view_named",
         },
     )

@@ -11,12 +11,13 @@ from textual.content import Content
 from textual.events import ScreenResume
 from textual.screen import Screen
 
+from vramtop.monitor.storage.settings import COLUMNS, VIEW
+
 from ....draw import MUTED
 from ....widgets import StaticLines
 from ..signals import Terminations
-from .columns import COLUMNS_SETTING, ColumnDialog, columns_named, columns_text, default_columns
+from .columns import ColumnDialog, columns_named, default_columns
 from .process_table import ProcessTable
-from .table_views import VIEW_SETTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -103,12 +104,12 @@ class ProcessScreen(Screen[None]):
 
     def action_columns(self) -> None:
         """Choose the columns of the table."""
-        chosen = columns_named(self.app.settings.get(COLUMNS_SETTING)) or default_columns()
+        chosen = columns_named(self.app.settings.get(COLUMNS)) or default_columns()
         self.app.push_screen(ColumnDialog(chosen, self.table.show_columns), self._keep_columns)
 
     def _keep_columns(self, choice: Sequence[ColumnName] | None) -> None:
         if choice is not None:
-            self.app.save_setting(COLUMNS_SETTING, columns_text(choice))
+            self.app.save_setting(COLUMNS, tuple(choice))
 
     @on(ProcessTable.DemandChanged)
     @on(ScreenResume)
@@ -117,7 +118,7 @@ class ProcessScreen(Screen[None]):
 
     def action_view(self) -> None:
         """Show the table's next view: runs, tree, processes."""
-        self.app.save_setting(VIEW_SETTING, self.table.show_next_view())
+        self.app.save_setting(VIEW, self.table.show_next_view())
 
     def action_mark(self) -> None:
         """Mark the processes under the cursor, or unmark them."""

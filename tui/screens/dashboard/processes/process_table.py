@@ -163,6 +163,11 @@ class ProcessTable(ScrollView, can_focus=True):
         self.post_message(self.DemandChanged())
         return self.columns
 
+    def sort_at_start(self, name: object) -> None:
+        """Sort by the column of this name, if there is one: what the user has set."""
+        self.sort_key = next((key for key in SORTED_BY if key == name), self.sort_key)
+        self._refresh_rows()
+
     def sort_by_next(self) -> SortKey:
         """Sort by the next column, and return it; by a figure that is read on demand only while it is shown."""
         self._sort_by(next_sort_key(self.sort_key, self.columns))
@@ -288,7 +293,8 @@ class ProcessTable(ScrollView, can_focus=True):
         columns = columns_for(width, gap, widths=view.widths(self._rows), groups=view.has_groups, wanted=self._wanted)
         if self._painter.lay_out(columns, gap):
             self._painted.clear()
-        if is_figure(SORTED_BY[self.sort_key]) and SORTED_BY[self.sort_key] not in self.columns:
+        sorted_by = SORTED_BY[self.sort_key]
+        if is_figure(sorted_by) and sorted_by not in self.columns and self._board_width:
             self.sort_key = "STATUS"
             self._rows = view.rows(words=self.filter_words, by=self.sort_key)
         if followed is not None and self._moved:

@@ -13,15 +13,13 @@ from .run_rows import run_row_count, run_rows
 from .tree_rows import tree_rows
 
 ViewName = Literal["runs", "tree", "processes"]
-VIEW_SETTING = "process_view"
-"""Name of the setting that keeps the view."""
 VIEWS: tuple[ViewName, ...] = ("runs", "tree", "processes")
 
 _MAX_GPU_WIDTH = 9
 """Longer lists of GPUs are cut."""
 
 
-def view_named(name: str | None) -> ViewName:
+def view_named(name: object) -> ViewName:
     """Return the view of this name; the first one if there is none."""
     return next((view for view in VIEWS if view == name), VIEWS[0])
 

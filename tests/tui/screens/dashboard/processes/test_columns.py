@@ -96,8 +96,8 @@ def test_rows_are_sorted_by_figures_with_unknown_ones_last(make_board, make_gpu,
 
 
 def test_a_choice_is_kept_as_text_and_unknown_names_are_left_out():
-    assert columns_named(None) is columns_named("") is columns_named("nonsense,PAD") is None
-    assert columns_named("GPU, CPU %,GPU,nonsense") == ("GPU", "CPU %")
+    assert columns_named(None) is columns_named(()) is columns_named(("nonsense", "PAD")) is None
+    assert columns_named(("GPU", "CPU %", "GPU", "nonsense")) == ("GPU", "CPU %")
     assert [column.name for column in columns_for(200, wanted=("COMMAND", "CPU %", "PID"))] == [
         "PID",
         "CPU %",
@@ -149,7 +149,22 @@ async def test_columns_are_chosen_on_a_key_and_only_then_read(driver):
         await until_shown(pilot, lambda: not isinstance(app.screen, ColumnDialog))
         table = app.screen.query_one(ProcessTable)
         await until_shown(pilot, lambda: table.rows[0].cells["SM %"].text == "48")
-        assert saved == {"process_columns": "PID,GPU,VRAM GiB,STATUS,COMMAND,SM %,MAX,SPREAD,DIFF,BUDGET,USER,UP"}
+        assert saved == {
+            "dashboard.columns": (
+                "PID",
+                "GPU",
+                "VRAM GiB",
+                "STATUS",
+                "COMMAND",
+                "SM %",
+                "MAX",
+                "SPREAD",
+                "DIFF",
+                "BUDGET",
+                "USER",
+                "UP",
+            )
+        }
         assert demand.value.processes == {table.rows[0].rows[0].process.key}
         assert demand.value.process_figures == {"sm_percent"}
         assert not demand.value.figures_of_all
@@ -177,7 +192,9 @@ async def test_only_rows_in_sight_are_read(scripted_source, make_snapshot, make_
     processes = [make_process(pid, 1, command=f"train{pid}") for pid in range(100, 400)]
     demand = CurrentDemand()
     options = AppOptions(
-        interval=0.05, demand=demand, settings={"process_columns": "PID,CPU %,COMMAND", "process_view": "processes"}
+        interval=0.05,
+        demand=demand,
+        settings={"dashboard.columns": ("PID", "CPU %", "COMMAND"), "dashboard.view": "processes"},
     )
     app = VramtopApp(scripted_source([make_snapshot([make_gpu(0, processes)])]), Watchlist(lambda _: None), options)
     async with app.run_test(size=(80, 24)) as pilot:

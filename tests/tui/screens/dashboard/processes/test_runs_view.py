@@ -284,7 +284,7 @@ async def test_v_shows_the_next_view_which_is_kept_for_the_next_start(open_app):
         assert table.view == "runs"
         await pilot.press("v", "v")
         assert table.view == "processes"
-    assert kept[-1] == ("process_view", "processes")
+    assert kept[-1] == ("dashboard.view", "processes")
     app = open_app(settings=dict(kept))
     async with app.run_test(size=(120, 40)):
         assert app.screen.query_one(ProcessTable).view == "processes"

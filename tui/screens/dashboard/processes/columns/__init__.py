@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     )
     from .column import Column as Column, ColumnName as ColumnName
     from .column_choice import (
-        COLUMNS_SETTING as COLUMNS_SETTING,
         columns_named as columns_named,
-        columns_text as columns_text,
     )
     from .column_dialog import ColumnDialog as ColumnDialog
     from .figure_columns import (
@@ -44,7 +42,7 @@ else:
                 "group_count group_gpus group_user process_command process_user short_gpu_list user_text without_folder"
             ),
             "column": "Column ColumnName",
-            "column_choice": "columns_named COLUMNS_SETTING columns_text",
+            "column_choice": "columns_named",
             "column_dialog": "ColumnDialog",
             "figure_columns": "figure_demand figure_order is_figure",
             "table_columns": "COLUMNS columns_for default_columns",

@@ -5,20 +5,12 @@ from collections.abc import Sequence
 from .column import ColumnName
 from .table_columns import COLUMNS
 
-COLUMNS_SETTING = "process_columns"
-"""Name of the setting."""
 
-
-def columns_named(text: str | None) -> tuple[ColumnName, ...] | None:
+def columns_named(names: object) -> tuple[ColumnName, ...] | None:
     """Return the columns that a setting names; names of no column are left out. None: the default."""
-    names = [name.strip() for name in (text or "").split(",")]
-    known: dict[str, ColumnName] = {column.name: column.name for column in COLUMNS}
-    return tuple(known[name] for name in dict.fromkeys(names) if name in known) or None
-
-
-def columns_text(choice: Sequence[ColumnName]) -> str:
-    """Return a choice as the text of its setting."""
-    return ",".join(choice)
+    known: dict[object, ColumnName] = {column.name: column.name for column in COLUMNS}
+    found = dict.fromkeys(names) if isinstance(names, tuple) else {}
+    return tuple(known[name] for name in found if name in known) or None
 
 
 def all_columns(choice: Sequence[ColumnName]) -> list[ColumnName]:

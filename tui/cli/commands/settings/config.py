@@ -1,0 +1,141 @@
+"""``vramtop config``: print the settings in force and where each is from, or change one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common import InputError
+from vramtop.monitor.storage.settings import (
+    SETTINGS,
+    TABLES,
+    change_settings,
+    find_setting,
+    mapping_of,
+    nearest_name,
+    settings_template,
+    shown,
+)
+
+from ....draw import detect_output, printable
+from ...json_text import json_text
+from .config_lines import config_json, config_lines, json_value, plain
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from vramtop.monitor.storage.settings import Setting, SettingsInForce, Value
+
+    from ...json_types import ConfigChangedJson, ConfigPathJson
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print or change settings; exit code 0, or 2 if something in them is wrong.
+
+    Raises:
+        InputError: there is no such setting, or the value is not allowed.
+        CannotTellError: the settings file cannot be written.
+    """
+    if launch is not None:
+        raise InputError("config is about the settings of vramtop itself; it takes no launch line")
+    settings: SettingsInForce = options.settings
+    name = options.setting
+    if name is not None and (options.unset or options.template or options.path):
+        raise InputError("--unset, --template and --path take no other setting")
+    if options.template:
+        print(settings_template(), end="")
+        return 0
+    if options.path:
+        where: ConfigPathJson = {"schema": 1, "file": settings.file}
+        print(json_text(where) if options.json else settings.file)
+        return 0
+    if options.unset is not None:
+        return _change(options, options.unset, None)
+    if options.value is not None:
+        return _change(options, name, options.value)
+    chosen = SETTINGS if name is None else _chosen(name)
+    _print(options, settings, chosen)
+    sys.stdout.flush()
+    problems = [each for each in settings.problems if _is_about(each.name, chosen)]
+    for problem in problems:
+        print(f"vramtop: {printable(problem.sentence)}", file=sys.stderr)
+    return InputError.exit_code if problems else 0
+
+
+def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Sequence[Setting]) -> None:
+    name = options.setting
+    if options.json:
+        print(json_text(config_json(settings, chosen)))
+    elif name is None or name in TABLES:
+        print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
+    else:
+        print(plain(_value(name, settings)))
+
+
+def _value(name: str, settings: SettingsInForce) -> Value:
+    if find_setting(name) is not None:
+        return settings.values[name]
+    mapping = mapping_of(name)
+    assert mapping is not None  # noqa: S101 - _chosen has found it
+    entries = settings.mapping(mapping.name)
+    key = name[len(mapping.name) + 1 :]
+    if key not in entries:
+        raise InputError(f"{name} is not set; vramtop config {mapping.name} lists what is")
+    return entries[key]
+
+
+def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
+    """Set or remove one setting in the file."""
+    settings: SettingsInForce = options.settings
+    if name in TABLES and find_setting(name) is None:
+        raise InputError(f"{name} is a table of settings, such as {_chosen(name)[0].name}")
+    (setting,) = _chosen(name)
+    value: Value | None = None
+    if text is not None:
+        try:
+            value = _entry(setting, name, text) if setting.name != name else setting.parsed(text)
+        except ValueError as error:
+            raise InputError(f"{name} = {text}: {error}") from None
+    change_settings({name: value})
+    if options.json:
+        new = None if value is None else json_value(value)
+        changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": new}
+        print(json_text(changed))
+    else:
+        print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")
+    origin = settings.origins[setting.name]
+    if origin in os.environ:
+        print(f"vramtop: {origin} in the environment takes precedence over it", file=sys.stderr)
+    return 0
+
+
+def _entry(mapping: Setting, name: str, text: str) -> str | tuple[str, ...]:
+    key = name[len(mapping.name) + 1 :]
+    checked = mapping.checked({key: text})
+    assert isinstance(checked, Mapping)  # noqa: S101 - a mapping's
+    return checked[key]
+
+
+def _chosen(name: str) -> tuple[Setting, ...]:
+    """Return the settings of a table, or the one of this name, or the mapping that it is an entry of.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = find_setting(name) or mapping_of(name)
+    if found is not None:
+        return (found,)
+    of_table = tuple(setting for setting in SETTINGS if f"{setting.table}.".startswith(f"{name}."))
+    if of_table:
+        return of_table
+    near = nearest_name(name)
+    raise InputError(f"there is no setting {name}; {f'did you mean {near}?' if near else 'vramtop config lists all'}")
+
+
+def _is_about(name: str, chosen: Sequence[Setting]) -> bool:
+    """Return True if a problem is about one of these settings, about the whole file, or about none that there is."""
+    about = find_setting(name) or mapping_of(name)
+    return about in chosen or (about is None and (not name or len(chosen) == len(SETTINGS)))

@@ -1,0 +1,132 @@
+"""Fills in the flags that were not typed from the user's settings, where they take effect."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
+from vramtop.monitor.storage.settings import Problem, settings_in_force, shown
+
+from ..draw import printable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from vramtop.monitor.storage.settings import SettingsInForce, Value
+
+DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once", "fleet", "fleet once"
+"""What runs where there is no command."""
+_QUIET = ("config", "completion", "stream")
+"""Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An option that a setting fills in."""
+
+    option: str
+    setting: str
+    where: tuple[str, ...] = ()
+    """What runs; empty: everything that has the option. Elsewhere it keeps its default."""
+    to_option: Callable[[Any], object] = lambda value: value
+    from_option: Callable[[Any], Value] = lambda value: value
+
+
+def _joined(names: tuple[str, ...]) -> str | None:
+    return ",".join(names) or None
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_ROWS = (
+    _Row("interval", "dashboard.interval"),
+    _Row("mouse", "dashboard.mouse"),
+    _Row("ascii", "dashboard.ascii", (), {"on": True, "off": False}.get, lambda on: "on" if on else "off"),
+    _Row("read_only", "dashboard.read_only"),
+    _Row("display_user", "dashboard.user", (DASHBOARD,), _joined, _split),
+    _Row("display_gpu", "dashboard.gpu", (DASHBOARD,), _joined, _split),
+    _Row("display_only", "dashboard.only", (DASHBOARD,), _joined, _split),
+    _Row("attach", "attach.automatic"),
+    _Row("method", "estimates.method"),
+    _Row("python", "estimates.python", (), lambda path: path or None),
+    _Row("history", "history.enabled"),
+    _Row("signal_fit", "pending.signal", (DASHBOARD,)),
+    _Row("on_fit", "pending.command", (DASHBOARD,), lambda command: command or None),
+    _Row("quiet_hours", "alerts.quiet_hours"),
+    _Row("signal_alert", "alerts.signal", (DASHBOARD, FLEET)),
+    _Row("on_alert", "alerts.command", (DASHBOARD, FLEET, "export"), lambda command: command or None),
+)
+
+
+def what_runs(options: argparse.Namespace) -> str:
+    """Return the command of the options, or what runs without one."""
+    if options.command:
+        return str(options.command)
+    if options.prometheus is not None or options.host or options.hosts:
+        return FLEET_ONCE if options.once else FLEET
+    if options.demo or options.replay:
+        return RECORDING
+    return ONCE if options.once else DASHBOARD
+
+
+def fill_in_settings(options: argparse.Namespace) -> None:
+    """Read the settings, fill them into the options that were not typed, and keep them as ``options.settings``.
+
+    What is wrong with them is one sentence on standard error each; a dashboard shows it as a notice instead.
+
+    Raises:
+        InputError: a flag refers to a setting that is not there.
+    """
+    settings = settings_in_force()
+    runs = what_runs(options)
+    options.names_python = options.python is not None
+    for row in _ROWS:
+        typed = getattr(options, row.option, None)
+        if typed is not None:
+            flag = f"--{'' if typed is not False else 'no-'}{row.option.removeprefix('display_').replace('_', '-')}"
+            settings = settings.with_flag(row.setting, row.from_option(typed), flag)
+    settings = _without_missing_python(settings)
+    _read_prometheus(options, settings)
+    for row in _ROWS:
+        if getattr(options, row.option, "absent") is None:
+            takes_effect = not row.where or runs in row.where
+            value = settings.values[row.setting] if takes_effect else settings.default(row.setting)
+            setattr(options, row.option, row.to_option(value))
+    if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
+        options.interval = settings.number("prometheus.interval")
+    options.settings = settings
+    if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
+        for problem in settings.problems:
+            print(f"vramtop: {printable(problem.sentence)}", file=sys.stderr)
+
+
+def _without_missing_python(settings: SettingsInForce) -> SettingsInForce:
+    """Return the settings without an interpreter that is not there; one that was typed is refused where it is used."""
+    name = "estimates.python"
+    path = settings.text(name)
+    there = is_file(expand_user(path)) or is_folder(expand_user(path))
+    if not path or there or settings.origins[name].startswith("--"):
+        return settings
+    sentence = f"{settings.where(name)}: {name} = {shown(path)}: there is no such program, so one is searched for"
+    return settings.without(Problem(sentence, name))
+
+
+def _read_prometheus(options: argparse.Namespace, settings: SettingsInForce) -> None:
+    """Fill in the Prometheus of the settings where ``--prometheus`` has no address.
+
+    Its files go to no other Prometheus.
+    """
+    if options.prometheus is None:
+        return
+    kept = settings.text("prometheus.url")
+    if not options.prometheus and not kept:
+        raise InputError("--prometheus needs an address, or prometheus.url in your settings (vramtop config)")
+    options.prometheus = options.prometheus or kept
+    if options.prometheus == kept:
+        options.prometheus_token_file = options.prometheus_token_file or settings.text("prometheus.token_file") or None
+        options.prometheus_ca = options.prometheus_ca or settings.text("prometheus.ca_file") or None
