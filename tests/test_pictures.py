@@ -25,14 +25,17 @@ SHOWN = {
     "gpu": ("bandwidth", "clocks", "NVLink", "PCIe"),
     "tour": ("vramtop --demo", "▲ OVER", "Why?", "DOES NOT FIT", "QLoRA", "FITS"),
 }
-"""What the README says that a picture shows; signs are shapes."""
+"""What the pages say that a picture shows; signs are shapes."""
 SIGNS = "▲✓✗"
 
 
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
 @pytest.mark.parametrize("name", SHOWN)
-def test_picture_shows_what_the_readme_says_and_loads_nothing(name: str) -> None:
+def test_picture_is_on_a_page_shows_what_that_says_and_loads_nothing(name: str) -> None:
     """Fonts and other files from elsewhere are not loaded on GitHub's pages."""
-    assert f"(docs/pictures/{name}.svg)" in (ROOT / "README.md").read_text()
+    assert any(f"pictures/{name}.svg)" in page.read_text(encoding="utf-8") for page in PAGES)
     check(PICTURES / f"{name}.svg", SHOWN[name])
 
 
@@ -60,8 +63,8 @@ def test_pictures_are_those_that_the_program_draws_now(drawn_with: str, tmp_path
 
 def test_every_picture_is_known_here() -> None:
     """A picture that nothing draws cannot be kept up to date."""
-    of_the_rooms = {"rooms"}  # test_architecture.py
-    assert {path.stem for path in PICTURES.iterdir()} == set(SHOWN) | of_the_rooms
+    drawn_elsewhere = {"rooms"}  # docs/scripts/make_architecture.py, held by tests/test_architecture.py
+    assert {path.stem for path in PICTURES.iterdir()} == set(SHOWN) | drawn_elsewhere
 
 
 def check_versions(names: Sequence[str]) -> None:

@@ -166,7 +166,7 @@ def test_what_the_pages_say_of_the_code_is_up_to_date(monkeypatch: pytest.Monkey
 LIMITS = re.findall(r"^\|(.*)\| `(vramtop estimate [^`]*)` \|$", (FOLDER / "limits.md").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize(("limit", "command"), quick_every(8, LIMITS), ids=str)
+@pytest.mark.parametrize(("limit", "command"), quick_every(14, LIMITS))
 def test_a_limit_is_told_in_the_words_of_the_page(limit: str, command: str, tmp_path: Path) -> None:
     environ = {**os.environ, **{f"XDG_{name}_HOME": str(tmp_path) for name in ("CACHE", "CONFIG", "DATA", "STATE")}}
     program = [sys.executable, "-m", "vramtop.tui.cli", *shlex.split(command)[1:]]

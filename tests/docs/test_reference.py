@@ -12,6 +12,8 @@ from vramtop.estimator import Job, estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job_file import load_job
 from vramtop.estimator.model import find_built_in
+from vramtop.monitor.storage.settings.in_force import settings_in_force
+from vramtop.monitor.storage.settings.toml_text import read_toml
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,25 @@ def test_defaults_of_the_job_file_change_nothing_when_they_are_written() -> None
             assert msgspec.toml.decode(written, type=Job) == msgspec.toml.decode(f"[{table}]\n", type=Job), written
             checked += 1
     assert checked > 40
+
+
+def test_defaults_of_the_settings_change_nothing_when_they_are_written() -> None:
+    nowhere = settings_in_force({"VRAMTOP_CONFIG": "/dev/null"})
+    checked = 0
+    for table, text in re.findall(
+        r"^## `\[([\w.]+)\]`\n(.*?)(?=^## |\Z)", page("settings.md"), re.MULTILINE | re.DOTALL
+    ):
+        for key, _, default, *_ in rows(text):
+            if default == "empty":
+                continue
+            name = f"{table}.{key.strip('`')}"
+            found = read_toml(f"[{table}]\n{key.strip('`')} = {default.strip('`')}\n", "config.toml")
+            assert not found.problems
+            assert found.values == {name: nowhere.values[name]}
+            checked += 1
+    assert checked > 10
+    (template,) = blocks("settings.md", "toml")
+    assert read_toml(template, "config.toml").problems == ()
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
 
+from ..keys import FLEET_APP_KEYS
 from ..screens import AlertsApp, is_complete
 from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
 from .fleet_alerts import FleetAlerts
@@ -21,6 +21,7 @@ from .themes import ThemedApp
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from textual.binding import BindingType
     from textual.screen import Screen
 
     from vramtop.monitor.fleet import Fleet, FleetSource
@@ -85,13 +86,7 @@ class FleetApp(ThemedApp, AlertsApp):
     """
 
     TITLE = "vramtop"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "alerts", "Alerts", tooltip="alerts: what has been wrong for a while, and your quiet hours"),
-        Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
-        Binding("question_mark", "keys", "Help", key_display="?", tooltip="this help"),
-        Binding("ctrl+z", "suspend_process", show=False),
-        Binding("q", "quit", "Quit", tooltip="quit"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = FLEET_APP_KEYS
 
     def __init__(self, source: FleetSource, options: FleetOptions) -> None:
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
@@ -173,7 +168,7 @@ class FleetApp(ThemedApp, AlertsApp):
         if not isinstance(self.screen, AlertsScreen):
             self.push_screen(AlertsScreen())
 
-    def action_keys(self) -> None:
+    def action_help(self) -> None:
         """Show what the keys, sums and rows are."""
         from .fleet_help import FleetHelpScreen  # with all other screens, so not at start-up
 

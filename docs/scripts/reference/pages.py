@@ -9,6 +9,7 @@ from .job_file import job_file_page
 from .json_pages import json_page, schema_files
 from .markdown import part_between
 from .metrics import metrics_table, states_table
+from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
 
 FOLDER = Path(__file__).parents[2] / "reference"
@@ -21,6 +22,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "job-file.md": job_file_page,
     "json.md": json_page,
     "models.md": models_page,
+    "settings.md": settings_page,
 }
 """Pages by their names below docs/reference/."""
 PARTS: Mapping[tuple[str, str], Callable[[], str]] = {

@@ -58,6 +58,23 @@ def test_each_suggestion_leads_to_its_stated_verdict(fit: Fit) -> None:
         assert found(fit("job.toml", *asked, *flags))["verdict"] == suggestion["verdict"]
 
 
+@pytest.mark.slow
+def test_flags_of_a_suggestion_can_be_copied_as_they_are_printed(fit: Fit) -> None:
+    """A comma between them would be part of a value."""
+    asked = ("Qwen/Qwen2.5-0.5B", "--micro-batch", "8", "--gpu-memory", "24GiB")
+    said = fit(*asked)
+    assert said.returncode == 1
+    lines = iter(said.stdout.splitlines())
+    flags = ""
+    for line in lines:
+        if flags and not line.startswith(6 * " "):
+            break
+        if line.strip().startswith("--") or flags:
+            flags += line + " "
+    again = fit(*asked, *flags.split())
+    assert (again.returncode, again.stderr) == (0, ""), flags
+
+
 @pytest.mark.skipif(PATCH is None, reason="the patch program applies the diff")
 def test_the_diff_of_a_job_file_applies(fit: Fit, tmp_path: Path) -> None:
     asked = ("--gpu-memory", "24GiB", "--json")

@@ -209,7 +209,8 @@ def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOut
     first, *further = output.wrapped(f"{need}{traced}: {suggestion.why}", indent=f"  {plain} ", further=6 * " ")
     yield f"  {output.paint(plain, mark.colour)}{first[2 + len(plain) :]}"
     yield from further
-    edits = ", ".join(edit.words for edit in suggestion_edits(loaded, suggestion))
+    between = " " if loaded.reading is None else ", "  # vramtop's own flags can be copied as they are printed
+    edits = between.join(edit.words for edit in suggestion_edits(loaded, suggestion))
     yield from output.wrapped(edits, indent=6 * " ")
 
 

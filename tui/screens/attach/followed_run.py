@@ -154,6 +154,12 @@ class FollowedRun(Vertical):
         if self._redraw is not None:
             self._redraw()
 
+    @on(RankTable.Paged)
+    def _scroll_rank(self, event: RankTable.Paged) -> None:
+        """Scroll the process below the table, where the reason of a divergence may be out of sight."""
+        pane = self.query_one(RankView)
+        pane.scroll_relative(y=event.by * max(1, pane.size.height - 2), animate=False)
+
     @on(RankTable.RowSelected)
     def _explain_end(self) -> None:
         """Open the explanation of a rank that ended out of memory."""

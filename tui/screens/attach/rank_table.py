@@ -17,7 +17,7 @@ from .rank_rows import RankColumn, RankPlacement, RankRow, is_right, rank_column
 
 
 class RankTable(DataTable[TableCell]):
-    """The ranks; posts ``Selected`` when the cursor moves to another one."""
+    """The ranks; posts ``Selected`` when the cursor moves to another one, ``Paged`` if all are in sight already."""
 
     DEFAULT_CSS = """
     RankTable { height: auto; max-height: 9; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
@@ -28,6 +28,13 @@ class RankTable(DataTable[TableCell]):
 
     class Selected(Message):
         """The cursor is on another rank."""
+
+    class Paged(Message):
+        """Page Down (``by`` is 1) or Page Up (-1) was pressed, and there are no more ranks than are in sight."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id, cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable")
@@ -63,6 +70,20 @@ class RankTable(DataTable[TableCell]):
     def _fitting_columns(self, rows: Sequence[ProcessRow], width: int) -> dict[RankColumn, int]:
         gpu_width = max((len(row.gpu.label) for row in rows), default=0)
         return rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width)
+
+    def action_page_down(self) -> None:
+        """Go to the next ranks; with all of them in sight, what is below the table scrolls."""
+        if self.max_scroll_y:
+            super().action_page_down()
+        else:
+            self.post_message(self.Paged(1))
+
+    def action_page_up(self) -> None:
+        """Go to the previous ranks; with all of them in sight, what is below the table scrolls."""
+        if self.max_scroll_y:
+            super().action_page_up()
+        else:
+            self.post_message(self.Paged(-1))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Report that another rank is under the cursor."""

@@ -1,0 +1,119 @@
+"""What README and documentation tell the reader to type is understood, and what they print is printed."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator import Budget
+from vramtop.estimator.job.job_file import load_job
+from vramtop.tui.cli.main import COMMANDS, build_parser
+from vramtop.tui.cli.parsing import with_command
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
+BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str, *languages: str) -> Iterator[str]:
+    for match in BLOCK.finditer(PAGES[page]):
+        if match[2] in languages:
+            yield textwrap.dedent(match[3])
+
+
+def commands(page: str) -> Iterator[str]:
+    """Yield what the reader types: the lines of shell blocks, and those after a prompt."""
+    for language, only_prompts in (("sh", False), ("bash", False), ("console", True), ("text", True)):
+        for block in blocks(page, language):
+            for line in block.replace("\\\n", " ").splitlines():
+                typed = line.removeprefix("$ ")
+                if typed.startswith("vramtop ") and (typed != line or not only_prompts):
+                    yield re.split(r"&&|\|\||[;|>]", typed)[0] if "'" not in typed else typed
+
+
+TYPED = [(page, command) for page in PAGES for command in commands(page)]
+
+
+def test_the_documentation_has_commands() -> None:
+    assert len(TYPED) > 60
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in TYPED}))
+def test_the_command_line_understands_each_command(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without running it: flags and values are those of the parsers."""
+    parser = build_parser()
+    for command in [typed for where, typed in TYPED if where == page]:
+        words = shlex.split(command, comments=True)[1:]
+        arguments = words[: words.index("--")] if "--" in words else words
+        if arguments and arguments[0].isdigit():  # a pid, which must be that of a process
+            arguments[0] = str(os.getpid())
+        if arguments and arguments[0] not in COMMANDS:
+            arguments = with_command(arguments, tuple(COMMANDS), parser.flags_with_value())
+        code, unknown = None, []
+        try:
+            _, unknown = parser.parse_known_args(arguments)
+        except SystemExit as end:  # after --help too
+            code = end.code
+        assert (code or 0, unknown) == (0, []), f"{page}: {command}: {capsys.readouterr().err}"
+
+
+def test_job_files_of_the_documentation_are_job_files(tmp_path: Path) -> None:
+    """Tables that are shown alone are added to a file with a model."""
+    found = [block for page in PAGES for block in blocks(page, "toml") if "[model]" in block or "job-files" in page]
+    assert len(found) > 6
+    for block in found:
+        whole = block if "[model]" in block else '[model]\nid = "meta-llama/Llama-3.1-8B"\n' + block
+        (tmp_path / "job.toml").write_text(whole, encoding="utf-8")
+        load_job(tmp_path / "job.toml")
+
+
+def test_the_estimate_from_python_runs_and_prints_a_table() -> None:
+    snippets = [block for page in PAGES for block in blocks(page, "python") if "print(budget)  # a table" in block]
+    assert snippets
+    for snippet in snippets:
+        said = io.StringIO()
+        names: dict[str, object] = {}
+        with contextlib.redirect_stdout(said):
+            exec(snippet, names)  # noqa: S102 - the documentation is ours
+        budget = names["budget"]
+        assert isinstance(budget, Budget)
+        assert said.getvalue().rstrip() == str(budget)
+        assert "optimizer" in said.getvalue()
+
+
+def transcripts() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the page, command and printed lines of sessions that need no GPU and no file."""
+    for page in PAGES:
+        for block in blocks(page, "console"):
+            for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                command, *printed = session.splitlines()
+                if "--gpu-type" in command and command.startswith(("vramtop llama", "vramtop fit llama")):
+                    yield page, command, printed
+
+
+@pytest.mark.slow
+def test_what_the_documentation_prints_is_printed(tmp_path: Path) -> None:
+    """Line by line, as on a machine without torch; ``...`` stands for lines that are left out."""
+    sessions = list(transcripts())
+    assert sessions
+    for page, command, printed in sessions:
+        words = [sys.executable, "-m", "vramtop.tui.cli", *shlex.split(command)[1:], "--method", "formula"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        said = iter(done.stdout.splitlines())
+        for line in printed:
+            assert line == "..." or line in said, f"{page}: {command}: {line}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES["README.md"].splitlines()) < 150
