@@ -7,6 +7,7 @@ from .commands import commands_page, environment_page, exit_codes_page
 from .hardware import cards_page
 from .job_file import job_file_page
 from .json_pages import json_page, schema_files
+from .keys import keys_page
 from .markdown import part_between
 from .metrics import metrics_table, states_table
 from .settings import settings_page
@@ -21,6 +22,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "frameworks.md": frameworks_page,
     "job-file.md": job_file_page,
     "json.md": json_page,
+    "keys.md": keys_page,
     "models.md": models_page,
     "settings.md": settings_page,
 }
