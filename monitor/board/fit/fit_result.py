@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import UNSEEN_BYTES, format_gib
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from ...snapshot import MigReading
     from .device_capacity import DeviceCapacity
     from .json_types import FitGpuJson, FitResultJson, HostVerdictJson, MigJson
+    from .verdict import Verdict
 
-Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
-VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 MAX_LISTED = 1024
 """GPUs, and ranks, that JSON lists one by one; of more it lists the first, and their number (``gpus_total``)."""
 MIG_NEEDS_ONE_RANK = "is for jobs with one rank: a program sees one MIG device and no other GPU"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from vramtop.estimator.budget import FieldsOf, HostNeedJson, ServingNeed
 
-from .fit_result import Verdict
+from .verdict import Verdict
 
 
 class MigJson(TypedDict):
