@@ -14,6 +14,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.sources.nvml.error_messages import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
