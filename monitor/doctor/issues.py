@@ -93,8 +93,8 @@ def _process_issues(gpu: GpuFacts, name: str) -> Iterator[Issue]:
     hidden = gpu.processes - (gpu.processes_seen or 0)
     if hidden:
         sentence = (
-            f"{name}: {hidden} of its {gpu.processes} processes cannot be seen from here (ended, or in another container, "
-            "or hidden by /proc)"
+            f"{name}: {hidden} of its {gpu.processes} processes cannot be seen from here (ended, or in another "
+            "container, or hidden by /proc)"
         )
         yield Issue("warning", sentence)
 
