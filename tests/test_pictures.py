@@ -19,6 +19,9 @@ SCRIPTS = ROOT / "docs" / "scripts"
 SHOWN = {
     "dashboard": ("▲ OVER", "within budget", "DOES NOT FIT", "qwen-14b-lora"),
     "runs": ("rank 0", "rank 3", "4 procs", "vLLM server"),
+    "small-terminal": ("▲ OVER", "in budget", "DOES NOT FIT"),
+    "hosts": ("node02", "▲ OVER", "unreachable", "llama-70b-lora (ana)", "GPU 1"),
+    "what-if": ("micro-batch", "upper bound", "✓ FITS"),
     "attach": ("Why?", "OVER", "weights"),
     "fit-check": ("What makes it fit", "change", "cost", "QLoRA"),
     "step": ("One training step", "backward", "optimizer"),

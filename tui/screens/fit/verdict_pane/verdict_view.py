@@ -36,6 +36,7 @@ _NO_GPUS = "There is no GPU here to compare with: choose a GPU model (F4)."
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
+_EARLIER_PLOT = "before the last change; the new plot is being made"
 _PLOT_ROWS = 44
 """From this height on there is room for the plot."""
 
@@ -207,8 +208,11 @@ class VerdictView(VerticalScroll):
         over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
         over.display = plot.display = bool(sweeps)
         if sweeps:
-            hint = (" · F7 what-if: other values and sequence lengths", MUTED)
-            over.show(Content.assemble(("GiB needed by micro-batch", "bold"), hint))
+            is_of_this_job = (
+                self.budget is not None and self.advice is not None and self.advice.budget.job == self.budget.job
+            )
+            hint = "F7 what-if: other values and sequence lengths" if is_of_this_job else _EARLIER_PLOT
+            over.show(Content.assemble(("GiB needed by micro-batch", "bold"), (f" · {hint}", MUTED)))
             plot.show(sweeps[0])
 
 
