@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError
 from vramtop.monitor.storage.settings import (
+    KEYS,
     SETTINGS,
     TABLES,
     change_settings,
@@ -95,6 +96,11 @@ def _change(name: str, text: str | None, settings: SettingsInForce) -> int:
             value = _entry(setting, name, text) if setting.name != name else setting.parsed(text)
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
+        if setting.name == KEYS:
+            from ....app.user_choices import refusal_of_key  # with Textual
+
+            if refusal := refusal_of_key(name, value, settings):
+                raise InputError(refusal)
     change_settings({name: value})
     print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")
     origin = settings.origins[setting.name]
