@@ -23,7 +23,9 @@ class Issue:
     """Something that is wrong or unusual."""
 
     severity: Severity
+    """How bad it is."""
     sentence: str
+    """What it is, and what to do about it."""
 
 
 def find_issues(report: DoctorReport) -> tuple[Issue, ...]:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -85,6 +86,15 @@ def test_defaults_of_the_settings_change_nothing_when_they_are_written() -> None
     assert read_toml(template, "config.toml").problems == ()
 
 
+def test_keys_of_the_example_are_ids_of_the_page_that_the_settings_take() -> None:
+    (example,) = blocks("keys.md", "toml")
+    found = read_toml(example, "config.toml")
+    assert not found.problems
+    chosen = found.values["keys"]
+    assert isinstance(chosen, Mapping)
+    assert all(f"| `{key_id}` |" in page("keys.md") for key_id in chosen)
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_flag_of_the_help_is_on_the_page(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*([command] if command else []), "--help"]) == 0
@@ -107,6 +117,15 @@ def test_examples_of_the_page_are_understood() -> None:
                 assert options.command == words[0]
                 count += 1
     assert count > 30
+
+
+def test_every_variable_of_vramtop_that_the_code_names_is_documented() -> None:
+    code = [path.read_text() for room in ("estimator", "monitor", "tui") for path in (ROOT / room).rglob("*.py")]
+    named = {name for text in code for name in re.findall(r"\"(VRAMTOP_[A-Z_]+)\"", text)}
+    assert len(named) > 15
+    of_the_probe = {"VRAMTOP_SNAPSHOT_ON_OOM"}  # from vramtop run to its processes
+    documented = set(re.findall(r"`(VRAMTOP_[A-Z_]+)`", page("environment.md") + page("alerts.md")))
+    assert named - of_the_probe <= documented
 
 
 def test_every_name_of_a_card_finds_it_with_the_memory_that_is_stated() -> None:

@@ -101,7 +101,7 @@ class VramtopApp(ThemedApp, BoardApp):
     def termination_refusal(self) -> str | None:
         """Why no process can be terminated from here, in one sentence; None: they can be."""
         if self._options.read_only:
-            return "vramtop was started with --read-only, so it does not end processes."
+            return "vramtop was started with --read-only, or dashboard.read_only is set, so it does not end processes."
         return refusal_reason(self.board.snapshot.source) if self.board else "No processes have been read yet."
 
     @property

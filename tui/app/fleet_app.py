@@ -11,7 +11,7 @@ from textual.message import Message
 
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
-from vramtop.monitor.storage.settings import KEYS
+from vramtop.monitor.storage.settings import KEYS, THEME
 
 from ..keys import FLEET_APP_KEYS
 from ..screens import AlertsApp, is_complete
@@ -55,7 +55,9 @@ class FleetOptions:
     on_alert: str | None = None
     """Shell command to run for each alert that fires or clears."""
     settings: dict[str, Value] = field(default_factory=dict)
-    """What the user has chosen on screens in earlier runs."""
+    """The settings in force by dotted name; absent: the default."""
+    startup_notices: list[str] = field(default_factory=list)
+    """Problems found before the app was open; they are shown once it is."""
     save_setting: Callable[[str, Value], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes."""
     clock: Callable[[], float] = time.monotonic
@@ -138,6 +140,9 @@ class FleetApp(ThemedApp, AlertsApp):
         self.set_interval(_CLOCK_SECONDS, self._tick)
         start_thread(self._reader)
         self.call_after_refresh(self._show)
+        self.theme_changed_signal.subscribe(self, lambda theme: self.save_setting(THEME, theme.name))
+        for sentence in self._options.startup_notices:
+            self.notify(sentence, severity="warning", markup=False)
         if self._options.job:
             self.call_after_refresh(self._open_fit)
 
@@ -190,9 +195,11 @@ class FleetApp(ThemedApp, AlertsApp):
             return None
 
     def show_notice(self, sentence: str) -> None:
-        """Show a warning; called from other threads."""
+        """Show a warning now, or once the app is open; called from other threads."""
         if self.is_running:
             self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
+        else:
+            self._options.startup_notices.append(sentence)
 
     def _tick(self) -> None:
         self.check_size()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramtop.monitor.storage.settings import KEYS, Problem, lines_of, read_settings_file
@@ -27,7 +26,7 @@ def with_checked_choices(settings: SettingsInForce) -> SettingsInForce:
         name = f"{KEYS}.{key_id}"
         where = f"{settings.file}, line {lines[name]}" if name in lines else settings.file
         problems.append(Problem(f"{where}: {sentence}; its default stays", name, lines.get(name)))
-    return replace(settings, values={**settings.values, KEYS: found.chosen}, problems=(*settings.problems, *problems))
+    return settings._replace(values={**settings.values, KEYS: found.chosen}, problems=(*settings.problems, *problems))
 
 
 def refusal_of_key(name: str, value: object, settings: SettingsInForce) -> str | None:

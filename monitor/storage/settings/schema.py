@@ -188,7 +188,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
 def find_setting(name: str) -> Setting | None:
@@ -210,9 +210,9 @@ def nearest_name(name: str) -> str | None:
         return same[0]
     import difflib  # not at start-up
 
-    near = difflib.get_close_matches(name.replace("-", "_"), _BY_NAME, n=1, cutoff=0.6)
+    near: list[str] = difflib.get_close_matches(name.replace("-", "_"), [*_BY_NAME], n=1, cutoff=0.6)
     if near:
         return near[0]
-    ends = {each.rpartition(".")[2]: each for each in _BY_NAME}
-    close = difflib.get_close_matches(last, ends, n=1, cutoff=0.75)
-    return ends[close[0]] if close else None
+    ends: dict[str, str] = {each.rpartition(".")[2]: each for each in _BY_NAME}
+    close = difflib.get_close_matches(last, [*ends], n=1, cutoff=0.75)
+    return ends.get(close[0]) if close else None

@@ -6,8 +6,8 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramtop.estimator.common import check_nesting
 
@@ -22,8 +22,7 @@ _WITH_GROUPS = (f"{KEYS}.", f"{COLOURS}.")
 _LINE = re.compile(r"line (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """What is wrong with one setting, or with the whole file."""
 
     sentence: str
@@ -33,11 +32,10 @@ class Problem:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileSettings:
+class FileSettings(NamedTuple):
     """The settings of a text that can be used."""
 
-    values: Mapping[str, Value] = field(default_factory=dict)
+    values: Mapping[str, Value] = MappingProxyType({})
     problems: tuple[Problem, ...] = ()
     is_broken: bool = False
     """It is no valid TOML: nothing of it is used, and it cannot be changed."""
