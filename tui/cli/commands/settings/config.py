@@ -101,7 +101,7 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
         if setting.name == KEYS:
-            from ....app.user_choices import refusal_of_key  # with Textual
+            from ....app import refusal_of_key  # with Textual
 
             if refusal := refusal_of_key(name, value, settings):
                 raise InputError(refusal)
