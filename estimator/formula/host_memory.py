@@ -19,7 +19,8 @@ from ..common import MIB
 from ..job import Job, ResolvedJob
 from ..model import Architecture, Inventory, Stage
 from .activations.saved_activations import saved_activations
-from .model_states import state_rules, weight_width
+from .buffers import weight_width
+from .model_states import state_rules
 from .plan import Plan, make_plan
 from .saving import saved_on_host
 

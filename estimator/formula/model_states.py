@@ -13,6 +13,7 @@ from msgspec import Struct
 from ..job import ResolvedJob
 from ..job.rules import Optimizer, Shards, Widths
 from ..model import LocalParameters, Stage
+from .buffers import weight_width
 from .zero import zero_step_bytes
 
 Bound = Literal["low", "expected", "high"]
@@ -165,13 +166,6 @@ def _scale_bytes(held: LocalParameters) -> float:
     """Return the bytes of a quantized weight beyond its packed elements, of which one byte has one or two."""
     stored = held.quantized_bytes or 0
     return stored - held.elements * (1 if stored >= held.elements else 0.5) if stored else 0.0
-
-
-def weight_width(held: LocalParameters, widths: Widths) -> float:
-    """Return the bytes per stored element of a parameter group."""
-    if held.quantized and widths.quantized is not None:
-        return widths.quantized
-    return widths.adapter if held.adapter else widths.weight
 
 
 def _gradient_width(held: LocalParameters, widths: Widths) -> int:

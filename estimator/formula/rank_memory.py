@@ -18,17 +18,17 @@ from .activations import (
     loss_bytes,
 )
 from .activations.saved_activations import saved_activations
+from .buffers import Buffers
+from .communication import communication_buffers
 from .cuda_overhead import (
     ColocatedVllm,
     batch_mask_bytes,
     colocated_vllm,
-    communication_buffers,
     context_bytes,
     gathered_input_bytes,
     nccl_bytes,
     workspace_bytes,
 )
-from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
 from .plan import Plan
 from .ranges import preparation_doubt

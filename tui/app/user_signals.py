@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.monitor.storage.settings import QUIET_HOURS
 
 from ..draw import printable
+from ..keys import shown_key
 from ..tty import write_to_terminal
 from .fit_events import FitEvents
 
@@ -77,7 +78,7 @@ class AlertSignals:
             return
         words = [each.sentence for each in announcements[:_MAX_TOLD]]
         if len(announcements) > _MAX_TOLD:
-            words.append(f"{len(announcements) - _MAX_TOLD} more: w lists the alerts")
+            words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
         self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1

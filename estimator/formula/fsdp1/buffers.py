@@ -14,8 +14,7 @@ from typing import Literal
 
 from ...job.rules import Widths
 from ...model import Stage
-from ..fsdp_buffers import Buffers, Unit, largest_block, unit_of
-from ..model_states import weight_width
+from ..buffers import Buffers, Unit, largest_block, unit_of, weight_width
 from .units import Part, UnitRule, flat_units
 
 Prefetch = Literal["pre", "post", "none"]

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ...job import ResolvedJob
 from ...model import LocalParameters, Stage
-from ..fsdp_buffers import largest_block
+from ..buffers import largest_block
 
 Part = tuple[LocalParameters, float]
 """A parameter group, and the share of it."""

@@ -2,7 +2,7 @@
 
 Lives here: sizes and what is in flight (``units``), buffers (``buffers``). Read from megatron-fsdp 0.6.1, and compared
 with the traced engine.
-Callers: ``cuda_overhead`` (buffers), ``reserved`` (what is in flight).
+Callers: ``communication`` (buffers), ``reserved`` (what is in flight).
 """
 
 from typing import TYPE_CHECKING

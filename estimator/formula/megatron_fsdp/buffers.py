@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from ...job import ResolvedJob
 from ...model import Stage
-from ..fsdp_buffers import NO_UNIT, Buffers
+from ..buffers import NO_UNIT, Buffers
 from .units import megatron_capacity, megatron_units
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from ...job import ResolvedJob
 from ...job.rules import Widths
 from ...model import LocalParameters, Stage
-from ..fsdp_buffers import Unit, elements_of, largest_block, unit_of, whole_unit
+from ..buffers import Unit, elements_of, largest_block, unit_of, whole_unit
 
 _LEAST_CAPACITY = 1_000_000_000
 """Elements in flight at least, unless the job says how many (``suggested_communication_unit_size``)."""

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from ...job import ResolvedJob
 from ...model import LocalParameters, Stage
-from ..model_states import StateRules, state_rules, weight_width
+from ..buffers import weight_width
+from ..model_states import StateRules, state_rules
 
 _MODULE_ORDER = {"attention": 0, "router": 1, "expert": 1, "mlp": 1, "other": 2, "norm": 3}
 _LAYER_ORDER = ("q_", "q", "query", "k_", "k", "v_", "v", "gate", "wi_0", "up", "wi_1")

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ...job import ResolvedJob
 from ...model import LocalParameters, Stage
-from ..model_states import weight_width
+from ..buffers import weight_width
 
 
 class SavedState(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 Lives here: its sizes (``sizes``), buffers and step. Read from DeepSpeed 0.19.6 (``runtime/zero``), and compared with
 the traced engine.
-Callers: ``cuda_overhead`` (buffers), ``model_states`` (the step).
+Callers: ``communication`` (buffers), ``model_states`` (the step).
 """
 
 from typing import TYPE_CHECKING

@@ -177,9 +177,9 @@ SETTINGS: tuple[Setting, ...] = (
         about="Address on which vramtop serve shows the dashboard; empty: 127.0.0.1 and a free port",
     ),
     Setting(
-        name=KEYS, kind="mapping", default={}, example={"sort": "s"},
-        expects='names of actions and keys: sort = "s"',
-        about="Keys by action, in place of the usual ones",
+        name=KEYS, kind="mapping", default={}, example={"fit.pin": ("f2", "ctrl+b")},
+        expects='names of actions and keys: "fit.pin" = "f2", or ["f2", "ctrl+b"]',
+        about="Keys by action, in place of the usual ones; the settings screen and docs/reference/keys.md list them",
     ),
     Setting(
         name=COLOURS, kind="mapping", default={}, pattern=_COLOUR, example={"over": "#e5534b"},
@@ -188,7 +188,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
 def find_setting(name: str) -> Setting | None:
@@ -210,9 +210,9 @@ def nearest_name(name: str) -> str | None:
         return same[0]
     import difflib  # not at start-up
 
-    near = difflib.get_close_matches(name.replace("-", "_"), _BY_NAME, n=1, cutoff=0.6)
+    near: list[str] = difflib.get_close_matches(name.replace("-", "_"), [*_BY_NAME], n=1, cutoff=0.6)
     if near:
         return near[0]
-    ends = {each.rpartition(".")[2]: each for each in _BY_NAME}
-    close = difflib.get_close_matches(last, ends, n=1, cutoff=0.75)
-    return ends[close[0]] if close else None
+    ends: dict[str, str] = {each.rpartition(".")[2]: each for each in _BY_NAME}
+    close = difflib.get_close_matches(last, [*ends], n=1, cutoff=0.75)
+    return ends.get(close[0]) if close else None

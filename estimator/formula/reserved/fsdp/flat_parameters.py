@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
+from ...buffers import weight_width
 from ...fsdp1 import Part, casts_units, flat_units, unit_rule
-from ...model_states import weight_width
 from ...rank_memory import RankMemory
 from ..parameters import StoredParameter
 

@@ -13,6 +13,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board.fit import FitResult
 
 from ....draw import MUTED, WARNING
+from ....keys import shown_key
 from ....widgets import (
     METHOD_LABELS,
     StaticLines,
@@ -32,7 +33,7 @@ from .comparison import comparison_lines
 from .headline import headline
 from .suggestions import Suggestions
 
-_NO_GPUS = "There is no GPU here to compare with: choose a GPU model (F4)."
+_NO_GPUS = "There is no GPU here to compare with: choose a GPU model"
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
@@ -208,10 +209,10 @@ class VerdictView(VerticalScroll):
         over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
         over.display = plot.display = bool(sweeps)
         if sweeps:
-            is_of_this_job = (
-                self.budget is not None and self.advice is not None and self.advice.budget.job == self.budget.job
-            )
-            hint = "F7 what-if: other values and sequence lengths" if is_of_this_job else _EARLIER_PLOT
+            planned, present = self.advice and self.advice.budget.job, self.budget and self.budget.job
+            hint = _EARLIER_PLOT
+            if planned is not None and planned == present:
+                hint = f"{shown_key('fit.what_if')} what-if: other values and sequence lengths"
             over.show(Content.assemble(("GiB needed by micro-batch", "bold"), (f" · {hint}", MUTED)))
             plot.show(sweeps[0])
 
@@ -228,7 +229,10 @@ def verdict_lines(
         compact: leave out the legend, and share one line among unused GPUs.
     """
     if fit is None:
-        return [], [Content(_NO_GPUS), peak_line(budget)]
+        return [], [
+            Content(f"There is no GPU here to compare with: choose a GPU model ({shown_key('fit.choose_gpus')})."),
+            peak_line(budget),
+        ]
     lines = gpu_lines(fit, budget, width=width, placed_only=compact)
     if fit.host is not None and (fit.host.sentence not in fit.sentence or compact):
         lines.append(Content.styled(f"host: {fit.host.sentence}", MUTED if fit.host.verdict == "fits" else WARNING))

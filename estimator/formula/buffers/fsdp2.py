@@ -1,4 +1,4 @@
-"""Buffers of FSDP on one rank, moment by moment: gathered weights and gradients under reduction, in FSDP's units.
+"""Buffers of FSDP2 on one rank, moment by moment: gathered weights and gradients under reduction, in FSDP's units.
 
 Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedding; final norm and head together, a
 tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass a
@@ -8,70 +8,12 @@ exist. Root and head are not resharded after the forward pass; a head with the e
 everything has run backward, because a unit waits for its first module.
 """
 
-from collections.abc import Iterable
 from functools import lru_cache
 
-from msgspec import Struct
-
-from ..job.rules import Widths
-from ..model import LocalParameters, ParameterGroup, Stage
-from .model_states import weight_width
-
-
-class Buffers(Struct, frozen=True, kw_only=True):
-    """Bytes of communication buffers inside torch's allocator, by moment of the step."""
-
-    forward: int = 0
-    """While blocks run forward."""
-    head_forward: int = 0
-    """While head and loss run forward."""
-    loss_backward: int = 0
-    """While the loss runs backward."""
-    head_backward: int = 0
-    """While the head runs backward."""
-    after_head: int = 0
-    """After the head has run backward."""
-    first_block: int = 0
-    """While the first block runs backward and the head's gradients are being reduced."""
-    block: int = 0
-    """While any other block runs backward."""
-    block_end: int = 0
-    """After a block has run backward."""
-    embedding: int = 0
-    """After everything has run backward."""
-    step: int = 0
-    """Kept between steps."""
-
-    pending_blocks: int = 0
-    """Blocks that have run backward and wait for the reduction of their gradients."""
-    pending_bytes: int = 0
-    """Gradients of each of ``pending_blocks``."""
-    ahead_blocks: int = 0
-    """Blocks that are gathered ahead of the one that runs, as long as there are so many; part of the figures above."""
-    ahead_bytes: int = 0
-    """Weights of each of ``ahead_blocks``."""
-    unreduced: int = 0
-    """A block's gradients before they are reduced; 0: they are those of the step."""
-    kept: int = 0
-    """Blocks that stay gathered until they have run backward, all of them; part of the figures above."""
-    pool: int = 0
-    """Blocks of the gathering stream, which serve no other stream."""
-    largest_reduction: int = 0
-    """The largest input of a reduce-scatter, which is one block of the allocator."""
-
-
-class Unit(Struct, frozen=True, kw_only=True):
-    """Parameters that are gathered together, in bytes."""
-
-    whole: int
-    """Gathered."""
-    gradients: int
-    """Their gradients as they are computed."""
-    reduced: int
-    """Their gradients in the dtype in which they are reduced."""
-
-
-NO_UNIT = Unit(whole=0, gradients=0, reduced=0)
+from ...job.rules import Widths
+from ...model import Stage
+from .buffers import Buffers
+from .units import Unit, largest_block, unit_of, whole_unit
 
 
 @lru_cache(maxsize=256)
@@ -209,59 +151,3 @@ def whole_model_buffers(stage: Stage, widths: Widths) -> Buffers:
         pool=model.whole,
         largest_reduction=model.reduced,
     )
-
-
-def whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> Unit:
-    """Return a unit of whole parameter groups."""
-    return unit_of(((held, 1.0) for held in parameters), widths)
-
-
-def unit_of(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> Unit:
-    """Return a unit of parameter groups, each with the share of it that the unit holds."""
-    whole = gradients = reduced = 0.0
-    casts = widths.mixed or widths.compute != widths.weight
-    for held, share in parts:
-        elements = held.elements * share
-        width = weight_width(held, widths) if held.quantized or not casts else widths.compute
-        whole += elements * width
-        if held.trainable:
-            gradients += elements * width
-            reduced += elements * widths.reduce
-    return Unit(whole=round(whole), gradients=round(gradients), reduced=round(reduced))
-
-
-def largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
-    """Return the parameters of the largest block, each with its share of its group.
-
-    An encoder's blocks are smaller than those of its decoder, and dense layers smaller than those with experts.
-    """
-    stacks: dict[str, list[LocalParameters]] = {}
-    for held in stage.parameters:
-        if held.group.layered:
-            stacks.setdefault(held.group.name.partition(".*.")[0], []).append(held)
-    return max((_block(stack, stage.layers) for stack in stacks.values()), key=elements_of, default=[])
-
-
-def _block(stack: list[LocalParameters], layers: int) -> list[tuple[LocalParameters, float]]:
-    """Return the largest kind of block of a stack: what all have, and what those of one kind have."""
-    totals: dict[ParameterGroup, int] = {}
-    for held in stack:
-        totals[held.group] = totals.get(held.group, 0) + (0 if held.copied else held.tensors)
-    attention = [totals[held.group] for held in stack if held.group.role == "attention" and held.group.linear]
-    blocks = min(attention, default=layers)
-    everywhere: list[tuple[LocalParameters, float]] = []
-    kinds: dict[int, list[tuple[LocalParameters, float]]] = {}
-    for held in stack:
-        total = held.tensors if held.copied else totals[held.group]
-        if total != held.tensors and not held.trainable:
-            continue  # what trains of the group stands for it: the block is one in which it trains
-        if total >= blocks:
-            everywhere.append((held, total / blocks / held.tensors))
-        else:
-            kinds.setdefault(total, []).append((held, 1 / held.tensors))
-    return everywhere + max(kinds.values(), key=elements_of, default=[])
-
-
-def elements_of(parts: list[tuple[LocalParameters, float]]) -> float:
-    """Return the elements of parameter groups, each with the share of it that counts."""
-    return sum(held.elements * share for held, share in parts)
