@@ -23,7 +23,7 @@ class ProcessFigures:
     """Figures of one process on one GPU, named as in ``ProcessFigure``; None: not asked for, or see ``faults``."""
 
     sm_percent: Percent | None = None
-    """Time in which its kernels ran on the GPU's multiprocessors, over the last one to two seconds; None: not asked for,
+    """Time in which its kernels ran on the GPU's multiprocessors, in the last one to two seconds; None: not asked for,
     or unknown."""
     bandwidth_percent: Percent | None = None
     """Time in which it read or wrote the GPU's memory; None: not asked for, or unknown."""
