@@ -28,8 +28,8 @@ def cards_page() -> str:
         table(head, map(_row, catalogue())),
         "## Instance types of clouds",
         f"`vramtop fit JOB --cloud` looks for the types on which a job fits. Sources were read on {table_date()}, or "
-        "are of the date that stands there; prices, regions and what is free now are not in it. Empty RAM: the source does "
-        "not say.",
+        "are of the date that stands there; prices, regions and what is free now are not in it. Empty RAM: the source "
+        "does not say.",
         table(("type", "GPUs", "RAM, GiB", "cloud", "source"), map(_instance, instance_types())),
     )
 
