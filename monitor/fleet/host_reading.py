@@ -28,6 +28,7 @@ class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     rank: int | None = None
     """Rank over all hosts."""
     local_rank: int | None = None
+    """Rank on its host."""
     world_size: int | None = None
     """Ranks of the run over all hosts."""
     rendezvous: str | None = None
@@ -39,6 +40,7 @@ class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     pod_group: str | None = None
     """Group of pods that were started together, such as a LeaderWorkerSet."""
     ray_job: str | None = None
+    """Id of its Ray job."""
 
 
 class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -49,9 +51,11 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     start_time: float | None = None
     """Unix seconds by the clock of its host."""
     used_bytes: int | None = None
+    """What it holds, as NVML counts it."""
     peak_bytes: int | None = None
     """The most that it was seen to hold."""
     user: str | None = None
+    """Its user."""
     command: str | None = None
     """Beginning of its command line, without secrets and control characters."""
     kind: str | None = None
@@ -97,20 +101,27 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One GPU, or one of its MIG devices."""
 
     index: int
+    """NVML index."""
     label: str | None = None
     """Label where that is not the index: ``0:3`` for a MIG device."""
     uuid: str | None = None
+    """UUID."""
     name: str | None = None
+    """Name of the card."""
     total_bytes: int | None = None
+    """Its memory."""
     used_bytes: int | None = None
+    """Used memory."""
     reserved_bytes: int | None = None
     """Reserved by driver and firmware, unavailable to jobs."""
     free_bytes: int | None = None
+    """What a new job can have."""
     committed_bytes: int | None = None
     """Free bytes that running jobs will yet allocate, or that are reserved; None: unknown."""
     unattributed_bytes: int | None = None
     """Used memory that belongs to no process; None: unknown."""
     utilisation_percent: int | None = None
+    """Share of time in which a program ran on it."""
     is_stale: bool = False
     """The driver hangs: the figures are from an earlier reading."""
     is_asleep: bool = False
@@ -136,10 +147,13 @@ class FleetPending(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     """A pending job of a host."""
 
     job: str
+    """Label of the job."""
     verdict: str
+    """Whether it fits: ``fits``, ``tight``, ``does_not_fit``, ``unknown``."""
     device_bytes: int | None = None
     """Predicted peak on one device."""
     sentence: str | None = None
+    """The verdict in words."""
 
 
 class HostTotals(Struct, frozen=True, gc=False, kw_only=True):
@@ -169,7 +183,9 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     time: float | None = None
     """Unix seconds of the reading by the clock of the host; None: it was never read."""
     gpus: tuple[FleetGpu, ...] = ()
+    """Its GPUs."""
     pending: tuple[FleetPending, ...] = ()
+    """Its pending jobs."""
     anomalies: tuple[str, ...] = ()
     """Sentences about what should not be on its GPUs."""
     faults: tuple[str, ...] = ()
@@ -177,10 +193,13 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     unlisted: tuple[str, ...] = ()
     """Those of them about GPUs that the driver no longer lists."""
     driver_version: str | None = None
+    """Version of the host's driver."""
     vramtop_version: str | None = None
+    """Version of vramtop on the host."""
     interval: float | None = None
     """Seconds between two of its readings."""
     state: HostState = "live"
+    """Whether its figures are of now."""
     since: float | None = None
     """Unix seconds, by the clock of this machine, of its last sign of life; None: there was none."""
     reason: str | None = None

@@ -26,6 +26,7 @@ class HostLoad:
     ram_limited: bool = False
     """The figures of the RAM are those of the container."""
     swap_used_bytes: Count | None = None
+    """Used swap space."""
     swap_total_bytes: Count | None = None
     """0: the host has no swap."""
     load: tuple[Load, Load, Load] | None = None

@@ -31,6 +31,7 @@ class ProcessFigures:
     rss_bytes: Count | None = None
     """Resident set size: its pages in RAM, those that it shares with others included."""
     threads: Count | None = None
+    """Number of its threads."""
     faults: Annotated[tuple[Fault, ...], Meta(max_length=100)] = ()
     """Why figures that were asked for are unknown."""
 

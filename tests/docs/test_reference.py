@@ -119,6 +119,15 @@ def test_examples_of_the_page_are_understood() -> None:
     assert count > 30
 
 
+def test_every_variable_of_vramtop_that_the_code_names_is_documented() -> None:
+    code = [path.read_text() for room in ("estimator", "monitor", "tui") for path in (ROOT / room).rglob("*.py")]
+    named = {name for text in code for name in re.findall(r"\"(VRAMTOP_[A-Z_]+)\"", text)}
+    assert len(named) > 15
+    of_the_probe = {"VRAMTOP_SNAPSHOT_ON_OOM"}  # from vramtop run to its processes
+    documented = set(re.findall(r"`(VRAMTOP_[A-Z_]+)`", page("environment.md") + page("alerts.md")))
+    assert named - of_the_probe <= documented
+
+
 def test_every_name_of_a_card_finds_it_with_the_memory_that_is_stated() -> None:
     cards = rows(page("cards.md"))
     assert len(cards) > 40

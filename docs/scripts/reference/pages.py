@@ -6,6 +6,7 @@ from pathlib import Path
 from .commands import commands_page, environment_page, exit_codes_page
 from .hardware import cards_page
 from .job_file import job_file_page
+from .json_pages import json_page, schema_files
 from .keys import keys_page
 from .markdown import part_between
 from .metrics import metrics_table, states_table
@@ -20,6 +21,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "exit-codes.md": exit_codes_page,
     "frameworks.md": frameworks_page,
     "job-file.md": job_file_page,
+    "json.md": json_page,
     "keys.md": keys_page,
     "models.md": models_page,
     "settings.md": settings_page,
@@ -36,6 +38,7 @@ PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
 def written_pages() -> dict[Path, str]:
     """Return every page that the code has a part in, as it should be."""
     found = {FOLDER / name: make() for name, make in WHOLE.items()}
+    found |= {FOLDER / "schemas" / name: text for name, text in schema_files().items()}
     for (name, part), make in PARTS.items():
         path = FOLDER / name
         found[path] = part_between(found.get(path) or path.read_text(encoding="utf-8"), part, make())

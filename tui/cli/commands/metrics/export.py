@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import Snapshot
     from vramtop.monitor.sources import Sampler
 
+    from ...json_types import ExportJson
+
 _ALERT_COMMAND_SECONDS = 60.0
 """Longest time that a command for an alert may take."""
 
@@ -120,7 +122,8 @@ def _serve(options: argparse.Namespace, latest: LatestBoard, version: str, runni
     if options.json:
         import json
 
-        print(json.dumps({"url": server.url}), flush=True)
+        found: ExportJson = {"schema": 1, "url": server.url}
+        print(json.dumps(found), flush=True)
     print(f"vramtop: metrics at {server.url}, Ctrl-C stops", file=sys.stderr, flush=True)
 
 
