@@ -21,6 +21,7 @@ from typing import Any
 import pynvml
 import pytest
 from fake_driver import FakeDriver, FakeGpu, FakeProcess
+from json_schemas import valid_json
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -77,7 +78,7 @@ class Exporter:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read() if self.process.stderr else ""
-        self.url = json.loads(line)["url"]
+        self.url = valid_json("export", line)["url"]
         return self
 
     def show(self, gpus: Any) -> None:

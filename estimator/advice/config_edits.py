@@ -36,6 +36,7 @@ class Edit:
     old: str | None
     """The present value as text; None: the setting is not set."""
     new: str
+    """The new value as text."""
     words: str
     """Text of the edit: ``--per_device_train_batch_size 4 -> 2``."""
 

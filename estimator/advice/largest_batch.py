@@ -1,7 +1,7 @@
 """Searches for the largest micro-batch and the longest sequence with which a job still fits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..common import VramtopError
@@ -28,11 +28,7 @@ class LargestFitting:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object ``largest``."""
-        return {
-            "micro_batch": self.micro_batch,
-            "sequence_length": self.sequence_length,
-            "at_model_limit": self.at_model_limit,
-        }
+        return asdict(self)
 
 
 def find_largest(

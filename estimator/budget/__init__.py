@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         RankPeak as RankPeak,
         Timeline as Timeline,
     )
+    from .fields_of import FieldsOf as FieldsOf
     from .host_need import HostNeed as HostNeed
+    from .json_types import BudgetJson as BudgetJson, HostNeedJson as HostNeedJson, PlainJob as PlainJob
     from .learned import Learned as Learned
     from .rank_peaks import RankPeaks as RankPeaks
     from .ray_bundles import ray_bundles as ray_bundles
@@ -39,7 +41,9 @@ else:
                 "Budget ComponentName Components LargeTensor Method ModelFacts Peak Phase PhaseMark PhaseName "
                 "RankPeak Timeline"
             ),
+            "fields_of": "FieldsOf",
             "host_need": "HostNeed",
+            "json_types": "BudgetJson HostNeedJson PlainJob",
             "learned": "Learned",
             "rank_peaks": "RankPeaks",
             "ray_bundles": "ray_bundles",

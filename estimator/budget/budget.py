@@ -11,6 +11,7 @@ from .span import Span
 if TYPE_CHECKING:  # screens that show budgets need not load the modules that make them
     from ..job import Job
     from .host_need import HostNeed
+    from .json_types import BudgetJson
     from .learned import Learned
     from .serving_need import ServingNeed
 
@@ -82,7 +83,9 @@ class Peak:
     """The moment with the highest memory of the whole run, and its uncertainty."""
 
     phase: PhaseName
+    """Part of the run in which it is."""
     components: Components
+    """Bytes by purpose at that moment."""
     allocated_bytes: int
     """Value of ``torch.cuda.max_memory_allocated``."""
     reserved_bytes: int
@@ -90,8 +93,9 @@ class Peak:
     device_bytes: int
     """Memory of the process in NVML: reserved, CUDA context and libraries. The expected figure."""
     low_bytes: int
+    """Lower bound of ``device_bytes``."""
     high_bytes: int
-    """``device_bytes`` lies in [low, high] for nine in ten published figures (``tests/accuracy``)."""
+    """Upper bound: ``device_bytes`` lies in [low, high] for nine in ten published figures (``tests/accuracy``)."""
     allocated_range: Span | None = None
     """Range of ``allocated_bytes``, as ``low_bytes`` and ``high_bytes`` are for the device; None: not known."""
     reserved_range: Span | None = None
@@ -138,8 +142,11 @@ class RankPeak:
     """Peak of one rank, as NVML counts the process."""
 
     device_bytes: int
+    """Expected peak."""
     low_bytes: int
+    """Lower bound of the peak."""
     high_bytes: int
+    """Upper bound of the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +168,13 @@ class LargeTensor:
     module: str
     """Path of its module in the model; empty: it belongs to no module."""
     shape: tuple[int, ...]
+    """Its dimensions, in elements."""
     dtype: str
+    """Type of its elements, as torch names it."""
     bytes: int
+    """Its size in bytes."""
     component: ComponentName
+    """What it is counted as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +182,9 @@ class PhaseMark:
     """Begin of a phase on a timeline."""
 
     name: PhaseName
+    """Name of the phase."""
     event: int
+    """Number of its first allocation or release, as in ``events``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +284,7 @@ class Budget:
         rows.append(f"peak {format_gib(peak.device_bytes, digits=2)} ({span}) on the device, in the {peak.phase}")
         return "\n".join(rows)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "BudgetJson":
         """Return the JSON of ``vramtop estimate --json`` (schema 1)."""
         from .budget_json import budget_to_json
 

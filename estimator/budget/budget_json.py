@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -27,28 +27,15 @@ from .host_need import HostNeed
 from .learned import Learned
 from .serving_need import ServingNeed
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    from .json_types import BudgetJson, TimelineJson
+
+SCHEMA: Final = 1
 
 
-def budget_to_json(budget: Budget) -> dict[str, Any]:
+def budget_to_json(budget: Budget) -> "BudgetJson":
     """Return plain dicts and lists; what is unknown is left out (``largest``, ``timeline``, ``host``, ``learned``)."""
-    more: dict[str, Any] = {}
-    if budget.largest:
-        more["largest"] = [asdict(tensor) for tensor in budget.largest]
-    if budget.stages:
-        more["stages"] = [asdict(stage) for stage in budget.stages]
-    if budget.host is not None:
-        more["host"] = asdict(budget.host)
-    if budget.serving is not None:
-        more["serving"] = asdict(budget.serving)
-    if budget.learned is not None:
-        more["learned"] = asdict(budget.learned)
-    batch = effective_batch(budget.job)
-    if batch is not None:
-        more["effective_batch"] = batch.to_json()
-    if budget.timeline is not None:
-        more["timeline"] = _timeline_to_json(budget.timeline)
-    return {
+    found: BudgetJson = {
         "schema": SCHEMA,
         "job": job_to_mapping(budget.job),
         "model": asdict(budget.model),
@@ -65,8 +52,23 @@ def budget_to_json(budget: Budget) -> dict[str, Any]:
         "steady_device_bytes": budget.steady_device_bytes,
         "assumptions": list(budget.assumptions),
         "warnings": list(budget.warnings),
-        **more,
     }
+    if budget.largest:
+        found["largest"] = [asdict(tensor) for tensor in budget.largest]
+    if budget.stages:
+        found["stages"] = [asdict(stage) for stage in budget.stages]
+    if budget.host is not None:
+        found["host"] = asdict(budget.host)
+    if budget.serving is not None:
+        found["serving"] = asdict(budget.serving)
+    if budget.learned is not None:
+        found["learned"] = asdict(budget.learned)
+    batch = effective_batch(budget.job)
+    if batch is not None:
+        found["effective_batch"] = batch.to_json()
+    if budget.timeline is not None:
+        found["timeline"] = _timeline_to_json(budget.timeline)
+    return found
 
 
 def budget_from_json(data: Mapping[str, Any]) -> Budget:
@@ -140,7 +142,7 @@ class _Budget(msgspec.Struct, frozen=True):
     learned: Learned | None = None
 
 
-def _timeline_to_json(timeline: Timeline) -> dict[str, Any]:
+def _timeline_to_json(timeline: Timeline) -> "TimelineJson":
     """Return the timeline by columns, without components that stay empty."""
     names = [name for name, _ in Components().items()]
     columns = {name: [getattr(level, name) for level in timeline.levels] for name in names}

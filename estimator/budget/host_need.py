@@ -1,7 +1,10 @@
 """Host memory that a job needs: bytes of RAM by purpose, per rank and per machine."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .json_types import HostNeedJson
 
 _PINNED_BUFFER_FACTOR = 1.5
 """DeepSpeed's ``additional_buffer_factor`` for pinned memory."""
@@ -22,8 +25,11 @@ class HostNeed:
     weights: int = 0
     """Weights that stay offloaded."""
     gradients: int = 0
+    """Gradients that stay offloaded."""
     optimizer: int = 0
+    """Optimizer states that stay offloaded."""
     activations: int = 0
+    """Saved activations that are offloaded until the backward pass."""
     saving: int = 0
     """What is saved of the weights and states, while a checkpoint is written."""
     saves_once: bool = True
@@ -56,7 +62,7 @@ class HostNeed:
         saved = self.saving_bytes(ranks) - self.steady_bytes(ranks)
         return max(self.loading_bytes(ranks), ranks * (self.process + pinned) + saved)
 
-    def to_json(self, ranks: int) -> dict[str, Any]:
+    def to_json(self, ranks: int) -> "HostNeedJson":
         """Return the components of one rank, and the sums for the ranks of one machine."""
         return {
             "ranks": ranks,

@@ -8,7 +8,7 @@ _BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingNeed:
-    """Bytes of one rank by purpose.
+    """GPU memory of one rank of an engine by purpose, and what its cache holds.
 
     ``gpu_memory_utilization`` is a share of the GPU's total for all that vLLM knows of: weights, the activations of its
     largest step, memory of other libraries, and the cache, which gets the rest (``determine_available_memory``,
@@ -17,13 +17,15 @@ class ServingNeed:
     """
 
     utilization: float
+    """Share of the GPU's memory that the engine takes, from 0 to 1."""
     weights: int
+    """Bytes of the weights as the engine stores them."""
     activations: int
-    """Activations of the largest step: prefilling, or sampling for all sequences."""
+    """Bytes of the activations of the largest step: prefilling, or sampling for all sequences."""
     libraries: int
-    """Allocated outside of torch while it profiles itself."""
+    """Bytes that are allocated outside of torch while it profiles itself."""
     graphs: int
-    """CUDA graphs; 0: it records none."""
+    """Bytes of CUDA graphs; 0: it records none."""
     sequence_bytes: int
     """Cache of one sequence of full length."""
     token_bytes: int
@@ -31,16 +33,17 @@ class ServingNeed:
     sequences: int
     """Concurrent sequences that the job asks for."""
     length: int
+    """Tokens of a sequence of full length."""
     cache: int | None = None
-    """Size of the cache where that is set, in place of a share."""
+    """Bytes of the cache where that is set, in place of a share; None: it is not set."""
     engine: str = "vLLM"
     """Name of the engine."""
     share_is_of_free: bool = False
     """SGLang: the share is of what is free before the weights are loaded, and is for weights and cache alone."""
     context: int = 0
-    """CUDA's context, outside of the share."""
+    """Bytes of CUDA's context, outside of the share."""
     communication: int = 0
-    """NCCL's buffers, where these are outside of the share."""
+    """Bytes of NCCL's buffers, where these are outside of the share."""
     graphs_in_share: bool = False
     """The share includes the CUDA graphs."""
     context_in_share: bool = False

@@ -8,7 +8,9 @@ class Span:
     """A range of bytes, both ends included."""
 
     low_bytes: int
+    """Lower end."""
     high_bytes: int
+    """Upper end."""
 
     def moved(self, by: int, *, less: int = 0, more: int = 0) -> "Span":
         """Return the range ``by`` bytes higher, with its lower end ``less`` lower and its upper end ``more`` higher."""

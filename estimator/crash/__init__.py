@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         failure_of_snapshot as failure_of_snapshot,
     )
     from .findings import size_text as size_text
+    from .json_types import ExplanationJson as ExplanationJson, FailureJson as FailureJson
     from .predicted_place import PredictedPlace as PredictedPlace
     from .records import (
         CrashLog as CrashLog,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         OtherProcess as OtherProcess,
         OutOfMemory as OutOfMemory,
     )
-    from .snapshot import MemorySnapshot as MemorySnapshot
+    from .snapshot import MemorySnapshot as MemorySnapshot, MemorySnapshotJson as MemorySnapshotJson
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -31,8 +32,9 @@ else:
             "crash_file": "read_crash_file read_crash_stream",
             "explanation": "explain_failure Explanation failure_of_snapshot",
             "findings": "size_text",
+            "json_types": "ExplanationJson FailureJson",
             "predicted_place": "PredictedPlace",
             "records": "CrashLog Failure OtherProcess OutOfMemory",
-            "snapshot": "MemorySnapshot",
+            "snapshot": "MemorySnapshot MemorySnapshotJson",
         },
     )

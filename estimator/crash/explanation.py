@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..budget import Budget
 from ..common import UNSEEN_BYTES
@@ -10,6 +10,9 @@ from .findings import failure_findings, job_findings
 from .predicted_place import PredictedPlace, find_place
 from .records import Failure, OutOfMemory
 from .snapshot import MemorySnapshot
+
+if TYPE_CHECKING:
+    from .json_types import ExplanationJson
 
 PartName = Literal["tensors", "unused by tensors", "outside the allocator", "others", "not the allocator's", "free"]
 
@@ -39,7 +42,7 @@ class Explanation:
     """What the process needed at least, as NVML counts it, without what lay unused. None: not known."""
     snapshot: MemorySnapshot | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "ExplanationJson":
         """Return the explanation for ``--json``."""
         return {
             "failure": self.failure.to_json(),

@@ -1,6 +1,6 @@
 """Where a failed allocation stands on the predicted step."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..budget import Budget, PhaseName
@@ -12,11 +12,12 @@ class PredictedPlace:
     """A moment of the predicted step."""
 
     phase: PhaseName
+    """Part of the step in which the allocation failed."""
     event: int | None
     """On the traced timeline, the first moment of that phase at which as much is allocated as was held and asked for
     at the failure; None: the step was not traced, or the phase never holds as much."""
     share: float | None
-    """How far into the step's allocations that moment is, from 0 to 1."""
+    """How far into the step's allocations that moment is, from 0 to 1; None: likewise."""
     predicted_bytes: int
     """The most that the prediction allocates in that phase."""
     held_bytes: int
@@ -24,13 +25,7 @@ class PredictedPlace:
 
     def to_json(self) -> dict[str, Any]:
         """Return the place for ``--json``."""
-        return {
-            "phase": self.phase,
-            "event": self.event,
-            "share": self.share,
-            "predicted_bytes": self.predicted_bytes,
-            "held_bytes": self.held_bytes,
-        }
+        return asdict(self)
 
 
 def find_place(budget: Budget, failure: Failure) -> PredictedPlace | None:

@@ -1,9 +1,12 @@
 """What a log says about a failure of memory, as plain records."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..budget import PhaseName
+
+if TYPE_CHECKING:
+    from .json_types import FailureJson
 
 FailureKind = Literal["gpu", "gpu library", "host", "killed"]
 """``gpu``: torch's allocator raised, with its figures; ``gpu library``: CUDA, cuBLAS, cuDNN or NCCL had no GPU memory,
@@ -16,7 +19,9 @@ class OtherProcess:
     """A process that torch names beside its own."""
 
     pid: int
+    """Its process id."""
     used_bytes: int
+    """GPU memory that it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,7 @@ class OutOfMemory:
     gpu: int | None
     """Index among the devices that the process sees."""
     tried_bytes: int | None
+    """Size of the allocation that failed."""
     total_bytes: int | None
     """Capacity of the GPU, or of the MIG device."""
     free_bytes: int | None
@@ -40,12 +46,13 @@ class OutOfMemory:
     unallocated_bytes: int | None
     """Reserved by torch's allocator, but not allocated."""
     private_pool_bytes: int | None = None
-    """Unused in memory pools of CUDA graphs, a part of ``allocated_bytes``."""
+    """Unused in memory pools of CUDA graphs, a part of ``allocated_bytes``; None: there are none, or unknown."""
     process_bytes: int | None = None
     """Held by the process as NVML counts it, CUDA context included."""
     allowed_bytes: int | None = None
-    """Limit that the program has set with ``set_per_process_memory_fraction``."""
+    """Limit that the program has set with ``set_per_process_memory_fraction``; None: none, or unknown."""
     others: tuple[OtherProcess, ...] = ()
+    """Other processes on the GPU that torch names."""
 
     @property
     def reserved_bytes(self) -> int | None:
@@ -71,19 +78,7 @@ class OutOfMemory:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures for ``--json``; null for unknown."""
-        return {
-            "backend": self.backend,
-            "gpu": self.gpu,
-            "tried_bytes": self.tried_bytes,
-            "total_bytes": self.total_bytes,
-            "free_bytes": self.free_bytes,
-            "allocated_bytes": self.allocated_bytes,
-            "unallocated_bytes": self.unallocated_bytes,
-            "private_pool_bytes": self.private_pool_bytes,
-            "process_bytes": self.process_bytes,
-            "allowed_bytes": self.allowed_bytes,
-            "others": [{"pid": other.pid, "used_bytes": other.used_bytes} for other in self.others],
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +117,7 @@ class Failure:
     steps: int | None = None
     """Steps that a progress bar had counted before; None: none was seen."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "FailureJson":
         """Return the failure for ``--json``."""
         return {
             "kind": self.kind,

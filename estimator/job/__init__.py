@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         MissingFieldError as MissingFieldError,
         format_value as format_value,
     )
+    from .effective_batch import EffectiveBatchJson as EffectiveBatchJson
     from .field_help import FieldHelp as FieldHelp, choices_of_key as choices_of_key, is_switch as is_switch
     from .gpu_catalogue import (
         Generation as Generation,
@@ -74,6 +75,7 @@ else:
         __name__,
         {
             "config_fields": "ConfigFields format_value MissingFieldError",
+            "effective_batch": "EffectiveBatchJson",
             "field_help": "choices_of_key FieldHelp is_switch",
             "gpu_catalogue": "catalogue find_gpu Generation generation_of Gpu match_nvml_name",
             "job": "Job",

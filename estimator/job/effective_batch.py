@@ -1,9 +1,28 @@
 """The effective batch: sequences and tokens per step, by rank, and settings that keep it on other numbers of GPUs."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TypedDict
 
 from .job import Job
+
+
+class EffectiveBatchJson(TypedDict):
+    """What one optimizer step works on: micro-batch x accumulation x data-parallel ranks."""
+
+    micro_batch: int
+    """Sequences (or pairs of them) per rank in one forward pass."""
+    gradient_accumulation: int
+    """Forward and backward passes per optimizer step."""
+    data_ranks: int
+    """Ranks that work on different sequences."""
+    sequence_length: int
+    """Tokens per sequence."""
+    sequences_per_example: int
+    """Sequences of one example: 2 for a chosen and a rejected one (DPO)."""
+    sequences: int
+    """Examples per optimizer step, over all ranks."""
+    tokens: int
+    """Tokens per optimizer step, over all ranks; padding counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +86,17 @@ class EffectiveBatch:
                 return f"{same}; micro-batch {micro_batch} with accumulation {steps} keeps that on {self.data_ranks}"
         return f"{same}; no whole accumulation keeps that on {self.data_ranks}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> EffectiveBatchJson:
         """Return the fields, and the products."""
-        return {**asdict(self), "sequences": self.sequences, "tokens": self.tokens}
+        return {
+            "micro_batch": self.micro_batch,
+            "gradient_accumulation": self.gradient_accumulation,
+            "data_ranks": self.data_ranks,
+            "sequence_length": self.sequence_length,
+            "sequences_per_example": self.sequences_per_example,
+            "sequences": self.sequences,
+            "tokens": self.tokens,
+        }
 
 
 def effective_batch(job: Job) -> EffectiveBatch | None:

@@ -11,6 +11,7 @@ from ..common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .correction import corrected as corrected, uncorrected as uncorrected
+    from .json_types import MeasurementJson as MeasurementJson
     from .measurement import (
         Measurement as Measurement,
         Observed as Observed,
@@ -30,6 +31,7 @@ else:
         __name__,
         {
             "correction": "corrected uncorrected",
+            "json_types": "MeasurementJson",
             "measurement": "digest Measurement merged Observed Predicted RunState",
             "measurement_json": "measurement_from_json measurement_to_json",
             "private_job": "allocator_words release_number",

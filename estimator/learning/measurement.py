@@ -28,8 +28,9 @@ class Observed:
     device_bytes: int | None = None
     """Memory of the process in NVML."""
     allocator_source: AllocatorSource | None = None
-    """Who knew the first two."""
+    """Who knew the allocator's figures."""
     device_source: DeviceSource | None = None
+    """Who knew the memory of the process."""
 
     def joined(self, other: "Observed") -> "Observed":
         """Return the higher figures of two observations of one run."""
@@ -48,18 +49,27 @@ class Predicted:
     """The peak that one method predicted, as it was before any correction; sizes are bytes."""
 
     method: Method
+    """How it was estimated."""
     version: str
     """Version of vramtop."""
     phase: PhaseName
+    """Part of the run in which the peak is."""
     components: Components
+    """Bytes by purpose at the peak."""
     outside_bytes: int
     """Bytes among ``components`` that never pass through torch's allocator."""
     allocated_bytes: int
+    """``torch.cuda.max_memory_allocated``."""
     reserved_bytes: int
+    """``torch.cuda.max_memory_reserved``."""
     device_bytes: int
+    """Memory of the process in NVML."""
     device_range: Span
+    """Range of ``device_bytes``."""
     allocated_range: Span | None = None
+    """Range of ``allocated_bytes``; None: unknown."""
     reserved_range: Span | None = None
+    """Range of ``reserved_bytes``; None: unknown."""
 
     @classmethod
     def of(cls, budget: Budget, version: str) -> "Predicted":

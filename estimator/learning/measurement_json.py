@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,28 +10,39 @@ from ..common import InputError
 from ..job import job_from_mapping, job_to_mapping
 from .measurement import Measurement, Observed, Predicted, RunState
 
+if TYPE_CHECKING:
+    from .json_types import MeasurementJson
 
-def measurement_to_json(measurement: Measurement) -> dict[str, Any]:
+
+def measurement_to_json(measurement: Measurement) -> "MeasurementJson":
     """Return plain dicts and lists; what is unknown is left out."""
-    data = {
+    found: MeasurementJson = {
         "run": measurement.run,
         "time": measurement.time,
         "state": measurement.state,
         "model": measurement.model,
         "shape": measurement.shape,
-        "hidden": measurement.hidden or None,
-        "card": measurement.card,
-        "card_bytes": measurement.card_bytes,
-        "driver": measurement.driver,
-        "machine": measurement.machine or None,
-        "versions": dict(measurement.versions) or None,
-        "command": measurement.command,
-        "allocator": measurement.allocator or None,
         "observed": _known(asdict(measurement.observed)),
         "predicted": [_known(asdict(each)) for each in measurement.predicted],
         "job": job_to_mapping(measurement.job),
     }
-    return _known(data)
+    if measurement.hidden:
+        found["hidden"] = measurement.hidden
+    if measurement.card is not None:
+        found["card"] = measurement.card
+    if measurement.card_bytes is not None:
+        found["card_bytes"] = measurement.card_bytes
+    if measurement.driver is not None:
+        found["driver"] = measurement.driver
+    if measurement.machine:
+        found["machine"] = measurement.machine
+    if measurement.versions:
+        found["versions"] = dict(measurement.versions)
+    if measurement.command is not None:
+        found["command"] = measurement.command
+    if measurement.allocator:
+        found["allocator"] = measurement.allocator
+    return found
 
 
 def measurement_from_json(data: Mapping[str, Any]) -> Measurement:

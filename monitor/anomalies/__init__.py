@@ -11,11 +11,13 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .anomaly import Anomaly as Anomaly
     from .detector import AnomalyDetector as AnomalyDetector
+    from .json_types import AnomalyJson as AnomalyJson
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "anomaly": "Anomaly",
             "detector": "AnomalyDetector",
+            "json_types": "AnomalyJson",
         },
     )

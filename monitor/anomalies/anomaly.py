@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..host import IdleTracker, ProcessOrigin
 from ..snapshot import GpuProcess, Snapshot
+
+if TYPE_CHECKING:
+    from .json_types import AnomalyJson
 
 AnomalyKind = Literal["helpers", "shared", "strays", "forgotten", "ended", "unseen"]
 
@@ -36,7 +39,7 @@ class Anomaly:
         """Return True if it involves one of these processes."""
         return not {*self.pids, *self.about}.isdisjoint(pids)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> "AnomalyJson":
         """Return the object of ``vramtop --once --json``."""
         return {
             "kind": self.kind,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from .attachment import Attachment as Attachment
+    from .attachment import Attachment as Attachment, AttachmentJson as AttachmentJson
     from .gpu_assignment import (
         GpuAssignment as GpuAssignment,
         assign_gpu as assign_gpu,
@@ -34,7 +34,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "attachment": "Attachment",
+            "attachment": "Attachment AttachmentJson",
             "gpu_assignment": "assign_gpu GpuAssignment visible_gpus visible_mig_devices",
             "gpu_environment": "GpuEnvironment nvml_mig_parent",
             "rank_facts": "RankFactsReader",

@@ -20,11 +20,15 @@ class DataFile:
     """One of vramtop's files."""
 
     name: str
+    """Its name."""
     size_bytes: int
+    """Its size in bytes."""
     mode: str
+    """Its permission bits in octal: ``0600``."""
     state: str
     """``version 1``, the number of runs in a history, or what is wrong with it."""
     sound: bool
+    """It can be read."""
     private: bool
     """True if only its owner may read it."""
 
@@ -34,9 +38,13 @@ class DataFolderFacts:
     """The data folder and its files."""
 
     folder: str
+    """Its path."""
     there: bool
+    """It exists."""
     writable: bool
+    """This user may write to it."""
     files: tuple[DataFile, ...]
+    """vramtop's own files in it."""
     set_aside: int
     """Number of damaged files that were set aside."""
 

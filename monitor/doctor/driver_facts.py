@@ -9,33 +9,45 @@ class GpuFacts:
     """Facts about one GPU; None: not reported."""
 
     index: int
+    """NVML index."""
     name: str | None = None
+    """Name of the card."""
     uuid: str | None = None
     """First characters of the UUID."""
     memory_info: str | None = None
     """``v2``, or ``v1`` which counts the memory reserved by the driver as used."""
     total_bytes: int | None = None
+    """Its memory."""
     used_bytes: int | None = None
+    """Used memory."""
     free_bytes: int | None = None
+    """Free memory."""
     reserved_bytes: int | None = None
+    """Memory that the driver reserves."""
     implausible: str | None = None
-    """Why these figures cannot be a GPU's own memory."""
+    """Why these figures cannot be a GPU's own memory; None: they can."""
     compute_mode: str | None = None
+    """Which processes may start CUDA programs on it."""
     mig_slots: int | None = None
-    """Maximum number of MIG devices, if MIG is on."""
+    """Maximum number of MIG devices; None: MIG is off, or unknown."""
     processes: int | None = None
+    """Number of processes on it."""
     processes_seen: int | None = None
     """Processes that can be identified from here."""
     processes_of_others: int | None = None
+    """Processes of other users."""
     processes_without_memory: int | None = None
+    """Processes whose memory the driver does not report."""
     abilities: Mapping[str, str] = field(default_factory=dict)
     """Supported queries: ``yes``, ``on``, ``off``, or the driver's error code for its refusal."""
     slowest_call: str | None = None
+    """The driver call that took longest."""
     slowest_seconds: float | None = None
+    """Time that it took, in seconds."""
     lost: str | None = None
-    """The driver's error code if the GPU does not answer at all."""
+    """The driver's error code if the GPU does not answer at all; None: it does."""
     unanswered: str | None = None
-    """The call that had not returned at the time limit."""
+    """The call that had not returned at the time limit; None: all did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

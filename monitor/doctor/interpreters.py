@@ -17,12 +17,15 @@ class InterpreterFacts:
     """An interpreter that could run vramtop's workers."""
 
     path: str
+    """Path of the program."""
     named_by: str
     """Why it is considered: ``--python``, a variable, or that it runs vramtop."""
     torch: str | None = None
     """Version; None: it has torch and transformers not both installed, or it does not run."""
     transformers: str | None = None
+    """Version; None: likewise."""
     peft: str | None = None
+    """Version; None: not installed."""
     answered: bool = True
     """True if it answered within the time limit."""
     problem: str | None = None

@@ -14,6 +14,7 @@ class DeviceFile:
     """A device file of the driver."""
 
     path: str
+    """Path of the file."""
     mode: str
     """Permission bits in octal: ``0666``."""
     usable: bool
@@ -25,7 +26,9 @@ class PermissionFacts:
     """Permissions of this user."""
 
     root: bool
+    """vramtop runs as root."""
     devices: tuple[DeviceFile, ...]
+    """Device files of the driver."""
     hidepid: str | None
     """Mount option with which /proc hides other users' processes; None: it does not."""
     sees_others: bool

@@ -59,15 +59,15 @@ class Redactor:
         pure = PurePosixPath(path)
         if any(pure.is_relative_to(folder) for folder in _SYSTEM_FOLDERS):
             return self.text(str(pure))
+        at_home = pure.is_relative_to(self._home)
+        start = "~" if at_home else ""
+        parts = pure.relative_to(self._home).parts if at_home else pure.parts[1 if pure.is_absolute() else 0 :]
         kept: list[str] = []
-        for part in reversed(pure.parts[1:] if pure.is_absolute() else pure.parts):
+        for part in reversed(parts):
             if not _GENERIC_PATH_PART.fullmatch(part):
                 break
             kept.insert(0, part)
-        at_home = pure.is_relative_to(self._home)
-        start = "~" if at_home else ""
-        depth = len(pure.parts) - (len(self._home.parts) if at_home else 1)
-        hidden = ["..."] if len(kept) < depth else []
+        hidden = ["..."] if len(kept) < len(parts) else []
         return self.text("/".join([start, *hidden, *kept]) or "/")
 
     def text(self, text: str) -> str:

@@ -53,12 +53,19 @@ class SystemFacts:
     packages: Mapping[str, str]
     """Versions of the installed packages, by name."""
     python: str
+    """Version of the Python that runs vramtop."""
     kernel: str
+    """Name and release of the kernel."""
     machine: str
+    """Processor architecture."""
     distribution: str | None
+    """Name and version of the distribution."""
     libc: str | None
+    """Name and version of the C library."""
     processors: int | None
+    """Number of logical processors."""
     memory_bytes: int
+    """RAM of the machine."""
     memory_limit_bytes: int | None
     """Limit of the control group; None: no limit, or it cannot be read."""
     container: tuple[str, ...]
@@ -66,6 +73,7 @@ class SystemFacts:
     own_pid_namespace: bool | None
     """True if pids here differ from the machine's."""
     wsl: bool
+    """It is the Windows Subsystem for Linux."""
     session: tuple[str, ...]
     """Programs between vramtop and the terminal: ``tmux``, ``screen``, ``mosh``, ``ssh``."""
     environment: Mapping[str, str]

@@ -11,7 +11,12 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .board_reading import reading_of_board as reading_of_board
-    from .fleet import Fleet as Fleet, FleetSource as FleetSource, MemoryHistorySource as MemoryHistorySource
+    from .fleet import (
+        Fleet as Fleet,
+        FleetSource as FleetSource,
+        FleetTotals as FleetTotals,
+        MemoryHistorySource as MemoryHistorySource,
+    )
     from .fleet_run import FleetRank as FleetRank, FleetRun as FleetRun
     from .host_reading import (
         FleetGpu as FleetGpu,
@@ -25,7 +30,7 @@ else:
         __name__,
         {
             "board_reading": "reading_of_board",
-            "fleet": "Fleet FleetSource MemoryHistorySource",
+            "fleet": "Fleet FleetSource FleetTotals MemoryHistorySource",
             "fleet_run": "FleetRank FleetRun",
             "host_reading": ("FleetGpu FleetProcess HostReading HostTotals RankFacts"),
         },

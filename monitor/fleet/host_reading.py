@@ -26,34 +26,39 @@ class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     """What the environment of a process says of the run that it is a rank of; None: it says nothing."""
 
     rank: int | None = None
-    """Rank over all hosts."""
+    """Rank over all hosts: ``RANK``, and its like of Open MPI, PMI and Slurm steps."""
     local_rank: int | None = None
+    """Rank on its host: ``LOCAL_RANK``, likewise."""
     world_size: int | None = None
-    """Ranks of the run over all hosts."""
+    """Ranks of the run over all hosts: ``WORLD_SIZE``, likewise."""
     rendezvous: str | None = None
-    """Rendezvous id of torchrun (``TORCHELASTIC_RUN_ID``)."""
+    """Run id of torchrun (``TORCHELASTIC_RUN_ID``), or namespace of PMIx."""
     master: str | None = None
     """``MASTER_ADDR:MASTER_PORT``."""
     slurm_job: str | None = None
     """Slurm job and step, such as ``4711.0``."""
     pod_group: str | None = None
-    """Group of pods that were started together, such as a LeaderWorkerSet."""
+    """Group of pods that were started together: ``VRAMTOP_POD_GROUP``, which a manifest may set to the label that names
+    the group; else ``LWS_LEADER_ADDRESS``, the leader of a LeaderWorkerSet's group."""
     ray_job: str | None = None
+    """Address of the Ray cluster, and ``RAY_JOB_ID``."""
 
 
 class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One process on one GPU beside the budget of its job."""
 
     pid: int | None = None
-    """None: the source knows its job only."""
+    """Its process id; None: the source knows its job only."""
     start_time: float | None = None
     """Unix seconds by the clock of its host."""
     used_bytes: int | None = None
+    """What it holds, as NVML counts it."""
     peak_bytes: int | None = None
     """The most that it was seen to hold."""
     user: str | None = None
+    """Its user."""
     command: str | None = None
-    """Beginning of its command line, without secrets and control characters."""
+    """First 200 characters of its command line, without secrets and control characters."""
     kind: str | None = None
     """What it is, in a word or two, such as ``vLLM``; None: unknown."""
     job: str | None = None
@@ -65,13 +70,14 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     high_bytes: int | None = None
     """Upper bound of the budget's peak."""
     status: str | None = None
-    """How it compares with its budget, such as ``on_budget``; None: it has no budget."""
+    """How it compares with its budget: ``loading``, ``warming_up``, ``on_budget``, ``over``, ``under``, ``growing``,
+    ``incomplete``, ``ended``, ``out_of_memory``, ``unknown``; None: it has no budget."""
     sentence: str | None = None
-    """The status in words."""
+    """The status in words; None: it has no budget."""
     full_seconds: float | None = None
     """Time until it has filled its GPU, if it goes on growing as it does; None: it does not grow, or unknown."""
     note: str | None = None
-    """Why it has no budget, in a word or two; or what is unusual about the process."""
+    """Why it has no budget, in a word or two, or what is unusual about the process; None: nothing."""
     missing: tuple[str, ...] = ()
     """Job keys that its budget guesses."""
     steps: int | None = None
@@ -97,32 +103,40 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One GPU, or one of its MIG devices."""
 
     index: int
+    """NVML index."""
     label: str | None = None
-    """Label where that is not the index: ``0:3`` for a MIG device."""
+    """Its label: ``0:3`` for a MIG device; None: its index is."""
     uuid: str | None = None
+    """UUID."""
     name: str | None = None
+    """Name of the card."""
     total_bytes: int | None = None
+    """Its memory."""
     used_bytes: int | None = None
+    """Used memory."""
     reserved_bytes: int | None = None
     """Reserved by driver and firmware, unavailable to jobs."""
     free_bytes: int | None = None
+    """What a new job can have."""
     committed_bytes: int | None = None
     """Free bytes that running jobs will yet allocate, or that are reserved; None: unknown."""
     unattributed_bytes: int | None = None
     """Used memory that belongs to no process; None: unknown."""
     utilisation_percent: int | None = None
+    """Share of time in which a program ran on it."""
     is_stale: bool = False
     """The driver hangs: the figures are from an earlier reading."""
     is_asleep: bool = False
     """It saves power, and is not queried, which would wake it."""
     fault: str | None = None
-    """Why its memory or its processes are unknown, in one sentence."""
+    """Why its memory or its processes are unknown, in one sentence; None: they are known."""
     is_lost: bool = False
     """Nothing of it can be read: it has fallen off the bus, or must be reset."""
     closed: str | None = None
-    """Why no program can be started on it, regardless of free memory: ``does not allow compute programs``."""
+    """Why no program can be started on it, whatever is free: its compute mode, MIG mode without a device, it is lost;
+    None: programs can be started."""
     processes: tuple[FleetProcess, ...] | None = None
-    """Largest first; None: could not be read."""
+    """Processes on it, largest first; None: could not be read."""
     devices: tuple[FleetGpu, ...] = ()
     """Its MIG devices, without their processes, which are listed with the GPU."""
 
@@ -136,10 +150,13 @@ class FleetPending(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     """A pending job of a host."""
 
     job: str
+    """Label of the job."""
     verdict: str
+    """Whether it fits: ``fits``, ``tight``, ``does_not_fit``, ``unknown``."""
     device_bytes: int | None = None
     """Predicted peak on one device."""
     sentence: str | None = None
+    """The verdict in words."""
 
 
 class HostTotals(Struct, frozen=True, gc=False, kw_only=True):
@@ -169,7 +186,9 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     time: float | None = None
     """Unix seconds of the reading by the clock of the host; None: it was never read."""
     gpus: tuple[FleetGpu, ...] = ()
+    """Its GPUs."""
     pending: tuple[FleetPending, ...] = ()
+    """Its pending jobs."""
     anomalies: tuple[str, ...] = ()
     """Sentences about what should not be on its GPUs."""
     faults: tuple[str, ...] = ()
@@ -177,14 +196,17 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     unlisted: tuple[str, ...] = ()
     """Those of them about GPUs that the driver no longer lists."""
     driver_version: str | None = None
+    """Version of the host's driver."""
     vramtop_version: str | None = None
+    """Version of vramtop on the host."""
     interval: float | None = None
     """Seconds between two of its readings."""
     state: HostState = "live"
+    """Whether its figures are of now: whoever merges hosts says so, a host cannot know it of itself."""
     since: float | None = None
     """Unix seconds, by the clock of this machine, of its last sign of life; None: there was none."""
     reason: str | None = None
-    """Why it is not live, in one sentence."""
+    """Why it is not live, in one sentence; None: it is, or nobody knows."""
 
     @property
     def is_live(self) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from vramtop.estimator.common import format_gib
 
@@ -32,17 +32,6 @@ class HostVerdict:
     ranks: int
     available_bytes: int
     sentence: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the contract's ``host``."""
-        from vramtop.estimator.formula import ASSUMPTION  # not at start-up: it brings the estimator
-
-        return {
-            "verdict": self.verdict,
-            "available_bytes": self.available_bytes,
-            **self.need.to_json(self.ranks),
-            "assumption": ASSUMPTION,
-        }
 
 
 def available_host_memory(cgroup: Path = CGROUP) -> HostRam:

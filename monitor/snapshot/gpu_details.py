@@ -23,9 +23,13 @@ class EccErrors:
     """Memory errors that ECC has counted since the driver was loaded (``recent``) and in the life of the GPU."""
 
     recent_corrected: Count | None = None
+    """Corrected ones since the driver was loaded."""
     recent_uncorrected: Count | None = None
+    """Others since the driver was loaded."""
     lifetime_corrected: Count | None = None
+    """Corrected ones in the life of the GPU."""
     lifetime_uncorrected: Count | None = None
+    """Others in the life of the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,9 @@ class RemappedRows:
     """Rows of memory that were replaced by spare ones because of errors."""
 
     after_corrected: Count
+    """Rows replaced after corrected errors."""
     after_uncorrected: Count
+    """Rows replaced after other errors."""
     pending: bool
     """A row is replaced at the next reset of the GPU."""
     failed: bool
@@ -45,14 +51,17 @@ class PcieLink:
     """The connection to the host, now and at most, and its traffic."""
 
     generation: Count | None = None
-    """An idle GPU lowers it to save power."""
+    """Generation in use: an idle GPU lowers it to save power."""
     max_generation: Count | None = None
+    """Highest generation of both ends."""
     width: Count | None = None
-    """Lanes."""
+    """Lanes in use."""
     max_width: Count | None = None
+    """Most lanes of both ends."""
     sent_per_second: Count | None = None
     """Bytes from the GPU to the host."""
     received_per_second: Count | None = None
+    """Bytes from the host to the GPU."""
     replays: Count | None = None
     """Transfers that were repeated because of an error."""
 
@@ -62,15 +71,19 @@ class NvLinks:
     """The connections to other GPUs or switches."""
 
     count: Count
+    """Links that the GPU has."""
     active: Count | None = None
+    """Links that are up."""
     version: Count | None = None
+    """Version of NVLink."""
     link_bytes_per_second: Count | None = None
-    """Speed of one link in one direction."""
+    """Speed of one link in one direction, in bytes per second."""
     peers: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     """Kinds of devices at the other end: ``GPU``, ``switch``."""
     sent_per_second: Count | None = None
     """Bytes over all links; None until there are two readings."""
     received_per_second: Count | None = None
+    """Bytes over all links; None until there are two readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,44 +93,63 @@ class GpuDetails:
     level: DetailLevel
     """With ``compact``, only the first two figures were read."""
     clock_reasons: DriverFigure | None = None
-    """The driver's bits for what holds the clocks back; see ``clock_reasons``."""
+    """NVML's bits for what holds the clocks back; see ``clock_reasons``."""
     fan_percents: Annotated[tuple[Count, ...], Meta(max_length=64)] | None = None
     """Speed of each fan; empty: the GPU has none of its own."""
     sm_mhz: Count | None = None
+    """Clock of the multiprocessors, in MHz."""
     sm_max_mhz: Count | None = None
+    """Highest clock of the multiprocessors, in MHz."""
     memory_mhz: Count | None = None
+    """Clock of the memory, in MHz."""
     memory_max_mhz: Count | None = None
+    """Highest clock of the memory, in MHz."""
     performance_state: Count | None = None
-    """0 is the fastest, 15 the slowest."""
+    """Performance state: 0 is the fastest, 15 the slowest."""
     memory_temperature_c: Degrees | None = None
+    """Temperature of the memory in degrees Celsius."""
     slowdown_c: Degrees | None = None
-    """Temperature at which the GPU slows down."""
+    """Temperature at which the GPU slows down, in degrees Celsius."""
     slowdown_margin_c: Degrees | None = None
     """Degrees until it slows down, of GPUs that do not report at which temperature."""
     shutdown_c: Degrees | None = None
+    """Temperature at which the GPU turns itself off, in degrees Celsius."""
     encoder_percent: Count | None = None
+    """Share of time in which the video encoder was busy."""
     decoder_percent: Count | None = None
+    """Share of time in which the video decoder was busy."""
     power_default_w: Watts | None = None
+    """Power limit as delivered, in watts."""
     power_max_w: Watts | None = None
-    """The highest limit that an administrator can set."""
+    """The highest limit that an administrator can set, in watts."""
     ecc_enabled: bool | None = None
+    """ECC is on."""
     ecc: EccErrors | None = None
+    """Memory errors."""
     remapped_rows: RemappedRows | None = None
+    """Rows of memory that were replaced."""
     persistence: bool | None = None
+    """Persistence mode is on."""
     bar1_total_bytes: DriverFigure | None = None
+    """Size of the window through which the host sees its memory (BAR1)."""
     bar1_used_bytes: DriverFigure | None = None
-    """The part of its memory that the host sees through a window of this size; not added to the used memory."""
+    """Bytes of its memory that the host sees through that window; not added to the used memory."""
     pcie: PcieLink | None = None
+    """Connection to the host."""
     nvlink: NvLinks | None = None
-    """None: it has none, or that is unknown."""
+    """Its connections to other GPUs; None: it has none, or that is unknown."""
     vbios: str | None = None
+    """Version of the VBIOS."""
     compute_capability: str | None = None
+    """CUDA compute capability, such as ``9.0``."""
     pci_address: str | None = None
+    """Address on the PCI bus."""
     numa_node: Count | None = None
     """The part of the host's memory and processors that is nearest."""
     near_cpus: str | None = None
     """Numbers of those processors, such as ``0-31,64-95``."""
     faults: Annotated[tuple[Fault, ...], Meta(max_length=100)] = ()
+    """What could not be read."""
 
     def reason(self, field: str) -> str | None:
         """Return why ``field`` is None, in one sentence; None if there is no fault for it."""

@@ -55,17 +55,21 @@ class AllocatorCounters:
     """Counters of torch's caching allocator for one process on one GPU (``torch.cuda.memory_stats``); None: unknown."""
 
     allocated_bytes: Count | None = None
+    """Held by tensors."""
     reserved_bytes: Count | None = None
+    """Held by the allocator."""
     active_bytes: Count | None = None
+    """Held by tensors, or freed and still in use by another stream."""
     allocated_peak_bytes: Count | None = None
-    """Since the process started, even if the program resets torch's own peak."""
+    """The most that tensors held since the process started, even if it resets torch's own peak."""
     reserved_peak_bytes: Count | None = None
+    """The most that the allocator held, likewise."""
     retries: Count | None = None
     """How often the cache was flushed because an allocation failed."""
     out_of_memory: Count | None = None
     """How often an allocation failed permanently."""
     out_of_memory_time: Seconds | None = None
-    """Unix seconds of the last of these failures, to a second."""
+    """Unix seconds of the last of these failures, to a second; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +81,11 @@ class ProcessCounters(AllocatorCounters):
     steps: Count | None = None
     """Training steps completed; None: the process does not report its steps."""
     step_seconds: Seconds | None = None
-    """Duration of the last step."""
+    """Duration of the last step; None: the process does not report its steps."""
     ended: Seconds | None = None
     """Unix seconds when its interpreter exited; None: it has not, or was killed."""
     error: str | None = None
-    """Class of the exception that ended it, such as ``OutOfMemoryError``."""
+    """Class of the exception that ended it, such as ``OutOfMemoryError``; None: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +93,21 @@ class GpuProcess:
     """One process on one GPU."""
 
     pid: Count
+    """Its process id."""
     start_time: Seconds | None
     """Unix seconds; with the pid it identifies the process. None: not visible from here (ended, other container)."""
     used_bytes: DriverFigure | None
     """Memory of the process on this GPU according to NVML, including CUDA context and allocator cache."""
     kinds: tuple[ProcessType, ...]
+    """What it uses the GPU for."""
     user: str | None = None
+    """Its user."""
     name: str | None = None
     """Short name, such as ``python``."""
     command: str | None = None
     """Command line as one line, without control characters."""
     note: str | None = None
-    """Why something is unknown or unusual, in a few words: ``not visible from here``, ``zombie``."""
+    """Why something is unknown or unusual: ``not visible from here``, ``zombie``; None: nothing is."""
     peak_bytes: DriverFigure | None = None
     """Its highest memory on this GPU by the driver's accounting; None: accounting mode is off."""
     parent: Count | None = None
@@ -108,9 +115,9 @@ class GpuProcess:
     parent_name: str | None = None
     """Short name of its parent when that was first seen, such as ``torchrun`` or ``bash``."""
     runs_in: str | None = None
-    """The Slurm job, Kubernetes pod or container that it runs in: ``Slurm job 4711 step 0 (sft)``."""
+    """The Slurm job, pod or container that it runs in: ``Slurm job 4711 step 0 (sft)``; None: none, or unknown."""
     cpu_seconds: Seconds | None = None
-    """Processor time used so far; an idle process uses none."""
+    """Processor time used so far, in seconds; an idle process uses none."""
     counters: ProcessCounters | None = None
     """Figures from its probe; None: it runs without one."""
     gpu_instance: Count | None = None
@@ -126,11 +133,7 @@ class GpuProcess:
         return self.pid, self.start_time
 
     def device_index_on(self, gpu: int) -> DeviceIndex:
-        """Return the GPU, or the GPU instance on it, whose memory it uses.
-
-        Args:
-            gpu: index of the GPU.
-        """
+        """Return the GPU of this index, or the GPU instance on it, whose memory it uses."""
         return gpu if self.gpu_instance is None else (gpu, self.gpu_instance)
 
 
@@ -141,7 +144,9 @@ class FinalCounters:
     gpu: Count
     """Index of the GPU that the process was on."""
     pid: Count
+    """The process."""
     start_time: Seconds | None
+    """Unix seconds."""
     counters: ProcessCounters
 
 
@@ -153,13 +158,19 @@ class MigReading:
     """
 
     uuid: str
+    """UUID."""
     gpu_instance: Count
+    """GPU instance whose memory it has."""
     compute_instance: Count
+    """Compute instance of that GPU instance."""
     profile: str | None = None
     """MIG profile, such as ``1g.10gb``."""
     total_bytes: DriverFigure | None = None
+    """Memory of its GPU instance."""
     used_bytes: DriverFigure | None = None
+    """Used memory of its GPU instance."""
     free_bytes: DriverFigure | None = None
+    """Free memory of its GPU instance."""
     reserved_bytes: DriverFigure | None = None
     """Reserved by the driver; None where the driver has only memory info v1."""
 
@@ -175,9 +186,13 @@ class GpuReading:
     """One GPU at one moment. ``total = reserved + used + free`` where all four are known."""
 
     index: Count
+    """NVML index."""
     uuid: str | None
+    """UUID."""
     name: str | None
+    """Name of the card."""
     total_bytes: DriverFigure | None = None
+    """Its memory."""
     reserved_bytes: DriverFigure | None = None
     """Reserved by driver and firmware, unavailable to jobs; None where the driver has only memory info v1."""
     used_bytes: DriverFigure | None = None
@@ -189,15 +204,19 @@ class GpuReading:
     memory_utilisation_percent: DriverFigure | None = None
     """Share of time in which its memory was read or written."""
     temperature_c: Degrees | None = None
+    """Temperature in degrees Celsius."""
     power_w: Watts | None = None
+    """Power that it takes, in watts."""
     power_limit_w: Watts | None = None
+    """Most power that it may take, in watts."""
     compute_mode: ComputeMode | None = None
-    """None: unknown."""
+    """Which processes may start CUDA programs on it; None: unknown."""
     processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=20_000)] | None = None
     """One entry per process (in MIG mode per GPU instance and process), largest first; None: could not be read."""
     mig: Annotated[tuple[MigReading, ...], Meta(max_length=64)] | None = None
     """MIG devices: in MIG mode no program can use the whole GPU. None: MIG mode is off, or unknown."""
     faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
+    """What could not be read."""
     read_at: Seconds = 0.0
     """Unix seconds when the memory figures were read; earlier than the snapshot's time if they are stale."""
     details: GpuDetails | None = None
@@ -250,26 +269,17 @@ class GpuReading:
         """Sum over the processes; None if the list or one of its figures is unknown."""
         if self.processes is None:
             return None
-        sizes = [process.used_bytes for process in self.processes]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        known = [process.used_bytes for process in self.processes if process.used_bytes is not None]
+        return sum(known) if len(known) == len(self.processes) else None
 
     @property
     def unattributed_bytes(self) -> int | None:
-        """Used by no visible process (driver, display, other containers, dead processes); never negative.
-
-        With ``attributed_bytes`` it adds up to ``used_bytes``. None if ``used_bytes``, the list or one of its figures
-        is unknown, or if the processes' figures add up to more than is used.
-        """
+        """Memory of no visible process (driver, display, containers, dead processes); None if unknown or negative."""
         return None if self.attributed_bytes is None else self.remaining_bytes
 
     @property
     def remaining_bytes(self) -> int | None:
-        """Used memory minus the known memory of processes; includes processes of unknown memory. Never negative.
-
-        With the known figures it adds up to ``used_bytes``. None if that or the list is unknown, or if the known
-        figures alone are more than is used.
-        """
+        """Used memory less the known memory of processes, so with unknown ones; None if unknown or negative."""
         if self.used_bytes is None or self.processes is None:
             return None
         remaining = self.used_bytes - sum(process.used_bytes or 0 for process in self.processes)
@@ -288,12 +298,15 @@ class Source:
     """Origin of a snapshot."""
 
     kind: Literal["nvml", "recording", "demo"]
+    """What kind of source it is."""
     host: str | None = None
+    """Name of the machine."""
     driver_version: str | None = None
+    """Version of the driver."""
     cuda_version: str | None = None
     """Latest CUDA version that the driver supports, such as ``13.0``."""
     path: str | None = None
-    """Path of the recording."""
+    """Path of the recording; None: it is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +314,7 @@ class WatchedJob:
     """A job known to run in certain processes, which are compared with its budget."""
 
     job: Job
+    """The job."""
     pids: tuple[ProcessKey, ...]
     """Its ranks on this machine."""
     missing: tuple[str, ...] = ()
@@ -315,6 +329,7 @@ class Snapshot:
     """Unix seconds."""
     source: Source
     gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=256)]
+    """By index."""
     faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
     """Faults of the machine as a whole: no driver, no permission."""
     last_words: Annotated[tuple[FinalCounters, ...], Meta(max_length=10_000)] = ()

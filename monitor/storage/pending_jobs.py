@@ -54,12 +54,17 @@ class PendingJobs:
     def add(self, job: Job) -> None:
         """Add a job at the end, unless it is in the file."""
         entry = _to_plain_data(job)
-        self._change(lambda jobs: jobs if entry in jobs else [*jobs, entry][-_MAX_JOBS:])
+        self._change(lambda jobs: jobs if _positions(entry, jobs) else [*jobs, entry][-_MAX_JOBS:])
 
     def remove(self, job: Job) -> None:
         """Remove a job."""
         entry = _to_plain_data(job)
-        self._change(lambda jobs: [each for each in jobs if each != entry])
+
+        def change(jobs: _Jobs) -> _Jobs:
+            found = _positions(entry, jobs)
+            return [each for position, each in enumerate(jobs) if position not in found]
+
+        self._change(change)
 
     @property
     def _file(self) -> UserFile[_Jobs]:
@@ -68,6 +73,19 @@ class PendingJobs:
 
     def _change(self, change: Callable[[_Jobs], _Jobs]) -> None:
         change_in_background(lambda: self._file, change, self.notify, thread="save pending jobs")
+
+
+def _positions(entry: dict[str, Any], jobs: _Jobs) -> list[int]:
+    """Return where a job stands among those in the file, of which an older vramtop wrote fewer or other keys."""
+    from vramtop.estimator.job import job_from_mapping
+
+    def now(saved: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return _to_plain_data(job_from_mapping(saved, where="a pending job"))
+        except InputError:
+            return saved
+
+    return [position for position, each in enumerate(jobs) if entry in (each, now(each))]
 
 
 def _to_plain_data(job: Job) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """docs/explanation: its worked examples are what vramtop prints, and what it says of the code is so."""
 
 import ast
-import json
 import operator
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from json_schemas import valid_json
 from slow_cases import quick_every
 
 from vramtop.tui.cli.main import main
@@ -116,7 +116,7 @@ def test_worked_examples_are_right_and_are_what_vramtop_estimates(page: str, vra
     found = list(examples(FOLDER / f"{page}.md"))
     assert found
     for example in found:
-        budget = json.loads(vramtop(f"{example.command} --json"))
+        budget = valid_json("estimate", vramtop(f"{example.command} --json"))
         assert worked_out(example.arithmetic) == pytest.approx(example.size, abs=1, rel=0), example
         assert predicted(budget, example.figure, example.when) == example.size, example
         assert f"{example.size / 2**30:.2f}" == example.gib, example

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,8 @@ from vramtop.estimator import Job, estimate
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job_file import load_job
 from vramtop.estimator.model import find_built_in
+from vramtop.monitor.storage.settings.in_force import settings_in_force
+from vramtop.monitor.storage.settings.toml_text import read_toml
 from vramtop.tui.cli.main import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +67,34 @@ def test_defaults_of_the_job_file_change_nothing_when_they_are_written() -> None
     assert checked > 40
 
 
+def test_defaults_of_the_settings_change_nothing_when_they_are_written() -> None:
+    nowhere = settings_in_force({"VRAMTOP_CONFIG": "/dev/null"})
+    checked = 0
+    for table, text in re.findall(
+        r"^## `\[([\w.]+)\]`\n(.*?)(?=^## |\Z)", page("settings.md"), re.MULTILINE | re.DOTALL
+    ):
+        for key, _, default, *_ in rows(text):
+            if default == "empty":
+                continue
+            name = f"{table}.{key.strip('`')}"
+            found = read_toml(f"[{table}]\n{key.strip('`')} = {default.strip('`')}\n", "config.toml")
+            assert not found.problems
+            assert found.values == {name: nowhere.values[name]}
+            checked += 1
+    assert checked > 10
+    (template,) = blocks("settings.md", "toml")
+    assert read_toml(template, "config.toml").problems == ()
+
+
+def test_keys_of_the_example_are_ids_of_the_page_that_the_settings_take() -> None:
+    (example,) = blocks("keys.md", "toml")
+    found = read_toml(example, "config.toml")
+    assert not found.problems
+    chosen = found.values["keys"]
+    assert isinstance(chosen, Mapping)
+    assert all(f"| `{key_id}` |" in page("keys.md") for key_id in chosen)
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_flag_of_the_help_is_on_the_page(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*([command] if command else []), "--help"]) == 0
@@ -88,8 +119,17 @@ def test_examples_of_the_page_are_understood() -> None:
     assert count > 30
 
 
+def test_every_variable_of_vramtop_that_the_code_names_is_documented() -> None:
+    code = [path.read_text() for room in ("estimator", "monitor", "tui") for path in (ROOT / room).rglob("*.py")]
+    named = {name for text in code for name in re.findall(r"\"(VRAMTOP_[A-Z_]+)\"", text)}
+    assert len(named) > 15
+    of_the_probe = {"VRAMTOP_SNAPSHOT_ON_OOM"}  # from vramtop run to its processes
+    documented = set(re.findall(r"`(VRAMTOP_[A-Z_]+)`", page("environment.md") + page("alerts.md")))
+    assert named - of_the_probe <= documented
+
+
 def test_every_name_of_a_card_finds_it_with_the_memory_that_is_stated() -> None:
-    cards = rows(page("cards.md"))
+    cards = rows(page("cards.md").partition("## Instance types")[0])
     assert len(cards) > 40
     for name, label, gib, mib, *_, others in cards:
         gpu = find_gpu(name.strip("`"))

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import SystemCommand
-from textual.binding import Binding, BindingType
 
 from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
-from vramtop.monitor.storage.settings import THEME
+from vramtop.monitor.storage.settings import KEYS, THEME
 
+from ..keys import APP_KEYS
 from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from .help import HelpScreen
@@ -28,6 +28,7 @@ from .user_signals import UserSignals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from textual.binding import BindingType
     from textual.screen import Screen
     from textual.theme import Theme
 
@@ -53,12 +54,7 @@ class VramtopApp(ThemedApp, BoardApp):
 
     TITLE = "vramtop"
     CSS_PATH = "vramtop.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
-        Binding("question_mark", "help", "Help", key_display="?", tooltip="this help; F1 while you type in a field"),
-        Binding("ctrl+z", "suspend_process", show=False),
-        Binding("q", "quit", "Quit", tooltip="quit"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = APP_KEYS
 
     def __init__(
         self, source: SnapshotSource | EarlySampler, watchlist: Watchlist, options: AppOptions | None = None
@@ -72,6 +68,7 @@ class VramtopApp(ThemedApp, BoardApp):
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
         self.choose_theme(options.theme)
+        self.choose_keys(options.settings.get(KEYS))
         self._signals = UserSignals(self, options)
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""
@@ -104,7 +101,7 @@ class VramtopApp(ThemedApp, BoardApp):
     def termination_refusal(self) -> str | None:
         """Why no process can be terminated from here, in one sentence; None: they can be."""
         if self._options.read_only:
-            return "vramtop was started with --read-only, so it does not end processes."
+            return "vramtop was started with --read-only, or dashboard.read_only is set, so it does not end processes."
         return refusal_reason(self.board.snapshot.source) if self.board else "No processes have been read yet."
 
     @property

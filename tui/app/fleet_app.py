@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
+from vramtop.monitor.storage.settings import KEYS, THEME
 
+from ..keys import FLEET_APP_KEYS
 from ..screens import AlertsApp, is_complete
 from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
 from .fleet_alerts import FleetAlerts
@@ -21,6 +22,7 @@ from .themes import ThemedApp
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from textual.binding import BindingType
     from textual.screen import Screen
 
     from vramtop.monitor.fleet import Fleet, FleetSource
@@ -53,7 +55,9 @@ class FleetOptions:
     on_alert: str | None = None
     """Shell command to run for each alert that fires or clears."""
     settings: dict[str, Value] = field(default_factory=dict)
-    """What the user has chosen on screens in earlier runs."""
+    """The settings in force by dotted name; absent: the default."""
+    startup_notices: list[str] = field(default_factory=list)
+    """Problems found before the app was open; they are shown once it is."""
     save_setting: Callable[[str, Value], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes."""
     clock: Callable[[], float] = time.monotonic
@@ -85,18 +89,13 @@ class FleetApp(ThemedApp, AlertsApp):
     """
 
     TITLE = "vramtop"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "alerts", "Alerts", tooltip="alerts: what has been wrong for a while, and your quiet hours"),
-        Binding("Z,space", "pause", "Pause", show=False, key_display="Z", tooltip="pause or resume the readings"),
-        Binding("question_mark", "keys", "Help", key_display="?", tooltip="this help"),
-        Binding("ctrl+z", "suspend_process", show=False),
-        Binding("q", "quit", "Quit", tooltip="quit"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = FLEET_APP_KEYS
 
     def __init__(self, source: FleetSource, options: FleetOptions) -> None:
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
         self._fleet_source, self._options = source, options
         self.choose_theme(options.theme)
+        self.choose_keys(options.settings.get(KEYS))
         self.fleet: Fleet | None = None
         """The latest fleet."""
         self._alerts = FleetAlerts(self, options)
@@ -141,6 +140,9 @@ class FleetApp(ThemedApp, AlertsApp):
         self.set_interval(_CLOCK_SECONDS, self._tick)
         start_thread(self._reader)
         self.call_after_refresh(self._show)
+        self.theme_changed_signal.subscribe(self, lambda theme: self.save_setting(THEME, theme.name))
+        for sentence in self._options.startup_notices:
+            self.notify(sentence, severity="warning", markup=False)
         if self._options.job:
             self.call_after_refresh(self._open_fit)
 
@@ -173,7 +175,7 @@ class FleetApp(ThemedApp, AlertsApp):
         if not isinstance(self.screen, AlertsScreen):
             self.push_screen(AlertsScreen())
 
-    def action_keys(self) -> None:
+    def action_help(self) -> None:
         """Show what the keys, sums and rows are."""
         from .fleet_help import FleetHelpScreen  # with all other screens, so not at start-up
 
@@ -193,9 +195,11 @@ class FleetApp(ThemedApp, AlertsApp):
             return None
 
     def show_notice(self, sentence: str) -> None:
-        """Show a warning; called from other threads."""
+        """Show a warning now, or once the app is open; called from other threads."""
         if self.is_running:
             self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
+        else:
+            self._options.startup_notices.append(sentence)
 
     def _tick(self) -> None:
         self.check_size()

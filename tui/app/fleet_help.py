@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from ..draw import STATUSES
+from ..keys import shown_key
 from ..screens.fleet import FleetScreen, FleetTable
 from .help import STATUS_HELP, HelpScreen, entry, heading, key_rows, marked
 
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
     from textual.binding import BindingType
 
-_OTHER_KEYS = (
-    ("Esc", "on the screen of a host or a run: back; ↑ ↓ PgUp PgDn scroll"),
-    ("Ctrl+P", "all commands and themes"),
-)
 _SUMS = (
     ("free", "memory that new jobs can have, on all live hosts, of the sum of all GPUs"),
     ("committed", "what running jobs will yet allocate, and what is reserved for others; not free for a new job"),
@@ -62,11 +59,12 @@ class FleetHelpScreen(HelpScreen):
 
     def content(self) -> Content:
         """Return the text."""
+        back = (shown_key("app.back"), "on the screen of a host or a run: back; ↑ ↓ PgUp PgDn scroll")
         bindings = (*FleetTable.BINDINGS, *FleetScreen.BINDINGS, *self._app_bindings)
-        lines = [heading("Keys"), *_aligned((*key_rows(bindings), *_OTHER_KEYS))]
+        lines = [heading("Keys"), *_aligned((*key_rows(bindings), back))]
         lines += [heading("Sums, over all live hosts"), *_aligned(_SUMS)]
         lines += [heading("Rows, the worst first"), *_aligned(_ROWS)]
-        lines += [heading("Fit (f): which hosts can take a job"), *_aligned(_FIT)]
+        lines += [heading(f"Fit ({shown_key('fleet.fit')}): which hosts can take a job"), *_aligned(_FIT)]
         lines += [heading("A run is")]
         meanings = STATUS_HELP | _STATUS_HERE
         lines += [marked(f" {mark.letter} {mark.word} ", mark, meanings[name]) for name, mark in STATUSES.items()]

@@ -11,15 +11,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..draw import COMPONENTS, STATUSES, VERDICTS, Mark, on_colour
+from ..keys import TERMINAL_KEYS, bind, key_name, keys_in_force, shown_key
 from ..screens import SCREENS, ScreenSpec
 from ..screens.dashboard import DashboardScreen, ProcessTable
 
-_OTHER_KEYS = (
-    ("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),
-    ("Ctrl+P", "all commands and themes"),
-    ("Ctrl+L", "redraw the screen; Ctrl+Z suspends, fg in the shell resumes"),
-)
-"""Keys of Textual, or without a binding on the dashboard."""
+_OTHER_KEYS = (("Tab", "move to the GPUs and back; the arrow keys choose a GPU where GPUs are rows"),)
+"""Keys of Textual on the dashboard."""
 _ATTACH_GRAPH = (
     ("colours", "the budget by component: solid is in use, faint is still expected, red is beyond the budget"),
     ("━ ┄ ═", "the budget, its lower and upper bound, the GPU"),
@@ -38,7 +35,7 @@ _BARS = (
 )
 _TABLE = (
     ("▸ ▾", "a run, or processes of one program: folded, or unfolded with its processes below"),
-    ("* ~", "marked for k: all processes of the row, or some"),
+    ("* ~", "marked, to be signalled together: all processes of the row, or some"),
     ("MAX", "for a run: memory of the rank that holds the most; BUDGET and DIFF are those of this rank"),
     ("SPREAD", "for a run: highest rank minus lowest rank"),
     ("OVER 2/8", "2 of the run's 8 ranks have the worst status"),
@@ -50,8 +47,8 @@ STATUS_HELP = {
     "over": "holds more than the upper bound: different settings, or a leak",
     "under": "holds less than the lower bound and is not growing",
     "growing": "should be steady but keeps growing",
-    "incomplete": "settings of its job are missing, so its budget is a guess: press Enter to fill them in",
-    "ended": "is no longer on its GPU; listed until you dismiss it (x)",
+    "incomplete": "settings of its job are missing, so its budget is a guess: open it to fill them in",
+    "ended": "is no longer on its GPU; listed until you dismiss it",
     "out_of_memory": "ended because it ran out of memory, judging by its last message or reading",
     "unknown": "its memory cannot be read",
 }
@@ -73,7 +70,9 @@ class HelpScreen(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark", "app.pop_screen", "Close"),
+        bind("app.back", "app.pop_screen", "Close"),
+        bind("app.help", "app.pop_screen"),
+        bind("app.quit", "app.pop_screen"),
     ]
     DEFAULT_CSS = """
     HelpScreen { align: center middle; }
@@ -92,7 +91,7 @@ class HelpScreen(ModalScreen[None]):
         """The text."""
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
-            box.border_subtitle = "Esc closes"
+            box.border_subtitle = f"{shown_key('app.back')} closes"
             yield Static(self.content())
 
     def content(self) -> Content:
@@ -112,7 +111,7 @@ def help_content(
     """
     sections = {screen.title: _section(screen) for screen in screens if screen.keys}
     first = next((sections.pop(title) for title in titles if title in sections), [])
-    dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings)
+    dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *app_bindings, *TERMINAL_KEYS)
     lines = [heading("Keys"), *(entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
     lines += [heading("Reading a panel"), *(entry(sign, text) for sign, text in _BARS)]
     lines += [heading("Reading the table"), *(entry(sign, text) for sign, text in _TABLE)]
@@ -128,16 +127,31 @@ def help_content(
 
 
 def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
-    """Yield keys and text of each binding that has a tooltip; other single letters for the same action are added."""
+    """Yield keys and text of each binding that has a tooltip; other letters for the same action are added."""
     known = [binding for binding in bindings if isinstance(binding, Binding)]
     for binding in known:
-        if binding.tooltip:
-            shown = binding.key_display or {"escape": "Esc"}.get(binding.key, binding.key)
-            keys = ",".join(other.key for other in known if other.action == binding.action).split(",")
-            yield (
-                " ".join([shown, *(key for key in keys if len(key) == 1 and key.isascii() and key not in shown)]),
-                binding.tooltip,
-            )
+        if not binding.tooltip:
+            continue
+        same = [other for other in known if other.action == binding.action]
+        if binding.group is not None:
+            together = [other for other in known if other.group == binding.group]
+            yield "/".join(_keys_of(other)[0] for other in together), binding.tooltip
+            continue
+        first, *others = dict.fromkeys(key for other in (binding, *same) for key in _keys_of(other))
+        chosen = any(other.id and ",".join(keys_in_force(other.id)) != other.key for other in same)
+        yield " ".join([first, *(key for key in others if chosen or _is_plain(key))]), binding.tooltip
+
+
+def _keys_of(binding: Binding) -> list[str]:
+    """Return the names of the keys of a binding that are in force."""
+    if binding.id is None:
+        return [binding.key_display] if binding.key_display else [key_name(key) for key in binding.key.split(",")]
+    return [key_name(key) for key in keys_in_force(binding.id)]
+
+
+def _is_plain(key: str) -> bool:
+    """Return True for a letter or a function key; signs beside another key are there for other keyboards."""
+    return key.isascii() and key.isalnum() and (len(key) == 1 or key[0] == "F")
 
 
 def _section(screen: ScreenSpec) -> list[Content]:

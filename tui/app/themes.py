@@ -73,8 +73,16 @@ class ThemedApp(TerminalApp):
         return self._current_theme
 
     _current_theme: Theme | None = None
+    _unknown_theme: str | None = None
 
     def choose_theme(self, name: str | None) -> None:
         """Use the theme of this name; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
         wanted = self.get_theme(name or os.environ.get("TEXTUAL_THEME") or DEFAULT_THEME)
+        self._unknown_theme = name if wanted is None else None
         self.theme = DEFAULT_THEME if wanted is None else wanted.name
+
+    def on_mount(self) -> None:
+        """Say that there is no theme of the name that was asked for; an app's own ``on_mount`` runs as well."""
+        if self._unknown_theme:
+            sentence = f"There is no theme {self._unknown_theme}; the command palette (ctrl+p) has the list."
+            self.notify(sentence, severity="warning", markup=False)

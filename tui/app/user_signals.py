@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from vramtop.monitor.storage.settings import QUIET_HOURS
 
 from ..draw import printable
+from ..keys import shown_key
 from ..tty import write_to_terminal
 from .fit_events import FitEvents
 
@@ -77,7 +78,7 @@ class AlertSignals:
             return
         words = [each.sentence for each in announcements[:_MAX_TOLD]]
         if len(announcements) > _MAX_TOLD:
-            words.append(f"{len(announcements) - _MAX_TOLD} more: w lists the alerts")
+            words.append(f"{len(announcements) - _MAX_TOLD} more: {shown_key('dashboard.alerts')} lists the alerts")
         self._app.notify("\n".join(words), severity=_notice_severity(announcements), markup=False)
         first = announcements[0].sentence
         others = len(announcements) - 1
@@ -150,10 +151,11 @@ class UserSignals(AlertSignals):
             failure: why there are no readings.
         """
         from vramtop.monitor.alerts import AlertWatch, Feed
+        from vramtop.monitor.alerts.chosen_alerts import chosen_alerts
 
         now, app = self._options.clock(), self._board_app
         if app.alert_watch is None:  # only now: start-up does not import it
-            app.alert_watch = AlertWatch(interval)
+            app.alert_watch = AlertWatch(interval, chosen=chosen_alerts(app.settings))
         age = now - (self._started_at if board_at is None else board_at)
         feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
         self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))

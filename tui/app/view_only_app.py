@@ -71,11 +71,16 @@ class ViewOnlyApp(VramtopApp):
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
         """Run an action of a key or a click, unless it changes something."""
-        name = action if isinstance(action, str) else action[1]
-        if name.partition("(")[0].rpartition(".")[2] in _REFUSED_ACTIONS:
+        if self.refuses(action if isinstance(action, str) else action[1]):
             self._refuse()
             return True
         return await super().run_action(action, default_namespace, namespaces)
+
+    def refuses(self, action: str) -> bool:
+        """Return True if an action changes something, or opens a screen that does; no footer offers its key."""
+        name, _, parameters = action.partition("(")
+        name = name.rpartition(".")[2]
+        return name in _REFUSED_ACTIONS or (name == "open_screen" and parameters.strip("')\"") in _REFUSED_SCREENS)
 
     def action_open_screen(self, name: str) -> None:
         """Open a screen of the registry, unless it takes settings or starts something."""

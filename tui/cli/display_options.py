@@ -23,7 +23,9 @@ _ONLY_HELP = (
 def add_display_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     group = parser.add_argument_group(
-        "what is displayed", "Figures of a GPU stay those of the whole GPU, and a line says what is hidden."
+        "what is displayed",
+        "Figures of a GPU stay those of the whole GPU, and a line says what is hidden. '' displays all, whatever your "
+        "settings say.",
     )
     group.add_argument(
         "--user", dest="display_user", type=_checked(_names), metavar="NAME[,NAME]",
@@ -69,9 +71,9 @@ def require_none_typed(options: argparse.Namespace) -> None:
 
 
 def _typed(options: argparse.Namespace) -> dict[str, str]:
-    """Return the options with their texts."""
+    """Return the options with their texts; an empty one displays everything, whatever the settings say."""
     values = {name: getattr(options, f"display_{name}", None) for name in ("user", "gpu", "only")}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value}
 
 
 def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
@@ -79,7 +81,8 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         try:
-            check(text)
+            if text:
+                check(text)
         except InputError as error:
             raise argparse.ArgumentTypeError(error.message) from None
         return text

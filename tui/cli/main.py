@@ -3,7 +3,6 @@
 import argparse
 import gc
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -125,12 +124,8 @@ def _main(arguments: list[str]) -> int:
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.show_secrets:
         show_secrets()
-    from vramtop.monitor.storage.settings import CONFIG_VARIABLE  # help needs no settings
+    from .option_settings import fill_in_settings  # help needs no settings
 
-    from .option_settings import fill_in_settings
-
-    if options.config is not None:
-        os.environ[CONFIG_VARIABLE] = options.config or os.devnull  # so that started processes have the same one
     fill_in_settings(options)
     fleet = options.prometheus or options.host or options.hosts
     recordings = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
-from vramtop.monitor.storage.settings import Problem, settings_in_force, shown
+from vramtop.monitor.storage.settings import CONFIG_VARIABLE, KEYS, Problem, settings_in_force, shown
 
 from ..draw import printable
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once", "fleet", "fleet once"
 """What runs where there is no command."""
+_SHOW_KEYS = (DASHBOARD, RECORDING, FLEET, "config")
+"""What is concerned by the user's keys."""
 _QUIET = ("config", "completion", "stream")
 """Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """An option that a setting fills in."""
 
     option: str
@@ -82,6 +83,7 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     Raises:
         InputError: a flag refers to a setting that is not there.
     """
+    _name_file(options)
     settings = settings_in_force()
     runs = what_runs(options)
     options.names_python = options.python is not None
@@ -99,10 +101,28 @@ def fill_in_settings(options: argparse.Namespace) -> None:
             setattr(options, row.option, row.to_option(value))
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
         options.interval = settings.number("prometheus.interval")
+    if runs in _SHOW_KEYS and settings.mapping(KEYS):
+        from ..app import with_checked_choices  # with Textual
+
+        settings = with_checked_choices(settings)
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
             print(f"vramtop: {printable(problem.sentence)}", file=sys.stderr)
+
+
+def _name_file(options: argparse.Namespace) -> None:
+    """Take the settings file of ``--config``, here and in started processes.
+
+    Raises:
+        InputError: it is not there; ``vramtop config`` may make it.
+    """
+    if options.config is None:
+        return
+    path = expand_user(options.config)
+    if options.config and options.command != "config" and not is_file(path):
+        raise InputError(f"--config {options.config}: there is no such file; vramtop config --template prints one")
+    os.environ[CONFIG_VARIABLE] = str(path.absolute()) if options.config else os.devnull
 
 
 def _without_missing_python(settings: SettingsInForce) -> SettingsInForce:

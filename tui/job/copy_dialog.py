@@ -8,6 +8,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static, TextArea
 
+from ..keys import bind, shown_key
+
 _CLIPBOARD_HELP = (
     "Sent to the terminal's clipboard (OSC 52). If nothing arrives there, hold Shift (Option on a Mac) and select "
     "it with the mouse; in tmux: set -g set-clipboard on."
@@ -22,7 +24,11 @@ class CopiedTextScreen(ModalScreen[None]):
         title: of the dialog.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        bind("app.back", "dismiss", "Back"),
+        bind("app.quit", "dismiss", help_text=""),
+        Binding("enter", "dismiss", show=False),
+    ]
     DEFAULT_CSS = """
     CopiedTextScreen { align: center middle; }
     CopiedTextScreen Vertical {
@@ -42,7 +48,7 @@ class CopiedTextScreen(ModalScreen[None]):
         """Yield the text without borders at the sides, so that the terminal selects only the text."""
         with Vertical() as box:
             box.border_title = self._heading
-            box.border_subtitle = "Esc closes"
+            box.border_subtitle = f"{shown_key('app.back')} closes"
             yield TextArea(self._wrapped(), read_only=True, soft_wrap=True, show_cursor=False, compact=True)
             yield Static(_CLIPBOARD_HELP, markup=False)
 

@@ -5,13 +5,14 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.events import Paste
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from ..background import LatestOnlyTask
+from ..keys import bind, shown_key
 from .load_job import LoadedJob, load_from_text
 
 _HINT = (
@@ -45,7 +46,7 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
         text: to load at once; empty: ask the user.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("app.back", "dismiss(None)", "Back")]
     DEFAULT_CSS = """
     OpenJobScreen { align: center middle; }
     OpenJobScreen Vertical {
@@ -65,7 +66,7 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
         """Yield the input, and what can be typed into it."""
         with Vertical() as box:
             box.border_title = "Open"
-            box.border_subtitle = "Enter opens it · Esc closes"
+            box.border_subtitle = f"Enter opens it · {shown_key('app.back')} closes"
             yield Label("type or paste a path, launch line or model")
             yield LaunchInput(self._text, placeholder="sft.yaml", compact=True)
             yield Static(id="failure", markup=False)

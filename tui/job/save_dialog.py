@@ -5,13 +5,15 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label, Static
 
 from vramtop.estimator.common import InputError, current_folder, expand_user
 from vramtop.estimator.job import Job, save_job
+
+from ..keys import bind, shown_key
 
 
 class SaveJobScreen(ModalScreen[Path | None]):
@@ -22,7 +24,7 @@ class SaveJobScreen(ModalScreen[Path | None]):
         path: that is proposed.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("app.back", "dismiss(None)", "Back")]
     DEFAULT_CSS = """
     SaveJobScreen { align: center middle; }
     SaveJobScreen Vertical {
@@ -43,7 +45,7 @@ class SaveJobScreen(ModalScreen[Path | None]):
         """Yield the input of the path."""
         with Vertical() as box:
             box.border_title = "Save as a job file"
-            box.border_subtitle = "Enter saves · Esc closes"
+            box.border_subtitle = f"Enter saves · {shown_key('app.back')} closes"
             yield Label(f"path (relative to {current_folder() or 'a folder that was removed'})", markup=False)
             yield Input(self._path, placeholder="job.toml", compact=True)
             yield Static(id="failure", markup=False)

@@ -1,6 +1,6 @@
-"""The screens that open from the dashboard, one row each: their keys, menu entries and help come from here.
+"""The screens that open from the dashboard, one row each: their menu entries and help come from here.
 
-To add a screen, write its folder with a function that opens it, and add a row.
+To add a screen, write its folder with a function that opens it, and add a row here and one in the table of keys.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from textual.binding import Binding
+from ..keys import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenSpec:
-    """A screen that a key of the dashboard opens."""
+    """A screen that a key of the dashboard opens; the key is the row ``dashboard.NAME`` of the table of keys."""
 
     name: str
     """Identifies the screen in actions."""
-    key: str
     label: str
     """Text beside the key in the footer."""
     in_footer: bool = True
@@ -33,8 +32,6 @@ class ScreenSpec:
     """Entry of the command palette, title of the section in the help, and ``TITLE`` of the screen."""
     command_help: str
     """Help of the entry in the command palette."""
-    key_help: str
-    """Help of the key."""
     from_any_screen: bool = False
     """The command palette offers it on every screen, not only on the dashboard."""
     open: str
@@ -56,87 +53,71 @@ _NEEDED_BY_SCREENS = ("vramtop.estimator.estimation", "vramtop.estimator.advice"
 SCREENS = (
     ScreenSpec(
         name="fit_check",
-        key="f",
         label="Fit",
         title="Fit check",
         command_help="Would a job fit on these GPUs?",
-        key_help="fit check: would a job fit, before you start it; reopens a pending job",
         from_any_screen=True,
         open="fit.open_screen:open_fit_check",
         keys="fit.keys:FIT_KEYS",
     ),
     ScreenSpec(
         name="attach",
-        key="a",
         label="Attach",
         title="Attach",
         command_help="Compare a running job with its budget",
-        key_help="attach: compare a running job with its budget; the latest run, or pick one",
         from_any_screen=True,
         open="attach.open_screen:open_attach",
         keys="attach.keys:ATTACH_KEYS",
     ),
     ScreenSpec(
         name="step",
-        key="t",
         label="Step",
         title="Step",
         command_help="Memory over one training step, by component",
-        key_help="one training step of the job under the cursor: memory by component, largest tensors; F5 in a form",
         open="step.open_screen:open_step",
     ),
     ScreenSpec(
         name="preflight",
-        key="p",
         label="Preflight",
         in_footer=False,
         title="Preflight",
         command_help="Is everything ready that a pending job needs?",
-        key_help="preflight: is everything ready that a pending job needs? F12 or c in the fit check; r checks again",
         open="preflight.open_screen:open_pending_preflight",
     ),
     ScreenSpec(
         name="gpu",
-        key="g",
         label="GPU",
         in_footer=False,
         title="GPU",
         command_help="Utilisation, clocks, throttling, links, health and processes of a GPU",
-        key_help="the GPU under the cursor or of the process: bandwidth, clocks, throttling, PCIe, ECC",
         open="gpu.open_screen:open_gpu",
         keys="gpu.keys:GPU_KEYS",
     ),
     ScreenSpec(
         name="process",
-        key="i",
         label="Info",
         in_footer=False,
         title="Process",
         command_help="Utilisation, command, environment, open files and limits of a process",
-        key_help="the process under the cursor: SM, CPU, RAM, environment, open files, folder, parents, limits",
         open="process.open_screen:open_process",
         keys="process.keys:PROCESS_KEYS",
     ),
     ScreenSpec(
         name="alerts",
-        key="w",
         label="Alerts",
         in_footer=False,
         title="Alerts",
         command_help="What is wrong on this machine now, and your quiet hours",
-        key_help="alerts: what has been wrong for a while, what may become an alert, and your quiet hours",
         from_any_screen=True,
         open="alerts.open_screen:open_alerts",
         keys="alerts.keys:ALERT_KEYS",
     ),
     ScreenSpec(
         name="crash",
-        key="e",
         label="Explain",
         in_footer=False,
         title="Out of memory",
         command_help="Why did a run end out of memory? From its last figures, a log or a memory snapshot",
-        key_help="why a run ended out of memory: the process under the cursor, a log, or a memory snapshot of torch",
         open="crash.open_screen:open_crash",
     ),
 )
@@ -145,13 +126,7 @@ SCREENS = (
 def screen_bindings(screens: Sequence[ScreenSpec] = SCREENS) -> list[BindingType]:
     """Return the dashboard's bindings that open these screens."""
     return [
-        Binding(
-            screen.key,
-            f"app.open_screen('{screen.name}')",
-            screen.label,
-            show=screen.in_footer,
-            tooltip=screen.key_help,
-        )
+        bind(f"dashboard.{screen.name}", f"app.open_screen('{screen.name}')", screen.label, show=screen.in_footer)
         for screen in screens
     ]
 

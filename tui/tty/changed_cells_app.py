@@ -4,9 +4,10 @@ from typing import ClassVar
 
 from rich.console import RenderableType
 from textual.await_complete import AwaitComplete
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.driver import Driver
 
+from ..keys import TERMINAL_KEYS
 from .terminal_contents import TerminalContents
 from .textual_private import AppHooks, clear_styles_cache
 
@@ -18,7 +19,7 @@ class ChangedCellsApp(AppHooks):
         driver_class: None: Textual's own for this terminal.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "repaint", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = TERMINAL_KEYS
 
     def __init__(self, driver_class: type[Driver] | None = None) -> None:
         super().__init__(driver_class=driver_class)

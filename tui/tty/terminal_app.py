@@ -1,10 +1,11 @@
 """An app that adapts to its terminal: colours, characters, size, and how it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on
+from textual.binding import Binding
 from textual.driver import Driver
 from textual.events import Resize
 from textual.filter import LineFilter
@@ -13,6 +14,7 @@ from textual.theme import Theme
 from textual.worker import WorkerFailed
 
 from ..draw import MIN_TEXT_CONTRAST, ColourDepth
+from ..keys import key_name, use_keys
 from .changed_cells_app import ChangedCellsApp
 from .driver import TerminalDriver
 from .is_served import is_served
@@ -69,6 +71,17 @@ class TerminalApp(ChangedCellsApp):
             for widget in screen.walk_children(with_self=True):
                 widget.notify_style_update()
                 widget.refresh()
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return the key as vramtop writes keys: ``Esc``, ``F2``, ``Ctrl+K``."""
+        return binding.key_display or key_name(binding.key)
+
+    def choose_keys(self, chosen: object) -> None:
+        """Put the user's keys in force, of settings that have been checked; what is none leaves the defaults."""
+        entries = chosen if isinstance(chosen, Mapping) else {}
+        keys = {key_id: tuple([each] if isinstance(each, str) else each) for key_id, each in entries.items()}
+        use_keys(keys)
+        self.set_keymap({key_id: ",".join(several) for key_id, several in keys.items()})
 
     def deliver_screenshot(
         self, filename: str | None = None, path: str | None = None, time_format: str | None = None

@@ -18,10 +18,15 @@ class TerminalFacts:
     """The terminal, as far as a program can find out."""
 
     input_is_terminal: bool
+    """Standard input is a terminal."""
     output_is_terminal: bool
+    """Standard output is a terminal."""
     columns: int | None
+    """Its width; None: there is no terminal."""
     lines: int | None
+    """Its height; None: likewise."""
     encoding: str
+    """Encoding of standard output."""
     colours: ColourDepth
     """Number of colours, by the environment."""
     dumb: bool
@@ -31,6 +36,7 @@ class TerminalFacts:
     within: tuple[str, ...]
     """Programs that it runs in, such as tmux or ssh."""
     term: str | None
+    """Value of TERM; None: not set."""
 
 
 def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: TextOutput) -> TerminalFacts:

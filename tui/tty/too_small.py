@@ -5,6 +5,8 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Static
 
+from ..keys import shown_key
+
 MIN_SIZE = Size(40, 10)
 """In a smaller terminal no screen has room for its first line and its keys."""
 
@@ -25,4 +27,6 @@ class TooSmallScreen(Screen[None]):
         """Write the size that is there and the size that is needed."""
         width, height = self.size
         needed = f"{MIN_SIZE.width} x {MIN_SIZE.height}"
-        self.query_one(Static).update(f"too small: {width} x {height} here, vramtop needs {needed}; q quits")
+        self.query_one(Static).update(
+            f"too small: {width} x {height} here, vramtop needs {needed}; {shown_key('app.quit')} quits"
+        )

@@ -19,6 +19,8 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import OptionList
 
+from ..keys import bind
+
 
 class Choice(Widget, can_focus=True):
     """Shows the chosen word; left and right step through the choices, Enter or a click lists them.
@@ -103,7 +105,7 @@ class ChoiceMenu(ModalScreen[int | None]):
         width: minimum width in cells.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("app.back", "dismiss(None)", "Back")]
     DEFAULT_CSS = """
     ChoiceMenu { background: transparent; }
     ChoiceMenu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }

@@ -3,16 +3,30 @@
 Textual's ``Footer`` has a widget for each key, makes new ones when the focus moves, and never frees the old ones.
 """
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import ClassVar, Protocol, runtime_checkable
 
-from textual.binding import Binding
+from textual.binding import ActiveBinding, Binding
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.events import MouseDown
 from textual.screen import Screen
 from textual.widget import Widget
 
+from ..keys import character_of
+
 _GAP = 1
+_Shown = tuple[tuple[Binding, ...], bool]
+"""The bindings that share a label, and whether they are enabled now."""
+
+
+@runtime_checkable
+class RefusesActions(Protocol):
+    """An app that refuses actions: their keys are not offered, and say why when they are pressed."""
+
+    def refuses(self, action: str) -> bool:
+        """Return True if this action is refused."""
 
 
 class KeysLine(Widget):
@@ -33,8 +47,7 @@ class KeysLine(Widget):
     def __init__(self, *, show_command_palette: bool = True) -> None:
         super().__init__()
         self._show_command_palette = show_command_palette
-        self._keys: list[tuple[Binding, bool]] = []
-        """The keys, and whether each is enabled now."""
+        self._keys: list[_Shown] = []
         self._palette: Binding | None = None
 
     def on_mount(self) -> None:
@@ -43,8 +56,8 @@ class KeysLine(Widget):
 
     def render(self) -> Content:
         """Return the line."""
-        keys = Content(" " * _GAP).join([self._key_text(binding, enabled) for binding, enabled in self._keys])
-        palette = Content("") if self._palette is None else self._key_text(self._palette, True)
+        keys = Content(" " * _GAP).join([self._key_text(*shown) for shown in self._fitting()])
+        palette = Content("") if self._palette is None else self._key_text((self._palette,), True)
         gap = self.size.width - keys.cell_length - palette.cell_length
         return keys if gap < 2 * _GAP else Content.assemble(keys, " " * gap, palette)
 
@@ -57,30 +70,76 @@ class KeysLine(Widget):
     def _update_keys(self, screen: Screen[object]) -> None:
         if screen is not self.screen or not screen.app.app_focus:
             return
-        shown: dict[str, tuple[Binding, bool]] = {}
-        active = screen.active_bindings
-        for _, binding, enabled, _ in active.values():
-            if binding.show:
-                shown.setdefault(binding.action, (binding, enabled))
-        palette = active.get(self.app.COMMAND_PALETTE_BINDING) if self._show_command_palette else None
-        keys, command = list(shown.values()), palette.binding if palette else None
+        shown: dict[str, dict[str, tuple[Binding, bool]]] = {}
+        command = None
+        for _, binding, enabled, _ in self._in_order(screen.active_bindings.values()):
+            if binding.action == "command_palette" and self._show_command_palette:
+                command = command or binding
+            elif binding.show and not self._is_typed(binding.key) and not _is_refused(self.app, binding.action):
+                together = f"group {binding.group.description}" if binding.group else binding.action
+                shown.setdefault(together, {}).setdefault(binding.action, (binding, enabled))
+        keys = [
+            (tuple(binding for binding, _ in each.values()), any(enabled for _, enabled in each.values()))
+            for each in shown.values()
+        ]
         if (keys, command) != (self._keys, self._palette):
             self._keys, self._palette = keys, command
             self.refresh()
 
-    def _key_text(self, binding: Binding, enabled: bool) -> Content:
-        key = Content.styled(self.app.get_key_display(binding), self.get_visual_style("keys--key"))
-        text = Content.assemble(key, f" {binding.description}") if binding.description else key
+    def _in_order(self, active: Iterable[ActiveBinding]) -> list[ActiveBinding]:
+        """Return the bindings in the order in which their screens, widgets and apps list them.
+
+        Textual puts keys that the user chose behind all others.
+        """
+        active = list(active)
+        nodes = list(dict.fromkeys(each.node for each in active))
+        places = [{action: place for place, action in enumerate(_listed_actions(node))} for node in nodes]
+        last = len(active)
+        return sorted(
+            active, key=lambda each: (at := nodes.index(each.node), places[at].get(each.binding.action, last))
+        )
+
+    def _is_typed(self, key: str) -> bool:
+        """Return True if the field with the focus takes the key as text."""
+        focused = self.screen.focused
+        return focused is not None and focused.check_consume_key(key, character_of(key))
+
+    def _fitting(self) -> list[_Shown]:
+        """Return the keys for which there is room, from the left."""
+        ends = accumulate(self._key_text(*shown).cell_length + _GAP for shown in self._keys)
+        return [shown for shown, end in zip(self._keys, ends, strict=True) if end - _GAP <= self.size.width]
+
+    def _key_text(self, bindings: tuple[Binding, ...], enabled: bool) -> Content:
+        keys = "/".join(self.app.get_key_display(binding) for binding in bindings)
+        key = Content.styled(keys, self.get_visual_style("keys--key"))
+        label = bindings[0].description
+        text = Content.assemble(key, f" {label}") if label else key
         return text if enabled else text.stylize(self.get_visual_style("keys--disabled"))
 
     def _key_columns(self) -> Iterator[tuple[Binding, int, int]]:
-        """Yield each key with its first column and the column after its last."""
+        """Yield each key with its first column and the column after its last; the label is part of the last one."""
         at = 0
-        for binding, enabled in self._keys:
-            length = self._key_text(binding, enabled).cell_length
-            yield binding, at, at + length
-            at += length + _GAP
+        for bindings, enabled in self._fitting():
+            end = at + self._key_text(bindings, enabled).cell_length
+            for binding in bindings[:-1]:
+                length = Content(self.app.get_key_display(binding)).cell_length
+                yield binding, at, at + length
+                at += length + 1
+            yield bindings[-1], at, end
+            at = end + _GAP
         if self._palette is not None:
-            length = self._key_text(self._palette, True).cell_length
+            length = self._key_text((self._palette,), True).cell_length
             if self.size.width - at + _GAP - length >= 2 * _GAP:
                 yield self._palette, self.size.width - length, self.size.width
+
+
+def _is_refused(app: object, action: str) -> bool:
+    return isinstance(app, RefusesActions) and app.refuses(action)
+
+
+def _listed_actions(node: DOMNode) -> Iterator[str]:
+    """Yield the actions of a node as its classes list them."""
+    for kind in reversed(type(node).__mro__):
+        for binding in kind.__dict__.get("BINDINGS", ()):
+            if isinstance(binding, Binding):
+                yield binding.action

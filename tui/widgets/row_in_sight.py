@@ -1,15 +1,16 @@
 """Keys and scrolling of tables that draw their own rows."""
 
-from textual.binding import Binding
 from textual.widget import Widget
 
+from ..keys import bind
+
 ROW_BINDINGS = (
-    Binding("up", "move(-1)", "Up", show=False),
-    Binding("down", "move(1)", "Down", show=False),
-    Binding("pageup", "move_page(-1)", "Page up", show=False),
-    Binding("pagedown", "move_page(1)", "Page down", show=False),
-    Binding("home,ctrl+home", "move_to(0)", "First", show=False),
-    Binding("end,ctrl+end", "move_to(-1)", "Last", show=False),
+    bind("list.up", "move(-1)"),
+    bind("list.down", "move(1)"),
+    bind("list.page_up", "move_page(-1)"),
+    bind("list.page_down", "move_page(1)"),
+    bind("list.first", "move_to(0)"),
+    bind("list.last", "move_to(-1)"),
 )
 """Keys that move the cursor from row to row; the table has the actions."""
 

@@ -12,6 +12,7 @@ from textual.geometry import Offset
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from ..keys import bind
 from .choice import Choice
 from .match_list import MatchList, best_matches
 
@@ -42,7 +43,7 @@ class SearchMenu(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Back"),
+        bind("app.back", "dismiss(None)", "Back"),
         Binding("down", "move(1)", show=False, priority=True),
         Binding("up", "move(-1)", show=False, priority=True),
         Binding("pagedown", "move(8)", show=False, priority=True),

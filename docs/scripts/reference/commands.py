@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from vramtop.monitor.storage.settings import SETTINGS, Setting
 from vramtop.tui.cli.main import build_parser
 from vramtop.tui.cli.parsing import EVERY_COMMAND, CommandParser, FlagFacts, FlagGroup, flag_groups, positionals
 from vramtop.tui.cli.parsing.exit_codes import OF_COMMANDS, OF_EVERY_COMMAND, exit_codes_of
@@ -95,7 +96,18 @@ def environment_page() -> str:
         "Environment variables",
         "The variables that a command of yours gets (`--on-alert`) are listed with the [alerts](alerts.md).",
         table(("variable", "what it does"), rows),
+        "## Settings",
+        "Each counts more than the [settings file](settings.md). Lists are separated by commas; a switch is `true` or "
+        "`false`, `yes` or `no`, `on` or `off`, `1` or `0`.",
+        table(
+            ("variable", "setting", "flag"),
+            [(code(each.variable), code(each.name), codes(_flag_words(each))) for each in SETTINGS if each.variable],
+        ),
     )
+
+
+def _flag_words(setting: Setting) -> list[str]:
+    return setting.flag.split(", ") if setting.flag else []
 
 
 def _cells(name: str, columns: Sequence[int]) -> Iterator[str]:

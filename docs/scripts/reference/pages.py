@@ -1,13 +1,18 @@
 """The pages that are written from the code: those that are written as a whole, and the parts of pages of prose."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from .commands import commands_page, environment_page, exit_codes_page
 from .hardware import cards_page
 from .job_file import job_file_page
+from .json_pages import json_page, schema_files, stream_fields
+from .keys import keys_page
 from .markdown import part_between
 from .metrics import metrics_table, states_table
+from .preflight import preflight_page
+from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
 
 FOLDER = Path(__file__).parents[2] / "reference"
@@ -18,13 +23,22 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "exit-codes.md": exit_codes_page,
     "frameworks.md": frameworks_page,
     "job-file.md": job_file_page,
+    "json.md": json_page,
+    "keys.md": keys_page,
     "models.md": models_page,
+    "preflight.md": preflight_page,
+    "settings.md": settings_page,
 }
 """Pages by their names below docs/reference/."""
 PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("metrics.md", "table"): metrics_table,
     ("metrics.md", "states"): states_table,
     ("optimizers.md", "names"): optimizer_names,
+    ("stream.md", "line"): partial(stream_fields, None),
+    ("stream.md", "gpu"): partial(stream_fields, "FleetGpu"),
+    ("stream.md", "process"): partial(stream_fields, "FleetProcess"),
+    ("stream.md", "facts"): partial(stream_fields, "RankFacts"),
+    ("stream.md", "pending"): partial(stream_fields, "FleetPending"),
 }
 """Parts of pages of prose, by page and name of the part."""
 
@@ -32,6 +46,7 @@ PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
 def written_pages() -> dict[Path, str]:
     """Return every page that the code has a part in, as it should be."""
     found = {FOLDER / name: make() for name, make in WHOLE.items()}
+    found |= {FOLDER / "schemas" / name: text for name, text in schema_files().items()}
     for (name, part), make in PARTS.items():
         path = FOLDER / name
         found[path] = part_between(found.get(path) or path.read_text(encoding="utf-8"), part, make())

@@ -1,12 +1,15 @@
 """A memory snapshot as plain records: what the allocator of one GPU held, by component and place."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...budget import PhaseName, Timeline
 from ..records import StackFrame
 from .modules import ModelPart, ModulePlace
 from .stacks import StackComponent
+
+if TYPE_CHECKING:
+    from .json_types import BlockGroupJson, FailedAllocationJson, MemorySnapshotJson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,7 @@ class BlockGroup:
     blocks: int
     largest_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "BlockGroupJson":
         """Return the group for ``--json``."""
         return {
             "component": self.component,
@@ -47,7 +50,7 @@ class FailedAllocation:
     phase: PhaseName | None
     place: StackFrame | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "FailedAllocationJson":
         """Return it for ``--json``."""
         return {
             "tried_bytes": self.tried_bytes,
@@ -99,7 +102,7 @@ class MemorySnapshot:
         """Reserved, but held by no tensor."""
         return self.reserved_bytes - self.allocated_bytes - self.waiting_bytes
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "MemorySnapshotJson":
         """Return the snapshot for ``--json``."""
         return {
             "device": self.device,

@@ -11,6 +11,7 @@ from ...common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .figures import MeasuredStep as MeasuredStep
+    from .json_types import MeasuredStepJson as MeasuredStepJson
     from .largest_batch import BatchSearch as BatchSearch, find_largest_batch as find_largest_batch
     from .real_step import Place as Place, rank_count as rank_count, run_real_step as run_real_step
     from .tiny_job import tiny_job as tiny_job
@@ -19,6 +20,7 @@ else:
         __name__,
         {
             "figures": "MeasuredStep",
+            "json_types": "MeasuredStepJson",
             "largest_batch": "BatchSearch find_largest_batch",
             "real_step": "Place rank_count run_real_step",
             "tiny_job": "tiny_job",

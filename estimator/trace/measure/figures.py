@@ -1,8 +1,11 @@
 """Figures of measured steps, as the ranks report them. What a device cannot know is None, never 0."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from .json_types import MeasuredStepJson
 
 Device = Literal["cuda", "cpu"]
 
@@ -11,20 +14,24 @@ class PhasePeak(msgspec.Struct, frozen=True):
     """Highest memory of torch's allocator in one phase, over all steps."""
 
     allocated: int | None
+    """Bytes that tensors held."""
     reserved: int | None
+    """Bytes that the allocator held; None: unknown, as on the CPU."""
 
 
 class OutOfMemory(msgspec.Struct, frozen=True):
     """Where a rank ran out of memory."""
 
     step: int
-    """0: before the first step."""
+    """Number of the step; 0: before the first one."""
     phase: str
+    """Part of the step."""
     message: str
-    """torch's, in one line."""
+    """Torch's message, in one line."""
     allocated_bytes: int | None
-    """At the failure."""
+    """Held by tensors at the failure."""
     reserved_bytes: int | None
+    """Held by torch's allocator at the failure."""
 
     @property
     def place(self) -> str:
@@ -69,7 +76,7 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
         """Where a rank ran out of memory; None: the steps ran."""
         return self.highest.out_of_memory
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "MeasuredStepJson":
         """Return the figures of the rank with the highest peak, and of all ranks."""
         rank, failed = self.highest, self.out_of_memory
         return {

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
         unusable_reason as unusable_reason,
     )
     from .fit_check import check_fit as check_fit, with_host_memory as with_host_memory
-    from .fit_result import DeviceVerdict as DeviceVerdict, FitResult as FitResult, Verdict as Verdict
+    from .fit_result import DeviceVerdict as DeviceVerdict, FitResult as FitResult
+    from .json_types import FitResultJson as FitResultJson
+    from .verdict import Verdict as Verdict
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             "device_capacity": "commit count_devices device_capacities DeviceCapacity unusable_reason",
             "fit_check": "check_fit with_host_memory",
-            "fit_result": "DeviceVerdict FitResult Verdict",
+            "fit_result": "DeviceVerdict FitResult",
+            "json_types": "FitResultJson",
+            "verdict": "Verdict",
         },
     )

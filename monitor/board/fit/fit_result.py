@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import UNSEEN_BYTES, format_gib
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ...host import HostVerdict
     from ...snapshot import MigReading
     from .device_capacity import DeviceCapacity
+    from .json_types import FitGpuJson, FitResultJson, HostVerdictJson, MigJson
+    from .verdict import Verdict
 
-Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
-VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 MAX_LISTED = 1024
 """GPUs, and ranks, that JSON lists one by one; of more it lists the first, and their number (``gpus_total``)."""
 MIG_NEEDS_ONE_RANK = "is for jobs with one rank: a program sees one MIG device and no other GPU"
@@ -111,23 +111,23 @@ class FitResult:
         """Bytes that the job would allocate on each chosen device."""
         return tuple((gpu.device, gpu.need_bytes) for gpu in self.gpus if gpu.device in self.rank_devices)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> FitResultJson:
         """Return the fields of ``vramtop fit --json`` that concern the GPUs and the host."""
-        return {
+        found: FitResultJson = {
             "verdict": self.verdict,
             "gpus": list(islice(_listed(self.gpus), MAX_LISTED)),
             "placement": list(self.placement),
             "placement_uuids": list(islice(_uuids(self.rank_devices), MAX_LISTED)),
             "margin_bytes": self.margin_bytes,
-            **self._totals_json(),
-            **({"host": self.host.to_json()} if self.host else {}),
-            **({"serving": self.serving.to_json()} if self.serving else {}),
         }
-
-    def _totals_json(self) -> dict[str, int]:
-        """Return how many GPUs and ranks there are, where not all of them are listed."""
         gpus = count_devices(gpu.device for gpu in self.gpus)
-        return {} if gpus <= MAX_LISTED else {"gpus_total": gpus, "placement_total": count_devices(self.rank_devices)}
+        if gpus > MAX_LISTED:
+            found["gpus_total"], found["placement_total"] = gpus, count_devices(self.rank_devices)
+        if self.host is not None:
+            found["host"] = _host_json(self.host)
+        if self.serving is not None:
+            found["serving"] = self.serving.to_json()
+        return found
 
 
 def smallest_margin(verdicts: Sequence[DeviceVerdict]) -> int | None:
@@ -162,14 +162,14 @@ def _uuids(devices: Iterable[DeviceCapacity]) -> Iterable[str | None]:
     return chain.from_iterable(repeat(device.uuid, device.count) for device in devices)
 
 
-def _listed(gpus: Iterable[DeviceVerdict]) -> Iterable[dict[str, Any]]:
+def _listed(gpus: Iterable[DeviceVerdict]) -> Iterable[FitGpuJson]:
     """Return an iterator over the entry of each device, those that are alike one by one."""
     return (_device_json(gpu, index) for gpu in gpus for index in gpu.device.indices)
 
 
-def _device_json(gpu: DeviceVerdict, index: int) -> dict[str, Any]:
+def _device_json(gpu: DeviceVerdict, index: int) -> FitGpuJson:
     device = gpu.device
-    return {
+    found: FitGpuJson = {
         "index": index,
         "uuid": device.uuid,
         "name": device.name,
@@ -179,14 +179,27 @@ def _device_json(gpu: DeviceVerdict, index: int) -> dict[str, Any]:
         "verdict": gpu.verdict,
         "closed": device.unusable_reason,
         "unread": device.unread_reason,
-        **({"mig": _mig_json(device.mig)} if device.mig else {}),
     }
+    if device.mig is not None:
+        found["mig"] = _mig_json(device.mig)
+    return found
 
 
-def _mig_json(device: MigReading) -> dict[str, Any]:
+def _mig_json(device: MigReading) -> MigJson:
     return {
         "profile": device.profile,
         "gpu_instance": device.gpu_instance,
         "compute_instance": device.compute_instance,
         "total_bytes": device.total_bytes,
+    }
+
+
+def _host_json(host: HostVerdict) -> HostVerdictJson:
+    from vramtop.estimator.formula import ASSUMPTION  # not at start-up: it brings the estimator
+
+    return {
+        "verdict": host.verdict,
+        "available_bytes": host.available_bytes,
+        **host.need.to_json(host.ranks),
+        "assumption": ASSUMPTION,
     }

@@ -6,16 +6,8 @@ from vramtop.estimator.budget import ServingNeed
 from vramtop.estimator.common import format_gib
 
 from .device_capacity import DeviceCapacity, count_devices
-from .fit_result import (
-    VERDICTS_BEST_FIRST,
-    DeviceVerdict,
-    FitResult,
-    ServingFit,
-    Verdict,
-    combinable_devices,
-    smallest_margin,
-    too_few_devices,
-)
+from .fit_result import DeviceVerdict, FitResult, ServingFit, combinable_devices, smallest_margin, too_few_devices
+from .verdict import VERDICTS_BEST_FIRST, Verdict
 
 _FLAGS = {
     "vLLM": ("--gpu-memory-utilization", "--max-model-len"),

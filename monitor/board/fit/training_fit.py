@@ -9,16 +9,8 @@ from vramtop.estimator.common import format_gib
 
 from ...snapshot import gpu_list
 from .device_capacity import DeviceCapacity, count_devices
-from .fit_result import (
-    VERDICTS_BEST_FIRST,
-    DeviceVerdict,
-    FitResult,
-    Verdict,
-    combinable_devices,
-    shortfall_text,
-    smallest_margin,
-    too_few_devices,
-)
+from .fit_result import DeviceVerdict, FitResult, combinable_devices, shortfall_text, smallest_margin, too_few_devices
+from .verdict import VERDICTS_BEST_FIRST, Verdict
 
 Judge = Callable[[RankPeak, DeviceCapacity], DeviceVerdict]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .fleet_fit import FleetFit as FleetFit, place_job as place_job
     from .gpu_space import Card as Card
     from .host_fit import HostFit as HostFit
+    from .json_types import FleetFitJson as FleetFitJson
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -20,5 +21,6 @@ else:
             "fleet_fit": "FleetFit place_job",
             "gpu_space": "Card",
             "host_fit": "HostFit",
+            "json_types": "FleetFitJson",
         },
     )

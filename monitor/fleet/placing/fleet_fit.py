@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .gpu_space import spaces_of
 from .host_fit import HostFit, judge_host
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..fleet import Fleet
     from ..host_reading import HostReading
     from .gpu_space import Card, GpuSpace
+    from .json_types import FleetFitJson
 
 _BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 _MAX_RANKS_PER_HOST = 64
@@ -58,7 +59,7 @@ class FleetFit:
         """Return the number of hosts with one of these verdicts."""
         return sum(fit.is_considered and verdict(fit) in wanted for fit in self.hosts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> FleetFitJson:
         """Return the keys of ``vramtop fit --json`` over a fleet."""
         return {
             "verdict": self.now,

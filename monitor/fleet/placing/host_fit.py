@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import RankPeaks
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget, RankPeak
 
     from ...board.fit import Verdict
+    from ..host_reading import HostState
     from .gpu_space import Card, GpuSpace
+    from .json_types import HostFitJson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class HostFit:
     """Sum of what all of these GPUs have left then, by the upper bound of the job if it fits; None: likewise."""
     reason: str | None = None
     """Why a verdict is unknown, or why the host is not considered."""
-    state: str = "live"
+    state: HostState = "live"
     age_seconds: float | None = None
     """Time since the last sign of life, of a host that is not live."""
 
@@ -54,7 +56,7 @@ class HostFit:
         """True if its figures are of now."""
         return self.state == "live" and self.card is not None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> HostFitJson:
         """Return the entry of ``hosts`` in ``vramtop fit --json``."""
         return {
             "host": self.host,

@@ -2,12 +2,27 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
 if TYPE_CHECKING:
     from .check_context import CheckContext
 
 CheckStatus = Literal["pass", "warning", "failure", "skipped"]
+
+
+class CheckJson(TypedDict):
+    """Result of one check."""
+
+    name: str
+    """Name of the check."""
+    status: CheckStatus
+    """`failure`: the job will not run like this; `skipped`: the check does not apply here."""
+    found: str
+    """The finding, in one or two sentences without a full stop at the end."""
+    advice: str | None
+    """How to correct it; null: there is nothing to correct."""
+    unknown: bool
+    """A warning because the check came to no conclusion, or not in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +42,7 @@ class CheckResult:
     decisive: bool = False
     """Without a conclusion of this check it is unknown whether the job may start."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> CheckJson:
         """Return one entry of ``vramtop preflight --json``."""
         return {
             "name": self.name,

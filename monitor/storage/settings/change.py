@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.common import CannotTellError, ProcessLimitError, is_file, start_thread
+from vramtop.estimator.common import CannotTellError, InputError, ProcessLimitError, VramtopError, is_file, start_thread
 
 from ..file_lock import lock_file
 from ..user_file import may_change_files, write_whole
@@ -38,7 +38,8 @@ def change_settings(changes: Changes, environ: Mapping[str, str] = os.environ) -
         environ: names the file.
 
     Raises:
-        CannotTellError: the file cannot be changed; it is as it was.
+        InputError: the file is no valid TOML; it is as it was.
+        CannotTellError: it cannot be changed.
     """
     named = config_file(environ)
     if not may_change_files():
@@ -85,7 +86,7 @@ def _in_background(changes: Changes, notify: Callable[[str], None]) -> None:
     def change() -> None:
         try:
             change_settings(changes)
-        except CannotTellError as error:
+        except VramtopError as error:
             notify(error.message)
 
     try:
@@ -98,7 +99,7 @@ def _change(file: Path, changes: Changes, old: str | None) -> None:
     """Read, change and write the file; whoever calls holds the lock."""
     text, before = read_settings_file(str(file))
     if before.is_broken:
-        raise CannotTellError(f"{before.problems[0].sentence}, and none can be saved.")
+        raise InputError(f"{before.problems[0].sentence}, and none can be saved.")
     kept = read_old_file(old) if old is not None else None
     taken = {} if kept is None else {name: value for name, value in kept.values.items() if name not in before.values}
     every = {**taken, **changes}
@@ -168,6 +169,8 @@ def _put(document: TOMLDocument, name: str, value: Value | None) -> None:
             table[part] = tomlkit.table(is_super_table=f"{part}." in setting.table)
         table = table[part]
     key = name[len(setting.table) + 1 :]
+    while key not in table and (group := key.partition("."))[2] and isinstance(table.get(group[0]), Mapping):
+        table, key = table[group[0]], group[2]  # fit.pin without quotes
     if value is None:
         table.pop(key, None)
     else:

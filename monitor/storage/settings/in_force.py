@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vramtop.estimator.common import read_file
 
@@ -23,8 +22,7 @@ DEFAULT, FILE, OLD_FILE = "default", "file", "settings.json"
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsInForce:
+class SettingsInForce(NamedTuple):
     """What each setting is, and where that was said."""
 
     values: Mapping[str, Value]
@@ -79,8 +77,7 @@ class SettingsInForce:
 
     def without(self, problem: Problem) -> SettingsInForce:
         """Return these settings with one at its default, as there is something wrong with what it was set to."""
-        return replace(
-            self,
+        return self._replace(
             values={**self.values, problem.name: self.default(problem.name)},
             origins={**self.origins, problem.name: DEFAULT},
             problems=(*self.problems, problem),
@@ -88,7 +85,7 @@ class SettingsInForce:
 
     def with_flag(self, name: str, value: Value, flag: str) -> SettingsInForce:
         """Return these settings with one from the command line."""
-        return replace(self, values={**self.values, name: value}, origins={**self.origins, name: flag})
+        return self._replace(values={**self.values, name: value}, origins={**self.origins, name: flag})
 
 
 def settings_in_force(environ: Mapping[str, str] = os.environ) -> SettingsInForce:

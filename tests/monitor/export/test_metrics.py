@@ -73,7 +73,7 @@ def test_states_are_those_of_the_board() -> None:
 
     from vramtop.monitor.board.divergence.divergence_status import Status
     from vramtop.monitor.board.divergence.run_phases import RunPhase
-    from vramtop.monitor.board.fit.fit_result import Verdict
+    from vramtop.monitor.board.fit.verdict import Verdict
 
     assert (get_args(Status), get_args(RunPhase), get_args(Verdict)) == (STATUSES, PHASES, PENDING_VERDICTS)
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.monitor.fleet.stream_line import SCHEMA, StreamLineError, parse_stream_line, stream_line
 
@@ -16,7 +17,7 @@ def test_a_line_is_read_as_it_was_written(make_host, make_rank):
     line = stream_line(host)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert json.loads(line)["schema"] == SCHEMA
+    assert valid_json("stream", line)["schema"] == SCHEMA
     assert parse_stream_line(line) == host
 
 

@@ -4,7 +4,6 @@ The stub keeps torch's order: calls queued by ``_lazy_call`` run when CUDA is in
 the exception, and both would be errors if they came from anywhere else.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from json_schemas import valid_json
 from waiting import until
 
 from vramtop.estimator.common import CannotTellError, InputError
@@ -249,7 +249,7 @@ def test_a_running_process_writes_a_snapshot_when_asked(
     process = start("import torch; torch.cuda.init(); input()")
     until(lambda: (sample := ProbeReader(process.pid).read()) and sample.devices)
     assert main(["snapshot", str(process.pid), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = valid_json("snapshot", capsys.readouterr().out)
     (file,) = (tmp_path / "work").iterdir()
     assert (said["pid"], said["file"], said["bytes"]) == (process.pid, str(file), file.stat().st_size)
     assert main(["snapshot", str(process.pid)]) == 0  # again: the same file anew

@@ -1,12 +1,12 @@
 """Recordings are read back unchanged, and every bad file is reported in one sentence."""
 
 import gzip
-import json
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
@@ -184,7 +184,7 @@ def test_the_name_decides_what_is_written_and_the_content_what_is_read(tmp_path,
     content = path.read_bytes()
     assert content.startswith(b"\x1f\x8b") == packed
     lines = (gzip.decompress(content) if packed else content).splitlines()
-    assert json.loads(lines[0])["vramtop_recording"] == 1
+    assert valid_json("recording-head", lines[0])["vramtop_recording"] == 1
     assert len(lines) == 1 + len(snapshots)
     other = tmp_path / "renamed.txt"
     path.rename(other)

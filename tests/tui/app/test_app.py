@@ -36,10 +36,13 @@ async def test_a_chosen_theme_is_saved(make_app: Callable[..., VramtopApp]) -> N
         assert kept == [("dashboard.theme", "textual-light")]
 
 
-async def test_a_saved_theme_that_no_longer_exists_is_ignored(make_app: Callable[..., VramtopApp]) -> None:
+async def test_a_saved_theme_that_no_longer_exists_is_said(make_app: Callable[..., VramtopApp]) -> None:
     app = make_app(theme="of-another-version")
-    async with app.run_test():
+    async with app.run_test() as pilot:
         assert app.theme in app.available_themes
+        await pilot.pause()
+        (notice,) = app._notifications
+        assert notice.message.startswith("There is no theme of-another-version; ")
 
 
 async def test_notices_from_before_the_dashboard_opens_are_shown_once_it_is_open(

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from json_schemas import valid_json
 from slow_cases import quick_every
 from waiting import until
 
@@ -60,7 +61,7 @@ def vramtop(tmp_path: Path) -> Vramtop:
 def test_estimate_prints_the_documented_json(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--json", "--method", "formula")
     assert (done.returncode, done.stderr) == (0, "")
-    budget = json.loads(done.stdout)
+    budget = valid_json("estimate", done.stdout)
     assert budget["schema"] == 1
     assert budget["model"] == {"parameters": 494032768, "trainable_parameters": 494032768, "count": "exact"}
     assert [phase["name"] for phase in budget["phases"]] == ["loading", "forward", "backward", "optimizer step"]
@@ -104,7 +105,7 @@ def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json
     assert all(row[0] in "WGOALTM" for row in rows)
     assert any("model.embed_tokens" in row and "151936 x 896" in row for row in rows)
     assert "PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True" in " ".join(done.stdout.split())
-    written = json.loads(vramtop("estimate", "job.toml", "--method", "traced", "--json", **environ).stdout)
+    written = valid_json("estimate", vramtop("estimate", "job.toml", "--method", "traced", "--json", **environ).stdout)
     assert [mark["name"] for mark in written["timeline"]["phases"]] == ["forward", "backward", "optimizer step"]
     assert len(written["timeline"]["reserved_bytes"]) == len(written["timeline"]["events"])
 
@@ -133,10 +134,10 @@ def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
 def test_fit_gives_a_verdict_for_a_described_machine(
     vramtop: Vramtop, bound: str | None, code: int, verdict: str
 ) -> None:
-    peak = json.loads(vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
+    peak = valid_json("estimate", vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
     size = peak[bound] if bound else peak["device_bytes"] - 1
     done = vramtop("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
-    found = json.loads(done.stdout)
+    found = valid_json("fit", done.stdout)
     assert (done.returncode, found["verdict"]) == (code, verdict)
     assert found["gpus"][0]["available_bytes"] == found["gpus"][0]["free_bytes"] == size
     assert found["margin_bytes"] == size - found["budget"]["peak"]["device_bytes"]
@@ -148,24 +149,24 @@ def test_fit_gives_a_verdict_for_a_described_machine(
 @pytest.mark.slow
 def test_fit_uses_as_many_gpus_as_the_job_has_ranks(vramtop: Vramtop) -> None:
     words = ("fit", "job.toml", "--json", "--gpu-type", "rtx-4090", "--strategy", "fsdp2", "--data-shard", "4")
-    found = json.loads(vramtop(*words, "--method", "formula").stdout)
+    found = valid_json("fit", vramtop(*words, "--method", "formula").stdout)
     assert found["placement"] == [0, 1, 2, 3]
     assert {"4090" in gpu["name"] for gpu in found["gpus"]} == {True}
     few = vramtop(*words, "--gpus", "2", "--method", "formula")
     assert few.returncode == 1
-    assert "needs 4 GPUs" in json.loads(few.stdout)["sentence"]
+    assert "needs 4 GPUs" in valid_json("fit", few.stdout)["sentence"]
 
 
 def test_several_gpus_are_named_with_their_type(vramtop: Vramtop) -> None:
     words = ("fit", "job.toml", "--zero", "3", "--gpu-type", "4x4090", "--json", "--method", "formula")
-    found = json.loads(vramtop(*words).stdout)
+    found = valid_json("fit", vramtop(*words).stdout)
     assert found["placement"] == [0, 1, 2, 3]
     assert found["budget"]["job"]["parallel"]["strategy"] == "zero3"
 
 
 def test_lora_without_layers_has_those_of_peft_and_says_so(vramtop: Vramtop) -> None:
     words = ("estimate", "gpt2", "--lora", "--json", "--method", "formula")
-    found = json.loads(vramtop(*words).stdout)
+    found = valid_json("estimate", vramtop(*words).stdout)
     assert found["job"]["lora"]["targets"] == ["c_attn"]
     assert found["notes"] == ["LoRA on c_attn, peft's default for this model; --lora-targets names others."]
 
@@ -174,7 +175,7 @@ def test_lora_without_layers_has_those_of_peft_and_says_so(vramtop: Vramtop) -> 
 def test_fit_without_a_driver_prints_the_need_and_the_cards_on_which_it_fits(vramtop: Vramtop) -> None:
     done = vramtop("fit", "job.toml", "--method", "formula", "--json")
     assert (done.returncode, done.stderr) == (3, "")
-    found = json.loads(done.stdout)
+    found = valid_json("fit", done.stdout)
     assert (found["verdict"], found["gpus"], found["margin_bytes"]) == ("unknown", [], None)
     assert "--gpu-type" in found["sentence"]
     sizes = [card["total_bytes"] for card in found["cards"]]
@@ -186,7 +187,7 @@ def test_fit_without_a_driver_prints_the_need_and_the_cards_on_which_it_fits(vra
             else ("--gpu-type", card["gpu"])
         )
         again = vramtop("fit", "job.toml", "--method", "formula", "--json", *words)
-        assert (again.returncode, json.loads(again.stdout)["budget"]["peak"]["device_bytes"]) == (
+        assert (again.returncode, valid_json("fit", again.stdout)["budget"]["peak"]["device_bytes"]) == (
             0,
             card["device_bytes"],
         )
@@ -290,7 +291,7 @@ def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path:
 
 def test_a_model_with_flags_is_a_job(vramtop: Vramtop) -> None:
     words = ("estimate", "google-bert/bert-base-uncased", "--json", "--method", "formula", "--sequence-length", "128")
-    budget = json.loads(vramtop(*words).stdout)
+    budget = valid_json("estimate", vramtop(*words).stdout)
     assert budget["job"]["model"]["task"] == "masked-lm"  # the usual task of this model family
     assert budget["job"]["training"]["sequence_length"] == 128
 
@@ -305,7 +306,8 @@ def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> 
         done = vramtop("estimate", name, "--json", "--method", "formula")
         assert done.returncode == 0, done.stderr
         assert (
-            json.loads(done.stdout)["model"]["parameters"] == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 128 + 128) + 64
+            valid_json("estimate", done.stdout)["model"]["parameters"]
+            == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 128 + 128) + 64
         )
 
 
@@ -314,7 +316,7 @@ def test_a_launch_line_is_a_job(vramtop: Vramtop, tmp_path: Path) -> None:
     launch = ("torchrun", "--nproc-per-node", "2", "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B")
     step = ("--per_device_train_batch_size", "4", "--max_length", "256", "--bf16", "--output_dir", "out")
     words = ("fit", "--json", "--method", "formula", "--gpu-memory", "80GiB")
-    found = json.loads(vramtop(*words, "--", *launch, *step).stdout)
+    found = valid_json("fit", vramtop(*words, "--", *launch, *step).stdout)
     job = found["budget"]["job"]
     assert (job["training"]["micro_batch"], job["training"]["sequence_length"]) == (4, 256)
     assert job["parallel"]["data_replicate"] == 2
@@ -323,7 +325,7 @@ def test_a_launch_line_is_a_job(vramtop: Vramtop, tmp_path: Path) -> None:
     assert missing.returncode == 2
     assert "training.sequence_length" in missing.stderr
     filled = vramtop(*words, "--sequence-length", "128", "--", *launch, *step[:2])
-    assert json.loads(filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
+    assert valid_json("fit", filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
 
 
 def runs_the_script(process: "subprocess.Popen[bytes]") -> bool:
@@ -338,13 +340,13 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> Non
             until(lambda: runs_the_script(process))
             short = vramtop("attach", str(process.pid), "--json", "--method", "formula")
             assert short.returncode == 3
-            told = json.loads(short.stdout)
+            told = valid_json("attach", short.stdout)
             assert told["missing"] == ["training.sequence_length"]
             assert told["budget"] is None
             sequence = "training.sequence_length=512"
             full = vramtop("attach", str(process.pid), "--json", "--method", "formula", "--set", sequence)
             assert full.returncode == 0
-            report = json.loads(full.stdout)
+            report = valid_json("attach", full.stdout)
             text = vramtop("attach", str(process.pid), "--method", "formula", "--set", sequence).stdout
         finally:
             process.kill()
@@ -364,8 +366,8 @@ def test_attach_uses_answers_saved_by_the_attach_screen(vramtop: Vramtop, tmp_pa
             until(lambda: runs_the_script(process))
             SavedAnswers().save(run_key(read_run(process.pid)), {"training.sequence_length": 128})
             command = ["attach", str(process.pid), "--json", "--method", "formula"]
-            told = json.loads(vramtop(*command).stdout)
-            other = json.loads(vramtop(*command, "--set", "training.sequence_length=512").stdout)
+            told = valid_json("attach", vramtop(*command).stdout)
+            other = valid_json("attach", vramtop(*command, "--set", "training.sequence_length=512").stdout)
         finally:
             process.kill()
     assert told["job"]["training"]["sequence_length"] == 128
@@ -487,7 +489,9 @@ def test_the_command_line_does_not_repeat_job_defaults() -> None:
 
 def test_code_is_trusted_only_with_the_flag(vramtop: Vramtop) -> None:
     trusted, not_asked = (
-        json.loads(vramtop("estimate", *flags, "gpt2", "--json", "--method", "formula").stdout)["job"]["model"]
+        valid_json("estimate", vramtop("estimate", *flags, "gpt2", "--json", "--method", "formula").stdout)["job"][
+            "model"
+        ]
         for flags in (["--trust-remote-code"], [])
     )
     assert (trusted["trust_remote_code"], not_asked["trust_remote_code"]) == (True, False)

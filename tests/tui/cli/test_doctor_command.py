@@ -1,6 +1,5 @@
 """``vramtop doctor``: the real command in its own process, and the text for hand-made facts."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from json_schemas import valid_json
 from rich.cells import cell_len
 
 from vramtop.monitor.doctor.data_folder import DataFile, DataFolderFacts
@@ -53,13 +53,13 @@ def test_the_report_is_printed_anywhere_without_secrets(doctor, words):
     assert done.returncode in (0, 3)  # with and without a driver
     assert done.stderr == ""
     assert [secret for secret in SECRETS if secret in done.stdout.lower()] == []
-    assert "Python 3." in done.stdout or "python" in json.loads(done.stdout)["system"]
+    assert "Python 3." in done.stdout or "python" in valid_json("doctor", done.stdout)["system"]
     assert "\x1b" not in done.stdout
 
 
 def test_json_has_all_sections(doctor):
     done = doctor("--json")
-    page = json.loads(done.stdout)
+    page = valid_json("doctor", done.stdout)
     assert list(page) == [
         "schema", "findings", "system", "driver", "gpus", "access", "terminal", "pythons", "files"
     ]  # fmt: skip

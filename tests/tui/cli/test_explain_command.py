@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_schemas import require_valid
 from memory_snapshots import LOAD, Recorder, training_crash
 
 from vramtop.estimator.crash.log_reader import read_log
@@ -46,6 +47,7 @@ def log(tmp_path: Path) -> str:
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["explain", *words, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    require_valid("explain" if found["failure"] else "explain-snapshot", found)
     return found
 
 

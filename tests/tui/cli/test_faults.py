@@ -1,6 +1,5 @@
 """Commands report unreadable GPUs with a sentence and an exit code, never a traceback."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError
@@ -91,12 +91,12 @@ def test_attach_states_why_the_memory_of_a_process_is_unknown(
 ) -> None:
     code, out, _ = run(None, "attach", str(training), "--json")
     assert code == 3
-    assert json.loads(out)["faults"] == [WHY]
+    assert valid_json("attach", out)["faults"] == [WHY]
     assert f"warning: {WHY}" in " ".join(run(None, "attach", str(training))[1].split())
     hangs = unread(make_gpu(1), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
     healthy = make_gpu(0, faults=(Fault(field="power_w", code="NOT_SUPPORTED", message="no power"),))
     _, out, _ = run(make_snapshot([healthy, hangs]), "attach", str(training), "--json")
-    assert json.loads(out)["faults"] == [f"GPU 1: {HANGS}"]
+    assert valid_json("attach", out)["faults"] == [f"GPU 1: {HANGS}"]
 
 
 def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
@@ -123,7 +123,7 @@ def test_fit_states_why_available_memory_is_unknown_and_uses_another_gpu(
     assert HANGS in out
     code, out, _ = run(make_snapshot([hangs]), "fit", job, *host, "--json")
     assert code == 3
-    report = json.loads(out)
+    report = valid_json("fit", out)
     assert report["verdict"] == "unknown"
     assert report["sentence"].endswith(f"the memory available on GPU 0 is unknown: {HANGS}")
 
@@ -136,7 +136,7 @@ def test_once_shows_known_figures_beside_unknown_ones(
     code, out, err = run(snapshot, "--once")
     assert (code, err) == (0, "")
     assert f"GPU 1: {HANGS}" in out
-    gpus = json.loads(run(snapshot, "--once", "--json")[1])["gpus"]
+    gpus = valid_json("once", run(snapshot, "--once", "--json")[1])["gpus"]
     assert gpus[0]["used_bytes"] == snapshot.gpus[0].used_bytes
     assert gpus[1]["used_bytes"] is gpus[1]["processes"] is None
     assert [fault["code"] for fault in gpus[1]["faults"]] == [NO_ANSWER]

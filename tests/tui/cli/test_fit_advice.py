@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_schemas import valid_json
 
 JOB = """\
 [model]
@@ -34,7 +35,7 @@ def fit(tmp_path: Path) -> Fit:
 
 def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert not done.stderr
-    return json.loads(done.stdout)
+    return valid_json("fit", done.stdout)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
@@ -32,14 +32,14 @@ def run_fit(
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         code = main(["fit", "gpt2", "--method", "formula", "--json", *words])
         out, err = capsys.readouterr()
-        return code, json.loads(out) if out else {}, err
+        return code, valid_json("fit", out) if out else {}, err
 
     return ask
 
 
 def test_the_visible_gpu_with_the_most_free_memory_is_chosen(run_fit: Answer) -> None:
     code, said, _ = run_fit()
-    assert (code, said["placement"], "notes" in said) == (0, [1], False)
+    assert (code, said["placement"], said["notes"]) == (0, [1], [])
     code, said, _ = run_fit(visible="2,0")
     assert (code, said["placement"], [gpu["index"] for gpu in said["gpus"]]) == (0, [2], [0, 2])
     assert said["notes"] == ["Only GPU 2, 0: CUDA_VISIBLE_DEVICES is '2,0'."]

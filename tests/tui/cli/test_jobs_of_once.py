@@ -1,6 +1,5 @@
 """``--once`` and ``record`` attach to the training processes on the GPUs by themselves."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from json_schemas import valid_json
 
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.recording import read_recording
@@ -64,7 +64,7 @@ def run(
 
 
 def test_once_has_the_jobs(run: Run, training: psutil.Process) -> None:
-    answer = json.loads(run("--once", "--json"))
+    answer = valid_json("once", run("--once", "--json"))
     job, notebook = answer["gpus"][0]["processes"]
     assert (job["job"], job["no_budget_reason"]) == ("Llama-3.1-8B", None)
     assert job["budget_bytes"] == answer["runs"][0]["budget_bytes"] > 0
@@ -74,7 +74,7 @@ def test_once_has_the_jobs(run: Run, training: psutil.Process) -> None:
 
 def test_once_reads_nothing_with_no_attach(run: Run) -> None:
     assert "not attached" in run("--once", "--no-attach")
-    answer = json.loads(run("--once", "--json", "--no-attach"))
+    answer = valid_json("once", run("--once", "--json", "--no-attach"))
     assert (answer["runs"], answer["gpus"][0]["processes"][0]["no_budget_reason"]) == ([], "not attached")
 
 

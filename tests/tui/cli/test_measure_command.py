@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.trace.measure import MeasuredStep, Place, find_largest_batch, tiny_job
@@ -83,7 +84,7 @@ def on_gpus(
         monkeypatch.setattr("vramtop.tui.cli.measuring.measured_job.run_real_step", run)
         code = main(["measure", *GPT2, "--json", *words])
         out, err = capsys.readouterr()
-        return code, {**json.loads(out), "places": list(source.places)}, err
+        return code, {**valid_json("measure", out), "places": list(source.places)}, err
 
     return ask
 
@@ -173,8 +174,8 @@ def test_a_list_of_jobs_is_predicted_without_a_gpu(tmp_path: Path, capsys: pytes
     line = {"name": "one", "model": {"id": "gpt2"}, "training": {"micro_batch": 2}}
     jobs.write_text(f"{json.dumps(line)}\n\n{json.dumps({**line, 'name': 'two'})}\n")
     assert main(["measure", str(jobs), "--predict", "--method", "formula", "--json", "--out", str(out)]) == 0
-    printed = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert printed == [json.loads(text) for text in out.read_text().splitlines()]
+    printed = [valid_json("measure", text) for text in capsys.readouterr().out.splitlines()]
+    assert printed == [valid_json("measure", text) for text in out.read_text().splitlines()]
     assert [(each["job"]["name"], each["measured"]) for each in printed] == [("one", None), ("two", None)]
     assert all(each["predicted"]["allocated_bytes"] > 0 for each in printed)
     jobs.write_text(json.dumps({"model": {"id": "gpt2"}, "training": {"micro_bach": 2}}))
@@ -213,7 +214,7 @@ def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing(tmp_p
     for name in ("allocated", "allocated, forward", "allocated, backward", "allocated, optimizer step", "weights"):
         seen, told = map(float, rows[name][:2])
         assert seen == pytest.approx(told, rel=0.1)  # both without what only a GPU has
-    [result] = [json.loads(line) for line in out.read_text().splitlines()]
+    [result] = [valid_json("measure", line) for line in out.read_text().splitlines()]
     measured = result["measured"]
     assert measured["max_allocated_bytes"] > measured["components"]["weights"] > 0
     assert [measured[name] for name in ("max_reserved_bytes", "process_bytes", "device_bytes", "retries")] == [None] * 4
@@ -227,7 +228,7 @@ def test_the_whole_command_on_the_cpu_shows_null_where_a_cpu_knows_nothing(tmp_p
 def test_a_search_on_the_cpu_finds_the_largest_batch_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
     words = (*GPT2, "--cpu", "--search", "micro_batch", "--memory", "4MiB", "--json")
     code = main(["measure", *words])
-    said = json.loads(capsys.readouterr().out)
+    said = valid_json("measure", capsys.readouterr().out)
     found = said["search"]
     assert found["tries"][0] > 1  # predicted without what only a GPU has, which is more than all of this
     assert found["runs"] == said["job"]["training"]["micro_batch"]
@@ -245,6 +246,6 @@ def test_configurations_of_other_kinds_run_tiny_on_the_cpu(name: str, tmp_path: 
     printed = subprocess.run([sys.executable, program, name], capture_output=True, text=True, check=True, timeout=60)
     jobs.write_text(printed.stdout.splitlines()[0] + "\n")
     assert main(["measure", str(jobs), "--cpu", "--method", "formula", "--out", str(out)]) == 0
-    result = json.loads(out.read_text())
+    result = valid_json("measure", out.read_text())
     assert result["error"] is None
     assert result["measured"]["max_allocated_bytes"] > result["measured"]["components"]["optimizer"] > 0

@@ -1,6 +1,5 @@
 """Modules planted in the current folder, in the job's and in a stranger's: none of vramtop's processes imports them."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from json_schemas import valid_json
 from waiting import until
 
 from vramtop.tui.cli.main import COMMANDS
@@ -135,7 +135,7 @@ def test_a_planted_json_is_not_run_and_the_interpreter_is_found(plants: Plants) 
     code, output, errors = plants.run(("estimate", *DEFAULT_ARGUMENTS, "--json"), "CWD:.:JOBFOLDER:")
     assert plants.found() == []
     assert code == 0, errors
-    assert json.loads(output)["model"]["count"] == "exact"
+    assert valid_json("estimate", output)["model"]["count"] == "exact"
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """``vramtop preflight`` in real processes: exit codes, text and JSON."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.monitor.preflight.context.check import CheckResult
 from vramtop.tui.draw.text_output import TextOutput
@@ -59,7 +59,7 @@ def preflight(tmp_path: Path) -> Preflight:
 
 def test_a_machine_without_a_driver_fails_with_the_reason(preflight: Preflight) -> None:
     done = preflight("job.toml", "--json", NSS_INFERENCE_KEY=SECRET)
-    found = json.loads(done.stdout)
+    found = valid_json("preflight", done.stdout)
     checks = {check["name"]: check for check in found["checks"]}
     assert (done.returncode, done.stderr) == (1, "")
     assert (found["schema"], found["job"], found["result"]) == (1, "check", "failure")
@@ -85,13 +85,15 @@ def test_a_missing_key_and_a_gpu_without_kernels_fail(preflight: Preflight) -> N
     assert "NSS_INFERENCE_KEY is not set" in done.stdout
     assert "1 failure" in done.stdout.splitlines()[-1]
     blackwell = preflight("job.toml", "--gpu-type", "rtx-5090", "--json", NSS_INFERENCE_KEY=SECRET)
-    failed = [check["name"] for check in json.loads(blackwell.stdout)["checks"] if check["status"] == "failure"]
+    failed = [
+        check["name"] for check in valid_json("preflight", blackwell.stdout)["checks"] if check["status"] == "failure"
+    ]
     assert (blackwell.returncode, failed) == (1, ["Compute capability"])
 
 
 def test_a_gpu_that_is_too_small_fails_both_bounds(preflight: Preflight) -> None:
     done = preflight("llama-3.1-8b", "--precision", "bf16", "--gpu-memory", "12GiB", "--json", HF_HUB_OFFLINE="1")
-    checks = {check["name"]: check["status"] for check in json.loads(done.stdout)["checks"]}
+    checks = {check["name"]: check["status"] for check in valid_json("preflight", done.stdout)["checks"]}
     assert (done.returncode, checks["VRAM lower bound"], checks["VRAM verdict"]) == (1, "failure", "failure")
     assert (checks["Model files"], checks["Model access"]) == ("failure", "skipped")
 
@@ -100,7 +102,7 @@ def test_a_gpu_that_is_too_small_fails_both_bounds(preflight: Preflight) -> None
 def test_an_unknown_decisive_check_is_exit_code_3(preflight: Preflight) -> None:
     words = ("llama-3.1-8b", "--gpu-memory", "800GiB", "--json")
     done = preflight(*words, HF_ENDPOINT="http://127.0.0.1:9")
-    found = json.loads(done.stdout)
+    found = valid_json("preflight", done.stdout)
     assert (done.returncode, found["result"]) == (3, "unknown")
     assert [check["name"] for check in found["checks"] if check["unknown"]] == ["Model access"]
 
@@ -131,7 +133,7 @@ def test_environment_python_and_folders_are_taken_from_the_launch_line(preflight
         "--gpu-type", "h100", "--json", "--method", "formula", "--set", "run.required_environment=['A']",
         "--", "A=1", *line.split(), *batch.split(), HF_HUB_OFFLINE="1",
     )  # fmt: skip
-    found = json.loads(done.stdout)
+    found = valid_json("preflight", done.stdout)
     checks = {check["name"]: check for check in found["checks"]}
     assert found["python"] == {"path": sys.executable, "origin": sys.executable}
     assert "A is set" in checks["Environment keys"]["found"]

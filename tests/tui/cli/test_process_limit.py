@@ -34,9 +34,9 @@ refuse(os, "fork", fork_error)
 refuse(_posixsubprocess, "fork_exec", fork_error)
 import subprocess
 subprocess._fork_exec = _posixsubprocess.fork_exec
-refuse(threading, "_start_new_thread", RuntimeError("can't start new thread"))
-threading._start_joinable_thread = threading._start_new_thread if sys.version_info < (3, 13) else limited(
-    threading._start_joinable_thread, RuntimeError("can't start new thread"))
+for name in ("_start_new_thread", "_start_joinable_thread"):  # until Python 3.13, and from 3.13 on
+    if hasattr(threading, name):
+        refuse(threading, name, RuntimeError("can't start new thread"))
 from vramtop.tui.cli import main
 sys.exit(main())
 """

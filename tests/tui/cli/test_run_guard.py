@@ -1,6 +1,5 @@
 """``vramtop run --fit``: the command starts, or it does not and the reason is printed."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
@@ -71,7 +71,8 @@ def test_a_job_that_does_not_fit_is_not_started_and_gets_suggestions(run: Answer
     assert "ways to make it fit, least costly first:" in out
     assert err.strip().endswith("was not started")
     code, out, err = run("--fit", *SETTINGS, "--json", free=(4,))
-    assert (code, json.loads(out)["verdict"], bool(json.loads(out)["suggestions"])) == (1, "does_not_fit", True)
+    found = valid_json("fit", out)
+    assert (code, found["verdict"], bool(found["suggestions"])) == (1, "does_not_fit", True)
 
 
 def test_where_not_every_gpu_would_do_the_command_sees_those_that_do(run: Answer) -> None:
@@ -92,7 +93,7 @@ def test_a_job_that_is_not_understood_starts_with_a_sentence_unless_strict(run: 
 
 def test_a_tight_job_starts_unless_strict(run: Answer) -> None:
     _, out, _ = run("--fit", *SETTINGS, "--json", free=(1,))
-    peak = json.loads(out)["budget"]["peak"]
+    peak = valid_json("fit", out)["budget"]["peak"]
     between = (peak["device_bytes"] + peak["high_bytes"]) / 2 / GIB
     assert run("--fit", *SETTINGS, free=(between,))[0] == "all"
     code, _, err = run("--fit", "--strict", *SETTINGS, free=(between,))

@@ -1,12 +1,12 @@
 """Commands name a setting that makes no sense, with its place; absurd sizes are one sentence."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError
 from vramtop.tui.cli.main import main
@@ -92,7 +92,7 @@ def test_attach_names_a_senseless_setting(
     assert "missing: training.micro_batch" not in text
     assert main(["attach", str(training), "--json"]) == 3
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["refused"] == {"training.micro_batch": WRONG}
+    assert valid_json("attach", captured.out)["refused"] == {"training.micro_batch": WRONG}
     assert captured.err.startswith(
         f"vramtop: {WRONG}; the process and its command line do not set training.sequence_length"
     )

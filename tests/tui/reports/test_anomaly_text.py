@@ -1,6 +1,5 @@
 """Anomalies as printed by ``vramtop --once`` and ``vramtop attach``."""
 
-import json
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from json_schemas import valid_json
 from waiting import until
 
 from vramtop.monitor.anomalies.anomaly import Anomaly
@@ -65,7 +65,7 @@ def test_once_prints_anomalies_below_their_gpu(
         "     ! 1 data loader worker of process 101 (process 102) holds a CUDA context: 0.5 GiB"
     )
     assert main(["--once", "--json"]) == 0
-    odd = json.loads(capsys.readouterr().out)["oddities"]
+    odd = valid_json("once", capsys.readouterr().out)["oddities"]
     assert [(each["kind"], each["gpu"], each["pids"]) for each in odd] == [("unseen", 0, []), ("helpers", 1, [102])]
 
 
@@ -88,7 +88,7 @@ def test_attach_shows_each_rank_with_its_gpu_and_anomalies(
             assert main(words) == 3
             text = capsys.readouterr().out
             assert main([*words, "--json"]) == 3
-            report = json.loads(capsys.readouterr().out)
+            report = valid_json("attach", capsys.readouterr().out)
         finally:
             process.kill()
     assert ["-", str(process.pid), "1", "20.0", "NVML"] in [line.split() for line in text.splitlines()]

@@ -13,17 +13,17 @@ from waiting import until_shown
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.help import help_content
+from vramtop.tui.keys.key import Key
+from vramtop.tui.keys.table import KEYS
 from vramtop.tui.screens.base import BoardApp
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
 from vramtop.tui.screens.registry import SCREENS, ScreenSpec, preload_screens, screen_bindings
 
 MADE_UP = ScreenSpec(
     name="made_up",
-    key="m",
     label="Made up",
     title="Made-up",
     command_help="Open the made-up screen",
-    key_help="opens the made-up screen",
     open="made_up:open_made_up",
     keys="made_up:KEYS",
 )
@@ -31,10 +31,6 @@ MADE_UP = ScreenSpec(
 
 class MadeUpScreen(Screen[None]):
     TITLE = MADE_UP.title
-
-
-class WithMadeUp(DashboardScreen):
-    BINDINGS = screen_bindings((MADE_UP,))
 
 
 @pytest.fixture
@@ -48,11 +44,16 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(module).update(open_made_up=open_made_up, KEYS=[Binding("z", "zoom", tooltip="zooms the made-up screen")])
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("vramtop.tui.app.app.SCREENS", (*SCREENS, MADE_UP))
+    monkeypatch.setitem(KEYS, "dashboard.made_up", Key("m", "opens the made-up screen"))
+
+    class WithMadeUp(DashboardScreen):
+        BINDINGS = screen_bindings((MADE_UP,))
+
     monkeypatch.setattr(VramtopApp, "get_default_screen", lambda _: WithMadeUp())
 
 
 @pytest.mark.usefixtures("made_up")
-async def test_a_screen_is_added_by_one_row(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> None:
+async def test_a_screen_is_added_by_a_row_and_its_key(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> None:
     source = scripted_source([make_snapshot([make_gpu()])])
     app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))
     async with app.run_test() as pilot:
@@ -67,7 +68,8 @@ async def test_a_screen_is_added_by_one_row(make_snapshot: Any, make_gpu: Any, s
 
 
 def test_keys_and_names_are_unique() -> None:
-    assert len({spec.name for spec in SCREENS}) == len({spec.key for spec in SCREENS}) == len(SCREENS)
+    keys = {KEYS[f"dashboard.{spec.name}"].keys for spec in SCREENS}
+    assert len({spec.name for spec in SCREENS}) == len(keys) == len(SCREENS)
 
 
 @pytest.mark.parametrize("spec", SCREENS, ids=lambda spec: spec.name)

@@ -20,6 +20,7 @@ pytest.importorskip("textual_serve", reason="the extra serve is not installed")
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from browser import Browser
+from json_schemas import valid_json
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -43,7 +44,7 @@ class Server:
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=cwd)
         assert self.process.stdout is not None
-        self.address = json.loads(self.process.stdout.readline())["address"]
+        self.address = valid_json("serve", self.process.stdout.readline())["address"]
         self.root, self.token = self.address.rsplit("/", 2)[:2]
         self.socket = f"{self.address.replace('http', 'ws', 1)}ws"
 

@@ -55,6 +55,13 @@ async def test_the_palette_is_dropped_if_there_is_no_space() -> None:
         assert line(app) == "a Attach b Both d Dim"
 
 
+async def test_keys_without_room_are_left_out_whole() -> None:
+    app = Keys()
+    async with app.run_test(size=(16, 5)) as pilot:
+        await pilot.pause()
+        assert line(app) == "a Attach b Both"
+
+
 @pytest.mark.parametrize(("x", "said"), [(0, "a"), (7, "a"), (8, ""), (9, "b"), (16, ""), (40, "")])
 async def test_a_click_presses_the_key(x: int, said: str) -> None:
     app = Keys()

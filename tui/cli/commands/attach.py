@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.budget import Budget, budget_on_gpu
 from vramtop.estimator.causes import Divergence
@@ -27,6 +27,9 @@ from ..json_text import json_text
 from ..measured_runs import corrected_run, keep_reading
 from ..option_values import estimate_method
 from ..progress import Progress
+
+if TYPE_CHECKING:
+    from ..json_types import AttachJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -175,9 +178,11 @@ def _anomalies(attachment: Attachment, snapshot: Snapshot | None) -> tuple[Anoma
     return tuple(anomaly for anomaly in anomalies if anomaly.concerns(pids))
 
 
-def _to_json(report: RunReport, observed_bytes: int | None) -> dict[str, Any]:
+def _to_json(report: RunReport, observed_bytes: int | None) -> "AttachJson":
     sample = report.attachment.probe
-    return report.attachment.to_json() | {
+    return {
+        "schema": 1,
+        **report.attachment.to_json(),
         "missing": list(report.missing),
         "job": job_to_mapping(report.job) if report.job else None,
         "budget": report.budget.to_json() if report.budget else None,

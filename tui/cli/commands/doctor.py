@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +18,9 @@ from ...tty import TerminalFacts, terminal_issues
 from ...tty.terminal_facts import terminal_facts
 from ..json_text import json_text
 from ..progress import Progress
+
+if TYPE_CHECKING:
+    from ..json_types import DoctorJson
 
 _MAX_WIDTH = 80
 """Columns of the page, so that it can be read wherever it is pasted."""
@@ -45,7 +49,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return ExitCode.CANNOT_TELL if page.driver.problem or page.driver.hangs else ExitCode.DONE
 
 
-def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue]) -> dict[str, object]:
+def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue]) -> "DoctorJson":
     facts = msgspec.to_builtins(page)
     gpus = facts["driver"].pop("gpus")
     return {

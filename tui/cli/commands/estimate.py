@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.estimation import estimate
 
@@ -12,6 +13,9 @@ from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_gpu, estimate_method
 from ..progress import Progress
+
+if TYPE_CHECKING:
+    from ..json_types import EstimateJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -29,7 +33,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         )
     budget = correction(options, job, gpu, here=not memory_bytes)(budget)
     if options.json:
-        print(json_text(budget.to_json() | ({"notes": list(notes)} if notes else {})))
+        found: EstimateJson = {**budget.to_json(), "notes": list(notes)}
+        print(json_text(found))
         return 0
     output = detect_output(ascii_only=options.ascii)
     scale = memory_bytes if memory_bytes and memory_bytes > budget.peak.device_bytes else None

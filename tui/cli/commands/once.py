@@ -3,11 +3,12 @@
 import argparse
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, displayed, displayed_data, format_gib
+from vramtop.estimator.common import InputError, displayed, format_gib
 from vramtop.monitor.anomalies import AnomalyDetector
 from vramtop.monitor.attach.automatic import AutomaticAttach
 from vramtop.monitor.board import Board, GpuRow, Hidden, PendingRow, ProcessRow, RunRow, Watchlist
@@ -24,6 +25,16 @@ from ..display_options import display_filter
 if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Job
+
+    from ..json_types import (
+        GpuJson,
+        HiddenJson,
+        MigDeviceJson,
+        OnceJson,
+        PendingJson,
+        ProcessJson,
+        RunJson,
+    )
 
 _ATTACH_SECONDS = 2.5
 """Time for reading the training processes; those that were not reached say so."""
@@ -111,7 +122,7 @@ def _watch(options: argparse.Namespace, watchlist: Watchlist, snapshot: Snapshot
     watchlist.add_run(WatchedJob(job=job, pids=ranks))
 
 
-def board_json(board: Board) -> dict[str, Any]:
+def board_json(board: Board) -> "OnceJson":
     """Return the board as ``--once --json`` prints it; unknown values are null."""
     from datetime import datetime, timezone  # text output has no time
 
@@ -125,7 +136,7 @@ def board_json(board: Board) -> dict[str, Any]:
             "driver_version": snapshot.source.driver_version,
             "cuda_version": snapshot.source.cuda_version,
         },
-        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in snapshot.faults],
+        "faults": [asdict(fault) for fault in snapshot.faults],
         "filter": None if board.hidden is None else _filter_json(board.hidden),
         "gpus": [_gpu_json(row, board) for row in board.gpus if board.displays_gpu(row.reading)],
         "runs": [_run_json(run) for run in board.runs],
@@ -134,30 +145,31 @@ def board_json(board: Board) -> dict[str, Any]:
     }
 
 
-def _run_json(run: RunRow) -> Any:
+def _run_json(run: RunRow) -> "RunJson":
     peak = run.budget.peak if run.budget else None
-    return displayed_data({
-        "job": run.job.label,
+    return {
+        "job": displayed(run.job.label),
         "pids": [pid for pid, _ in run.pids],
         "gpus": sorted({row.gpu.index for row in run.rows}),
         "missing": list(run.missing),
         "budget_bytes": run.budget.steady_device_bytes if run.budget else None,
         "low_bytes": peak.low_bytes if peak else None,
         "high_bytes": peak.high_bytes if peak else None,
-        "problem": run.problem,
-    })  # fmt: skip
+        "problem": run.problem and displayed(run.problem),
+    }
 
 
-def _pending_json(row: PendingRow) -> Any:
-    return displayed_data({
-        "job": row.job.label,
+def _pending_json(row: PendingRow) -> "PendingJson":
+    sentence = row.fit.sentence if row.fit else row.problem
+    return {
+        "job": displayed(row.job.label),
         "verdict": row.fit.verdict if row.fit else "unknown",
         "device_bytes": row.budget.peak.device_bytes if row.budget else None,
-        "sentence": row.fit.sentence if row.fit else row.problem,
-    })  # fmt: skip
+        "sentence": sentence and displayed(sentence),
+    }
 
 
-def _filter_json(hidden: Hidden) -> dict[str, Any]:
+def _filter_json(hidden: Hidden) -> "HiddenJson":
     return {
         "options": hidden.by,
         "hidden_gpus": list(hidden.labels),
@@ -166,7 +178,7 @@ def _filter_json(hidden: Hidden) -> dict[str, Any]:
     }
 
 
-def _gpu_json(row: GpuRow, board: Board) -> dict[str, Any]:
+def _gpu_json(row: GpuRow, board: Board) -> "GpuJson":
     gpu = row.reading
     return {
         "index": gpu.index,
@@ -185,11 +197,11 @@ def _gpu_json(row: GpuRow, board: Board) -> dict[str, Any]:
         if gpu.processes is None
         else [_process_json(process) for process in row.rows if board.displays(process)],
         "mig": None if gpu.mig is None else [_mig_json(device) for device in mig_devices(gpu)],
-        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in gpu.faults],
+        "faults": [asdict(fault) for fault in gpu.faults],
     }
 
 
-def _mig_json(device: MigDevice) -> dict[str, Any]:
+def _mig_json(device: MigDevice) -> "MigDeviceJson":
     """Return a MIG device; devices of one GPU instance all have its memory, and all but one name its owner."""
     return {
         "label": device.label,
@@ -204,11 +216,11 @@ def _mig_json(device: MigDevice) -> dict[str, Any]:
         "unattributed_bytes": None if device.shares_memory_of else device.unattributed_bytes,
         "shares_memory_of": device.shares_memory_of,
         "pids": None if device.processes is None else [process.pid for process in device.processes],
-        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in device.faults],
+        "faults": [asdict(fault) for fault in device.faults],
     }
 
 
-def _process_json(row: ProcessRow) -> dict[str, Any]:
+def _process_json(row: ProcessRow) -> "ProcessJson":
     process = row.process
     return {
         "pid": process.pid,

@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 from vramtop.estimator.common import ExitCode, working_folder
 from vramtop.estimator.job import Job
@@ -29,9 +30,16 @@ from ..measured_runs import correction
 from ..option_values import described_devices, described_gpu, described_host, gpu_indices
 from ..progress import Progress
 
+if TYPE_CHECKING:
+    from ..json_types import PreflightJson
+
 _BUDGET_SHARE = 0.75
 """Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
-_RESULTS = {ExitCode.DONE: "pass", ExitCode.NO: "failure", ExitCode.CANNOT_TELL: "unknown"}
+_RESULTS: dict[int, Literal["pass", "failure", "unknown"]] = {
+    ExitCode.DONE: "pass",
+    ExitCode.NO: "failure",
+    ExitCode.CANNOT_TELL: "unknown",
+}
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -94,7 +102,7 @@ def _run_checks(context: CheckContext, options: argparse.Namespace) -> tuple[Che
         return run_checks(context, timeout_seconds=options.timeout, on_result=on_outcome)
 
 
-def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> dict[str, object]:
+def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> "PreflightJson":
     return {
         "schema": 1,
         "job": context.job.label,

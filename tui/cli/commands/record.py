@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget import Budget
     from vramtop.estimator.job import Job
 
+    from ..json_types import RecordJson
+
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Record until interrupted, or for ``--seconds``; exit code 0, or 3 if there was no reading."""
@@ -77,7 +79,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             f"{path}: nothing was recorded because there was no reading; the driver may be hanging: see vramtop doctor"
         )
     snapshots = "1 snapshot" if count == 1 else f"{count} snapshots"
-    print(json.dumps({"file": str(path), "snapshots": count}) if options.json else f"{path}: {snapshots}")
+    recorded: RecordJson = {"schema": 1, "file": str(path), "snapshots": count}
+    print(json.dumps(recorded) if options.json else f"{path}: {snapshots}")
     return 0
 
 

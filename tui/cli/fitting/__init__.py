@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from .advice import (
         Advice as Advice,
         Machine as Machine,
-        advice_json as advice_json,
         advice_lines as advice_lines,
         advise as advise,
+        suggestions_json as suggestions_json,
     )
     from .fit_check import (
         EXIT_CODES as EXIT_CODES,
@@ -49,7 +49,7 @@ else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
-            "advice": "Advice advice_json advice_lines advise Machine",
+            "advice": "Advice advice_lines advise Machine suggestions_json",
             "fleet_check": "check_on_fleet refuse_what_is_for_this_machine",
             "fit_check": "check_here describe_machine estimate_job EXIT_CODES FitCheck gpu_and_memory judge_on "
             "report_fit",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.advice import (
     BoundedSearch,
@@ -28,6 +28,9 @@ from vramtop.estimator.learning.carried import carried
 from ...draw import VERDICTS, TextOutput
 from ...job import LoadedJob
 from ...job.flags import flags_by_key
+
+if TYPE_CHECKING:
+    from ..json_types import SuggestionJson
 
 _MAX_SUGGESTIONS = 6
 _VERDICT_WIDTH = len("! tight")
@@ -156,17 +159,14 @@ def suggestion_diff(loaded: LoadedJob, suggestion: Suggestion) -> str | None:
     return None if after is None else unified_diff(before, after, name=str(loaded.file))
 
 
-def advice_json(advice: Advice, loaded: LoadedJob) -> dict[str, Any]:
-    """Return the JSON keys ``suggestions`` and ``largest``."""
-    return {
-        "suggestions": [_suggestion_json(suggestion, loaded) for suggestion in advice.suggestions],
-        "largest": advice.largest.to_json() if advice.largest else None,
-    }
+def suggestions_json(advice: Advice, loaded: LoadedJob) -> "list[SuggestionJson]":
+    """Return the JSON key ``suggestions``."""
+    return [_suggestion_json(suggestion, loaded) for suggestion in advice.suggestions]
 
 
-def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> dict[str, Any]:
+def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> "SuggestionJson":
     peak, diff = suggestion.budget.peak, suggestion_diff(loaded, suggestion)
-    return {
+    found: SuggestionJson = {
         "changes": suggestion.changes,
         "device_bytes": peak.device_bytes,
         "low_bytes": peak.low_bytes,
@@ -179,8 +179,10 @@ def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> dict[str, Any
         "quality": round(sum(part.quality for part in suggestion.parts), 3),
         "sources": list(suggestion.sources),
         "edits": [edit.to_json() for edit in suggestion_edits(loaded, suggestion)],
-        **({"diff": diff} if diff else {}),
     }
+    if diff:
+        found["diff"] = diff
+    return found
 
 
 def advice_lines(advice: Advice, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:

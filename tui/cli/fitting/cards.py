@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import format_gib
@@ -12,6 +12,9 @@ from vramtop.monitor.board.fit import check_fit
 from ...draw import TextOutput, format_table
 from ...job import beyond_formula, estimator_on_card
 from ..option_values import described_devices
+
+if TYPE_CHECKING:
+    from ..json_types import CardJson
 
 _COUNTS = (1, 2, 4, 8)
 """Numbers of GPUs that are tried for a job of one rank; more than one shard it."""
@@ -37,7 +40,7 @@ class Card:
     device_bytes: int
     """What it needs on each."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "CardJson":
         """Return the card as ``fit --json`` has it."""
         return {
             "gpu": self.gpu.name,

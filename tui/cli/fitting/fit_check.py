@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import ExitCode
@@ -26,8 +27,11 @@ from ..json_text import json_text
 from ..measured_runs import correction
 from ..option_values import described_host, estimate_method
 from ..progress import Progress
-from .advice import Advice, Machine, advice_json, advice_lines, advise
+from .advice import Advice, Machine, advice_lines, advise, suggestions_json
 from .machine_gpus import gpus_here
+
+if TYPE_CHECKING:
+    from ..json_types import FitJson
 
 EXIT_CODES: dict[Verdict, ExitCode] = {
     "fits": ExitCode.DONE,
@@ -146,9 +150,17 @@ def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
     )
 
 
-def _to_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> dict[str, object]:
-    found = {"budget": budget.to_json(), **verdict.to_json(), "sentence": verdict.sentence}
-    return found | advice_json(advice, loaded) | ({"notes": list(loaded.notes)} if loaded.notes else {})
+def _to_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> "FitJson":
+    return {
+        "schema": 1,
+        "budget": budget.to_json(),
+        **verdict.to_json(),
+        "sentence": verdict.sentence,
+        "suggestions": suggestions_json(advice, loaded),
+        "largest": advice.largest.to_json() if advice.largest else None,
+        "cards": None,
+        "notes": list(loaded.notes),
+    }
 
 
 def judge_on(devices: Sequence[DeviceCapacity], options: argparse.Namespace, *, here: bool) -> Judge:

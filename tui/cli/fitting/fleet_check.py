@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.fleet import Fleet
 
     from ...job import LoadedJob
+    from ..json_types import FitOverHostsJson
 
 _RAM = "The RAM of the hosts is not checked; vramtop preflight on the host itself does that."
 
@@ -44,13 +45,15 @@ def check_on_fleet(options: argparse.Namespace, loaded: LoadedJob, fleet: Fleet)
     budget = budgets.by_card[first.card] if first and first.card else None
     notes = [*loaded.notes, *([_RAM] if budget and budget.host else [])]
     if options.json:
-        found = {
+        found: FitOverHostsJson = {
+            "schema": 1,
             "budget": budget.to_json() if budget else None,
             **fit.to_json(),
             "sentence": fleet_fit_sentence(fit),
             "notice": fleet.notice,
+            "notes": notes,
         }
-        print(json_text(found | ({"notes": notes} if notes else {})))
+        print(json_text(found))
         return EXIT_CODES[fit.now]
     output = detect_output(ascii_only=options.ascii)
     lines = list(fleet_fit_lines(fit, output, verbose=options.verbose))

@@ -1,6 +1,7 @@
 """``vramtop fit`` on a machine whose GPUs cannot be read: what the job needs, and the cards on which it fits."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import ExitCode, format_gib
@@ -10,6 +11,9 @@ from ...job import LoadedJob
 from ...reports import budget_lines, closing_lines
 from ..json_text import json_text
 from .cards import card_lines, find_cards
+
+if TYPE_CHECKING:
+    from ..json_types import FitJson
 
 
 def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, reason: str) -> int:
@@ -27,17 +31,21 @@ def report_without_gpus(options: argparse.Namespace, loaded: LoadedJob, budget: 
     bounds = f"{format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)}"
     need = f"needs {times}{format_gib(peak.device_bytes)} GiB ({bounds})"
     if options.json:
-        found = {
+        found: FitJson = {
+            "schema": 1,
             "budget": budget.to_json(),
             "verdict": "unknown",
             "gpus": [],
             "placement": [],
+            "placement_uuids": [],
             "margin_bytes": None,
             "sentence": reason,
             "suggestions": [],
+            "largest": None,
             "cards": [card.to_json() for card in cards],
+            "notes": list(loaded.notes),
         }
-        print(json_text(found | ({"notes": list(loaded.notes)} if loaded.notes else {})))
+        print(json_text(found))
         return ExitCode.CANNOT_TELL
     output = detect_output(ascii_only=options.ascii)
     mark = VERDICTS["unknown"]

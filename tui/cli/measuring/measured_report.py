@@ -1,7 +1,8 @@
 """A measurement beside its prediction, as text and as JSON."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.budget import Budget, Span
 from vramtop.estimator.common import GIB, MIB
@@ -11,21 +12,19 @@ from vramtop.estimator.trace.measure import BatchSearch, MeasuredStep
 from ...draw import TextOutput, format_table, peak_place
 from .measured_job import MeasuredJob
 
+if TYPE_CHECKING:
+    from ..json_types import MeasuredJson, MeasureJson, PredictedPeakJson
+
 _PHASES = ("loading", "forward", "backward", "optimizer step")
 _PARTS = ("weights", "gradients", "optimizer")
 _UNKNOWN = "-"
-_GPU_ONLY = (
-    *("reserved_bytes", "device_bytes", "low_bytes", "high_bytes", "cache_bytes"),
-    *("allocated_range", "reserved_range"),
-)
-"""Keys of a predicted peak that a run on the CPU does not have; its ranges allow for what CUDA does."""
 _ALIGNED = "<>>>>"
 
 
-def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> dict[str, Any]:
+def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> "MeasureJson":
     """Return the line of JSON about one job."""
     step, outside, budget = found.step, found.outside, found.budget
-    measured = None
+    measured: MeasuredJson | None = None
     if step is not None:
         measured = {
             **step.to_json(),
@@ -36,10 +35,10 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> dict
     error = found.error
     if step is not None and step.out_of_memory is not None:
         error = f"out of memory {step.out_of_memory.place}: {step.out_of_memory.message}"
-    data: dict[str, Any] = {
+    data: MeasureJson = {
         "schema": 1,
         "job": {**job_to_mapping(found.job), "name": found.job.label},
-        "predicted": None if budget is None else {"method": budget.method, **_peak_json(found, budget)},
+        "predicted": None if budget is None else _peak_json(found, budget),
         "device": step.device if step else None,
         "card": found.card,
         "driver": found.driver,
@@ -61,13 +60,29 @@ def measured_json(found: MeasuredJob, search: BatchSearch | None = None) -> dict
     return data
 
 
-def _peak_json(found: MeasuredJob, budget: Budget) -> dict[str, Any]:
+def _peak_json(found: MeasuredJob, budget: Budget) -> "PredictedPeakJson":
     """Return the predicted peak; of a run on the CPU null for what only a GPU has."""
-    peak: dict[str, Any] = budget.to_json()["peak"]
-    if found.step is None or found.step.device != "cpu":
-        return peak
-    gpu_only = dict.fromkeys(_GPU_ONLY)
-    return {**peak, **gpu_only, "components": {**peak["components"], "context": None, "communication": None}}
+    peak, on_cpu = budget.peak, found.step is not None and found.step.device == "cpu"
+    components: dict[str, int | None] = dict(peak.components.items())
+    if on_cpu:
+        components |= {"context": None, "communication": None}
+    return {
+        "method": budget.method,
+        "phase": peak.phase,
+        "components": components,
+        "allocated_bytes": peak.allocated_bytes,
+        "reserved_bytes": None if on_cpu else peak.reserved_bytes,
+        "device_bytes": None if on_cpu else peak.device_bytes,
+        "low_bytes": None if on_cpu else peak.low_bytes,
+        "high_bytes": None if on_cpu else peak.high_bytes,
+        "allocated_range": _span_json(None if on_cpu else peak.allocated_range),
+        "reserved_range": _span_json(None if on_cpu else peak.reserved_range),
+        "cache_bytes": None if on_cpu else peak.cache_bytes,
+    }
+
+
+def _span_json(span: Span | None) -> dict[str, Any] | None:
+    return None if span is None else asdict(span)
 
 
 def measured_lines(found: MeasuredJob, output: TextOutput, search: BatchSearch | None = None) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import GIB
 from vramtop.monitor.board.fit import Verdict
@@ -20,6 +20,9 @@ from vramtop.monitor.fleet.schedulers import (
 from ...draw import format_table
 from .answer import Answer, Target, whole_gib
 from .card_judge import BEST_FIRST, CardJudge, need_sentence
+
+if TYPE_CHECKING:
+    from ..json_types import CloudFacts, InstanceJson
 
 _PER_CLOUD = 4
 """Rows of a cloud in the table: those with the fewest instances and the smallest cards."""
@@ -38,7 +41,7 @@ class _Choice:
     count: int
     per_node: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "InstanceJson":
         return {
             "cloud": self.type.source.cloud,
             "name": self.type.name,
@@ -63,15 +66,20 @@ def cloud_answer(judge: CardJudge, target: Target) -> Answer:
     """
     choices = sorted(_choices(judge, target), key=lambda choice: _preference(choice, judge))
     need = need_sentence(judge.budget)
-    facts: dict[str, Any] = {"instances": [choice.to_json() for choice in choices], "table_date": table_date()}
+    facts: CloudFacts = {
+        "instances": [choice.to_json() for choice in choices],
+        "table_date": table_date(),
+        "skypilot": None,
+        "dstack": None,
+    }
     dated = f"Instance types as they were read on {table_date()}, without prices; check what is free in your region."
     if not choices:
         known = {kind.gpu.name for kind in instance_types()}
         if target.gpu is not None and target.gpu.name not in known:
             sentence = f"The table has no instance type with {target.gpu.label} GPUs."
-            return Answer(verdict="unknown", need=need, sentence=sentence, json=facts | _no_snippets(), notes=[dated])
+            return Answer(verdict="unknown", need=need, sentence=sentence, json=facts, notes=[dated])
         sentence = "It fits on no instance type of the table; vramtop fit --gpu-type NAME says what would make it fit."
-        return Answer(verdict="does_not_fit", need=need, sentence=sentence, json=facts | _no_snippets(), notes=[dated])
+        return Answer(verdict="does_not_fit", need=need, sentence=sentence, json=facts, notes=[dated])
     best = choices[0]
     emulated = judge.emulates_bf16(best.type.gpu)
     alike = [
@@ -80,6 +88,7 @@ def cloud_answer(judge: CardJudge, target: Target) -> Answer:
         if choice.verdict == best.verdict and judge.emulates_bf16(choice.type.gpu) == emulated
     ]
     skypilot, dstack = _skypilot(alike, judge), _dstack(alike, judge)
+    facts["skypilot"], facts["dstack"] = "\n".join(skypilot) or None, "\n".join(dstack) or None
     snippets = [
         part for part in (_block("SkyPilot: task.yaml", skypilot), _block("dstack: .dstack.yml", dstack)) if part
     ]
@@ -89,15 +98,11 @@ def cloud_answer(judge: CardJudge, target: Target) -> Answer:
         verdict=best.verdict,
         need=need,
         sentence=sentence,
-        json=facts | {"skypilot": "\n".join(skypilot) or None, "dstack": "\n".join(dstack) or None},
+        json=facts,
         table=_table(choices),
         request=[line for part in snippets for line in part],
         notes=[dated],
     )
-
-
-def _no_snippets() -> dict[str, Any]:
-    return {"skypilot": None, "dstack": None}
 
 
 def _choices(judge: CardJudge, target: Target) -> Iterator[_Choice]:

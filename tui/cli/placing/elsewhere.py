@@ -48,8 +48,8 @@ def report_elsewhere(options: argparse.Namespace, loaded: LoadedJob) -> int:
     )
     if options.json:
         notes = [*answer.notes, *loaded_notes]
-        found = {"verdict": answer.verdict, "sentence": answer.sentence, **answer.json, "budget": budget.to_json()}
-        print(json_text(found | ({"notes": notes} if notes else {})))
+        about = {"schema": 1, "verdict": answer.verdict, "sentence": answer.sentence}
+        print(json_text({**about, **answer.json, "budget": budget.to_json(), "notes": notes}))
     else:
         print("\n".join(answer.lines((*answer.notes, *loaded_notes))))
     return EXIT_CODES[answer.verdict]

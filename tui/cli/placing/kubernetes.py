@@ -6,7 +6,7 @@ and ``nvidia.com/gpu.count`` the GPUs of the node. GPUs that are shared or in MI
 (``...-SHARED``, ``...-MIG-1g.5gb``), so that they are not chosen.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -17,6 +17,9 @@ from vramtop.monitor.fleet.schedulers import CardMatch, CardSize
 
 from .answer import Answer, Target, whole_gib
 from .card_judge import CardJudge, need_sentence
+
+if TYPE_CHECKING:
+    from ..json_types import KubernetesFacts
 
 _MOST_GPUS = 8
 """GPUs of a node; a job with more ranks takes several pods."""
@@ -36,8 +39,9 @@ def kubernetes_answer(judge: CardJudge, target: Target) -> Answer:
     verdict, gpus = _cards(judge, target)
     if verdict not in ("fits", "tight"):
         where = f"a {target.gpu.label}" if target.gpu else "any card of the catalogue, alone or with one rank on each"
+        nothing: KubernetesFacts = {"manifest": None, "pods": pods, "gpus": []}
         sentence = f"It does not fit on {where}; vramtop fit --gpu-type NAME says what would make it fit."
-        return Answer(verdict=verdict, need=need, sentence=sentence, json={"manifest": None, "pods": pods, "gpus": []})
+        return Answer(verdict=verdict, need=need, sentence=sentence, json=nothing)
     manifest = _manifest(judge, target, gpus, per_pod)
     text = yaml.safe_dump(manifest, sort_keys=False, width=120).splitlines()
     each = f"each of {pods} pods" if pods > 1 else "the pod"
@@ -46,7 +50,7 @@ def kubernetes_answer(judge: CardJudge, target: Target) -> Answer:
         "The affinity needs the labels of GPU feature discovery, which the NVIDIA GPU operator runs.",
         *(["How much RAM the job needs is not known, so no memory is requested."] if judge.budget.host is None else []),
     ]
-    facts = {"manifest": manifest, "pods": pods, "gpus": [gpu.name for gpu in gpus]}
+    facts: KubernetesFacts = {"manifest": manifest, "pods": pods, "gpus": [gpu.name for gpu in gpus]}
     return Answer(verdict=verdict, need=need, sentence=sentence, json=facts, request=text, notes=notes)
 
 

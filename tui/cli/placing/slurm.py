@@ -1,7 +1,7 @@
 """``vramtop fit JOB --slurm``: which partitions can take a job, now and at all, and the lines of its batch script."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vramtop.monitor.fleet.schedulers import (
     CardMatch,
@@ -19,6 +19,8 @@ from .slurm_offers import GOOD, Offer, find_offers
 
 if TYPE_CHECKING:
     from vramtop.monitor.board.fit import Verdict
+
+    from ..json_types import SlurmFacts
 
 _MAX_ROWS = 30
 _USUAL_GPUS = 8
@@ -60,13 +62,19 @@ def judge_cluster(cluster: SlurmCluster, judge: CardJudge, target: Target) -> An
     notes = [f"Not counted: {len(gone)} node{'s' * (len(gone) > 1)} with GPUs down, drained or not answering."] * bool(
         gone
     )
-    facts: dict[str, Any] = {"offers": [offer.to_json() for offer in offers], "nodes_not_counted": len(gone)}
+    facts: SlurmFacts = {
+        "partitions": [],
+        "partitions_now": [],
+        "offers": [offer.to_json() for offer in offers],
+        "nodes_not_counted": len(gone),
+        "request": None,
+    }
     usable = [offer for offer in offers if offer.at_all is not None and offer.verdict in GOOD]
     table = _table(offers)
     if not usable:
         verdict: Verdict = "unknown" if any(offer.verdict == "unknown" for offer in offers) else "does_not_fit"
         sentence = _why_not(offers, cluster, target)
-        return Answer(verdict=verdict, need=need, sentence=sentence, json=_json(facts, None), table=table, notes=notes)
+        return Answer(verdict=verdict, need=need, sentence=sentence, json=facts, table=table, notes=notes)
     best = usable[0]
     spread = best.now or best.at_all
     if spread is None:  # at_all was looked at above
@@ -76,7 +84,7 @@ def judge_cluster(cluster: SlurmCluster, judge: CardJudge, target: Target) -> An
     where = f"{nodes} of partition {best.partition.name}, {spread.per_node} × {best.name} each"
     able = list(dict.fromkeys(offer.partition.name for offer in usable))
     now = list(dict.fromkeys(offer.partition.name for offer in usable if offer.now))
-    facts |= {"partitions": able, "partitions_now": now}
+    facts["partitions"], facts["partitions_now"], facts["request"] = able, now, request
     asks = f"This asks for {where}."
     waits = (
         "would start now"
@@ -90,16 +98,12 @@ def judge_cluster(cluster: SlurmCluster, judge: CardJudge, target: Target) -> An
         verdict=best.verdict,
         need=need,
         sentence=sentence,
-        json=_json(facts, request),
+        json=facts,
         before="#!/bin/bash",
         request=[f"#SBATCH {line}" for line in request],
         table=table,
         notes=[*notes, _TORCHRUN, _CPUS, *([_NO_HOST] if judge.budget.host is None else [])],
     )
-
-
-def _json(facts: dict[str, Any], request: Sequence[str] | None) -> dict[str, Any]:
-    return {"partitions": [], "partitions_now": [], **facts, "request": None if request is None else list(request)}
 
 
 def _request(offer: Offer, spread: Spread, judge: CardJudge, cluster: SlurmCluster) -> list[str]:
@@ -206,12 +210,19 @@ def _without_cluster(judge: CardJudge, target: Target, reason: str) -> Answer:
         _TORCHRUN,
         _CPUS,
     ]
-    facts = {"offers": [], "card": match.label, "nodes_not_counted": 0}
+    facts: SlurmFacts = {
+        "partitions": [],
+        "partitions_now": [],
+        "offers": [],
+        "card": match.label,
+        "nodes_not_counted": 0,
+        "request": lines if fits else None,
+    }
     return Answer(
         verdict=verdict,
         need=need,
         sentence=sentence,
-        json=_json(facts, lines if fits else None),
+        json=facts,
         before="#!/bin/bash",
         request=[f"#SBATCH {line}" for line in lines] if fits else (),
         notes=notes if fits else [],

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import GIB, format_gib
 from vramtop.monitor.board.fit import Verdict
@@ -20,6 +20,9 @@ from vramtop.monitor.fleet.schedulers import (
 
 from .answer import Target
 from .card_judge import BEST_FIRST, CardJudge
+
+if TYPE_CHECKING:
+    from ..json_types import OfferJson
 
 GOOD: tuple[Verdict, ...] = ("fits", "tight")
 _NodeGpus = tuple[SlurmNode, int, int | None]
@@ -49,7 +52,7 @@ class Offer:
         """Name of the GPUs in the cluster: ``a100``; ``gpu`` without a type, or of several types together."""
         return self.type or "gpu"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "OfferJson":
         """Return the offer as ``fit --slurm --json`` lists it."""
         return {
             "partition": self.partition.name,

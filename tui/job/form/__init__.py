@@ -11,7 +11,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from .field_help import help_line as help_line
     from .fields import TUNING as TUNING
-    from .inputs import ALT_DIGIT_CHARACTERS as ALT_DIGIT_CHARACTERS, ModelInput as ModelInput
+    from .inputs import ModelInput as ModelInput
     from .job_form import JobForm as JobForm
     from .model_search import (
         ModelChoice as ModelChoice,
@@ -26,7 +26,7 @@ else:
         {
             "field_help": "help_line",
             "fields": "TUNING",
-            "inputs": "ALT_DIGIT_CHARACTERS ModelInput",
+            "inputs": "ModelInput",
             "job_form": "JobForm",
             "model_search": "cached_models model_choices ModelChoice model_names",
             "sharding": "sharding_word",

@@ -15,11 +15,9 @@ from textual.widgets import Input
 
 from vramtop.estimator.common import expand_user
 
+from ...keys import ALT_DIGIT_CHARACTERS, bind
 from ...widgets import MatchList
 from .model_search import ModelChoice, search_models
-
-ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
-"""The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
 
 
 class FieldInput(Input):
@@ -44,7 +42,7 @@ class ModelInput(FieldInput):
         Binding("down", "move(1)", show=False),
         Binding("up", "move(-1)", show=False),
         Binding("enter", "take", show=False),
-        Binding("escape", "close", show=False),
+        bind("app.back", "close"),
     ]
 
     @dataclass

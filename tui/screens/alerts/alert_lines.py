@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from ...draw import ALARM, BAD, MUTED, UNCERTAIN, format_duration, on_colour, printable
+from ...keys import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +75,8 @@ def quiet_line(hours: str | None, *, quiet: bool) -> Content:
         quiet: it is such an hour now.
     """
     if hours is None:
-        return Content.styled("no quiet hours: you are told of an alert at any time (e sets some)", MUTED)
+        key = shown_key("alerts.quiet_hours")
+        return Content.styled(f"no quiet hours: you are told of an alert at any time ({key} sets some)", MUTED)
     words = f"quiet hours {printable(hours)}: alerts are listed here, and you are told afterwards of those that last"
     if quiet:
         return Content.assemble((" QUIET NOW ", f"bold {on_colour(UNCERTAIN)}"), f" {words}")

@@ -1,34 +1,24 @@
 """Keys and layout of the attach screen."""
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
+
+from ...keys import bind
 
 ATTACH_KEYS: list[BindingType] = [
-    Binding("escape", "app.pop_screen", "Back", key_display="Esc"),
-    Binding("f3", "choose", "Process", key_display="F3", tooltip="attach to one more process"),
-    Binding(
-        "i", "app.open_screen('process')", "Info",
-        tooltip="the process itself: SM, CPU, RAM, environment, open files, folder, parents, limits",
+    bind("app.back", "app.pop_screen", "Back"),
+    bind("attach.choose", "choose", "Process"),
+    bind(
+        "dashboard.process", "app.open_screen('process')", "Info",
+        help_text="the process itself: SM, CPU, RAM, environment, open files, folder, parents, limits",
     ),
-    Binding("f5,t", "step", "Step", key_display="F5", tooltip="the training step of this job"),
-    Binding(
-        "f6", "other_pane", "Settings", key_display="F6",
-        tooltip="go to the settings and back; Tab goes from field to field",
-    ),
-    Binding(
-        "f8", "forget", "Forget", key_display="F8", show=False,
-        tooltip="forget what you filled in for this command line; clearing a field forgets it, too",
-    ),
-    Binding(
-        "plus,equals_sign", "zoom(-1)", "Zoom", key_display="+/-",
-        tooltip="show a shorter or longer time: 1, 5, 15, 60 minutes, the whole run",
-    ),
-    Binding("minus,underscore", "zoom(1)", "Zoom out", show=False),
-    Binding(
-        "right_square_bracket", "run(1)", "Runs", key_display="[/]",
-        tooltip="the previous run, the next run; ↑ ↓ choose the rank that is drawn, PgUp PgDn scroll what is below",
-    ),
-    Binding("left_square_bracket", "run(-1)", "Previous run", show=False),
-    Binding("x", "dismiss_run", "Dismiss", tooltip="dismiss this run; an ended run stays until then"),
+    bind("job.step", "step", "Step"),
+    bind("form.other_pane", "other_pane", "Settings"),
+    bind("attach.forget", "forget", "Forget", show=False),
+    bind("attach.zoom_in", "zoom(-1)", group="Zoom"),
+    bind("attach.zoom_out", "zoom(1)", group="Zoom"),
+    bind("attach.previous_run", "run(-1)", group="Runs"),
+    bind("attach.next_run", "run(1)", group="Runs"),
+    bind("attach.dismiss", "dismiss_run", "Dismiss"),
 ]  # fmt: skip
 
 ATTACH_LAYOUT = """

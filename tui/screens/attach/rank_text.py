@@ -30,6 +30,7 @@ from ...draw import (
     signed_gib,
     split_beyond,
 )
+from ...keys import shown_key
 from ...widgets import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from ..step import GPU_TOTAL, GPU_TOTAL_COLOUR
 from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, graph_top_bytes
@@ -190,7 +191,7 @@ def _status_line(row: ProcessRow, now: float) -> Content:
     status = badge(STATUSES[comparison.status], comparison.status)
     if row.ended_at is not None:
         after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
-        why = " · Enter explains it" if comparison.status == "out_of_memory" else ""
+        why = f" · {shown_key('list.open')} explains it" if comparison.status == "out_of_memory" else ""
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}{why}")
     size = difference_label(comparison)
     difference = f" {size} GiB" if size else ""

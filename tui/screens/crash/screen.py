@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
@@ -26,12 +26,14 @@ from vramtop.monitor.board import ProcessRow
 from ...background import LatestOnlyTask
 from ...draw import VERDICTS, TextOutput, printable
 from ...job import quick_suggestions
+from ...keys import shown_key
 from ...reports import explanation_lines, snapshot_lines
 from ...widgets import KeysLine, StaticLines
 from ..base import BoardApp, is_ascii_only
 from ..step import OpenedFile, OpenFileScreen, show_step
+from .keys import CRASH_KEYS
 
-_ASK = "Open what the run has left: o asks for a log with torch's out-of-memory message, or a memory snapshot."
+_ASK = "Open what the run has left: {key} asks for a log with torch's out-of-memory message, or a memory snapshot."
 _NO_FAILURE = "This log has no failure of memory: neither torch's out-of-memory message nor a host out-of-memory kill."
 
 
@@ -45,11 +47,7 @@ class CrashScreen(Screen[None]):
     """
 
     TITLE = "Out of memory"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Back", key_display="Esc"),
-        Binding("o", "open_file", "Open", tooltip="explain a log, or a memory snapshot of torch"),
-        Binding("f5,t", "step", "Step", key_display="F5", tooltip="the predicted step, beside an opened snapshot"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = CRASH_KEYS
     DEFAULT_CSS = """
     CrashScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     CrashScreen #text { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
@@ -172,7 +170,7 @@ class CrashScreen(Screen[None]):
         if explanation is None and isinstance(content, MemorySnapshot):
             return list(snapshot_lines(content, output, budget=budget))
         if explanation is None:
-            return output.wrapped(_NO_FAILURE if log else _ASK)
+            return output.wrapped(_NO_FAILURE if log else _ASK.format(key=shown_key("crash.open_file")))
         lines = list(explanation_lines(explanation, output, budget=budget, log=log))
         if budget is None:
             return [

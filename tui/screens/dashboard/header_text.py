@@ -33,6 +33,7 @@ from ...draw import (
     shorten,
     signed_gib,
 )
+from ...keys import shown_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,8 @@ def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
     if feed.age_seconds is not None:
         right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", ALARM))
     if feed.alerts:
-        right.append(Content.styled(f" {feed.alerts} alert{'' if feed.alerts == 1 else 's'} (w) ", ALARM))
+        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
+        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", ALARM))
     if board:
         source = board.snapshot.source
         left += [printable(source.host or "this machine")]
@@ -131,7 +133,7 @@ def _planning_lines(board: Board) -> list[Content]:
     faults = board.snapshot.faults
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
     if board.snapshot.source.kind == "nvml":
-        words = " press f to check a job against any GPU; --demo plays a recording"
+        words = f" press {shown_key('dashboard.fit_check')} to check a job against any GPU; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", f"bold {on_colour(UNCERTAIN)}"), words))
     return lines
 
@@ -198,13 +200,14 @@ def _reading(board: Board) -> str | None:
 
 def _without_budgets(board: Board) -> str:
     """Return why there is no budget, and what to do."""
+    attach, fit = shown_key("dashboard.attach"), shown_key("dashboard.fit_check")
     if board.attach_progress is None:
-        return "no budgets yet: press a to attach to a running job, f to check a new one"
+        return f"no budgets yet: press {attach} to attach to a running job, {fit} to check a new one"
     reasons = Counter(row.no_budget_reason for row in board.processes if row.no_budget_reason)
     if not reasons:
-        return "no processes on these GPUs: press f to check whether a job fits"
+        return f"no processes on these GPUs: press {fit} to check whether a job fits"
     named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(4))
-    return f"no running job has a budget ({named}): press a to attach to one, f to check a new job"
+    return f"no running job has a budget ({named}): press {attach} to attach to one, {fit} to check a new job"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import SystemCommand
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
@@ -16,14 +15,13 @@ from textual.widgets import Input
 from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, SORT, VIEW
 
 from ...widgets import KeysLine, Legend, StaticLines, legend_line
-from ..registry import screen_bindings
 from .gpus import GpuArea, GpuRows, panel_needs
 from .header_text import header_line, notices, summary_line
 from .host_text import has_room, host_line
+from .keys import DASHBOARD_KEYS
 from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .processes import (
-    PROCESS_KEYS,
     ProcessScreen,
     ProcessTable,
     columns_named,
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.app import ComposeResult
+    from textual.binding import BindingType
 
     from vramtop.estimator.job import Job
     from vramtop.monitor.board import Board
@@ -50,21 +49,7 @@ class DashboardScreen(ProcessScreen):
 
     app: BoardApp
     AUTO_FOCUS = "ProcessTable"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *screen_bindings(),
-        Binding(
-            "slash", "filter", "Filter", key_display="/",
-            tooltip="filter the processes: pid, user, command, job, status, gpu3; Esc shows all",
-        ),
-        *PROCESS_KEYS,
-        Binding("r", "app.record", "Record", show=False, tooltip="start or stop recording to a file"),
-        Binding(
-            "x", "dismiss_selected", "Dismiss", show=False,
-            tooltip="dismiss the ended run under the cursor, or unpin a pending job",
-        ),
-        Binding("h", "host_line", "Host", show=False, tooltip="show or hide the host line: CPU, RAM, swap, load"),
-        Binding("escape", "show_all", "Show all", key_display="Esc"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = DASHBOARD_KEYS
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from textual.screen import Screen
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job
 
+from ...keys import shown_key
 from ..preflight import PreflightMark
 from .estimates import FitEstimates
 from .gpu_picker import GpuPicker
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from .side_screens import SideScreens
 
 _NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
-NO_MODEL = "enter a model: name, hub id or folder; F3 opens a file"
-_CHOOSE = "Enter takes the highlighted model; Esc keeps your text"
 
 
 class JobCheck:
@@ -74,7 +73,7 @@ class JobCheck:
         if job is None:
             self._view.show_problem(self._pane.form.problem or "")
         elif not has_model(job):
-            self._view.show_problem(NO_MODEL)
+            self._view.show_problem(_no_model())
         else:
             self.estimates.start(job)
 
@@ -91,7 +90,9 @@ class JobCheck:
     def show_error(self, sentence: str) -> None:
         """Say why there is no budget; not while the user still searches for a model."""
         if self._pane.form.is_choosing_model:
-            self._view.show_problem(_CHOOSE, mark="…")
+            self._view.show_problem(
+                f"Enter takes the highlighted model; {shown_key('app.back')} keeps your text", mark="…"
+            )
             return
         self._view.show_problem(sentence)
         self._pane.show_error(sentence)
@@ -110,7 +111,7 @@ class JobCheck:
         wrong = self._pane.form.problem
         job = None if wrong else self.job
         if job is not None and not has_model(job):
-            return NO_MODEL
+            return _no_model()
         return wrong or self._view.problem or "it is being estimated"
 
     def _show_budget(self, budget: Budget) -> None:
@@ -150,3 +151,7 @@ class JobCheck:
 def has_model(job: Job) -> bool:
     """Return True if the job names a model."""
     return job.model.id is not None or job.model.config is not None
+
+
+def _no_model() -> str:
+    return f"enter a model: name, hub id or folder; {shown_key('fit.open')} opens a file"

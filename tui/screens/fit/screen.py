@@ -15,6 +15,7 @@ from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, Watchlist
 
 from ...job.form import JobForm, ModelInput
+from ...keys import shown_key
 from ...widgets import ActionLabel, Choice, KeysLine, StaticLines
 from ..preflight import PreflightMark
 from .gpu_picker import GpuPicker
@@ -174,7 +175,9 @@ class FitCheckScreen(Screen[None]):
         if job is not None and budget is not None:
             self._session.pin(job, budget)
             self.notify(
-                f"{job.label} is pending: the dashboard shows whether it fits; press x there to unpin it.", markup=False
+                f"{job.label} is pending: the dashboard shows whether it fits; "
+                f"press {shown_key('dashboard.dismiss')} there to unpin it.",
+                markup=False,
             )
 
     def action_apply(self, number: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import Screen
 from textual.worker import get_current_worker
@@ -12,12 +11,14 @@ from textual.worker import get_current_worker
 from ...draw import EIGHTHS, MUTED, graph_levels
 from ...widgets import ContentLines, KeysLine, StaticLines
 from .host_text import host_lines
+from .keys import DETAIL_KEYS
 from .run_text import run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from textual.app import ComposeResult
+    from textual.binding import BindingType
     from textual.events import Resize
 
     from vramtop.monitor.fleet import Fleet, FleetGpu, FleetRun
@@ -50,13 +51,7 @@ class FleetDetailScreen(Screen[None]):
     """
 
     TITLE = "Host or run"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,left", "app.pop_screen", "Back", key_display="Esc"),
-        Binding("up", "scroll(-1)", show=False),
-        Binding("down", "scroll(1)", show=False),
-        Binding("pageup", "scroll(-10)", show=False),
-        Binding("pagedown", "scroll(10)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = DETAIL_KEYS
     DEFAULT_CSS = """
     FleetDetailScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     FleetDetailScreen ContentLines { height: 1fr; margin: 0 1; overflow-y: auto; }

@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ...draw import CellText
-from ...widgets import ROW_BINDINGS, scroll_to_row
+from ...widgets import scroll_to_row
 from ...widgets.table_cell import table_cell
 from .columns import HOST_COLUMNS, RUN_COLUMNS, FleetColumn, columns_for
 from .fleet_row import REST, FleetRow, SortKey, sorted_rows
 from .host_rows import HostRows, gpu_rows
+from .keys import FLEET_TABLE_KEYS
 from .run_rows import run_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from textual.binding import BindingType
     from textual.events import Click, Resize
 
     from vramtop.monitor.fleet import Fleet
@@ -60,12 +61,7 @@ class FleetTable(ScrollView, can_focus=True):
     FleetTable > .fleet--header { background: $panel; color: $text; text-style: bold; }
     """
     ALLOW_SELECT = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "Open", key_display="Enter", tooltip="open the host or the run under the cursor"),
-        Binding("right", "unfold", "GPUs", key_display="→", tooltip="show the GPUs of a host; ← folds it"),
-        Binding("left", "fold", show=False),
-        *ROW_BINDINGS,
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = FLEET_TABLE_KEYS
 
     class Opened(Message):
         """The user opens a row."""

@@ -11,6 +11,7 @@ from textual.content import Content
 from vramtop.estimator.common import TIB, format_gib, format_size
 
 from ...draw import ALARM, BAD, MUTED, format_duration, join_to_width, left_and_right, on_colour, printable
+from ...keys import shown_key
 
 if TYPE_CHECKING:
     from vramtop.monitor.fleet import Fleet
@@ -44,7 +45,8 @@ def header_line(fleet: Fleet | None, feed: FleetFeed, width: int) -> Content:
     if feed.age_seconds is not None:
         right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", ALARM))
     if feed.alerts:
-        right.append(Content.styled(f" {feed.alerts} alert{'' if feed.alerts == 1 else 's'} (w) ", ALARM))
+        words = f"{feed.alerts} alert{'' if feed.alerts == 1 else 's'}"
+        right.append(Content.styled(f" {words} ({shown_key('dashboard.alerts')}) ", ALARM))
     if fleet is not None:
         right += [f"every {feed.interval:g} s", time.strftime("%H:%M:%S", time.localtime(fleet.time))]
     shown = join_to_width(right, width)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from textual import on
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input
 
 from ...draw import MUTED
+from ...keys import shown_key
 from ...widgets import KeysLine, StaticLines
 from .details import FleetDetailScreen
 from .fleet_table import VIEWS, FleetTable
 from .header_text import FleetFeed, fleet_line, header_line, notice_lines
+from .keys import FLEET_KEYS
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+    from textual.binding import BindingType
     from textual.events import Resize
 
     from vramtop.monitor.fleet import Fleet
@@ -52,16 +54,7 @@ class FleetScreen(Screen[None]):
 
     TITLE = "Fleet"
     AUTO_FOCUS = "FleetTable"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "view", "View", tooltip="switch between hosts and runs"),
-        Binding("s", "sort", "Sort", tooltip="sort by the next column: status, host, job, user, free; ↓ marks it"),
-        Binding(
-            "slash", "filter", "Filter", key_display="/",
-            tooltip="filter by host, job, user, status: words that must all occur, or user:ann; Esc shows all",
-        ),
-        Binding("f", "fit", "Fit", tooltip="fit: which hosts can take a job, now, after the running jobs, or empty"),
-        Binding("escape", "show_all", "Show all", key_display="Esc"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = FLEET_KEYS
     DEFAULT_CSS = """
     FleetScreen #header { height: 1; padding: 0 1; background: $panel; }
     FleetScreen #sums { height: 1; padding: 0 1; }
@@ -182,8 +175,8 @@ class FleetScreen(Screen[None]):
         table, line = self.table, self.query_one("#note", StaticLines)
         note = ""
         if not table.rows and table.filter_words.split():
-            note = f"nothing matches {table.filter_words!r}; Esc shows all"
+            note = f"nothing matches {table.filter_words!r}; {shown_key('app.back')} shows all"
         elif not table.rows and table.view == "runs":
-            note = "no run is known on these hosts; v shows the hosts"
+            note = f"no run is known on these hosts; {shown_key('fleet.view')} shows the hosts"
         line.display = bool(note)
         line.show(Content.styled(note, MUTED))

@@ -7,21 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.binding import Binding
 from textual.content import Content
 
 from vramtop.monitor.snapshot.clock_reasons import clock_reasons
 from vramtop.monitor.storage.settings import COLUMNS, SORT
 
 from ...draw import ALARM, MUTED, format_duration, join_to_width, left_and_right, printable, reason_badge
+from ...keys import shown_key
 from ...widgets import ContentLines, KeysLine, StaticLines
 from ..base import is_complete
 from ..dashboard.gpus import graph_span, stale_seconds
-from ..dashboard.processes import PROCESS_KEYS, ProcessScreen, ProcessTable, columns_named
+from ..dashboard.processes import ProcessScreen, ProcessTable, columns_named
 from .activity_graph import MIN_HEIGHT, ActivityGraph
 from .activity_lines import Histories, activity_lines
 from .fact_lines import fact_lines, reason_lines
-from .keys import GPU_KEYS
+from .keys import GPU_SCREEN_KEYS
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -58,11 +58,7 @@ class GpuScreen(ProcessScreen):
     app: BoardApp
     TITLE = "GPU"
     AUTO_FOCUS = "ProcessTable"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *GPU_KEYS,
-        *(key for key in PROCESS_KEYS if key.action != "view"),
-        Binding("i", "app.open_screen('process')", "Info", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = GPU_SCREEN_KEYS
     DEFAULT_CSS = """
     GpuScreen #title { height: 1; padding: 0 1; background: $panel; }
     GpuScreen #state { padding: 0 1; height: 1; }
@@ -233,7 +229,7 @@ def _state(gpu: GpuReading, board: Board, width: int, *, paused: bool) -> Conten
             known = gpu.memory_utilisation_percent is not None
             words = f"{'' if known else 'bandwidth, '}the recording has no clocks, links and health of this GPU"
         elif paused:
-            words = "paused: press Z to resume the readings"
+            words = f"paused: press {shown_key('app.pause')} to resume the readings"
         else:
             words = "… reading clocks, links and health"
         return Content.styled(words, MUTED).truncate(width, ellipsis=True)

@@ -4,6 +4,7 @@ from textual.geometry import Offset
 
 from vramtop.estimator.job import Job
 
+from ...keys import shown_key
 from ..base import BoardApp
 from .screen import open_preflight
 
@@ -19,4 +20,5 @@ def open_pending_preflight(app: BoardApp) -> None:
         bottom = max((widget.region.bottom for widget in app.screen.query("#pending")), default=2)
         app.choose_job([row.job for row in pending], check, Offset(1, bottom))
     else:
-        app.notify("No job is pending; press f for the fit check, which has preflight, too.", severity="warning")
+        key = shown_key("dashboard.fit_check")
+        app.notify(f"No job is pending; press {key} for the fit check, which has preflight, too.", severity="warning")

@@ -8,6 +8,7 @@ from vramtop.estimator.job import Job
 from vramtop.monitor.preflight.context import Check, CheckResult
 
 from ...draw import CHECK_RUNNING, CHECK_UNKNOWN, CHECKS, MUTED, Mark, printable, shorten
+from ...keys import shown_key
 from ...reports import MARK_WIDTH, count_outcomes, outcome_lines, outcome_mark, summary_line
 from ...widgets import StaticLines
 
@@ -50,14 +51,14 @@ def summary_row(progress: "PreflightProgress") -> Content:
     return Content.styled(f"{words}; so far {so_far}" if so_far else words, MUTED)
 
 
-def mark_line(progress: "PreflightProgress | None", *, stale: bool = False, key: str = "F12") -> Content:
+def mark_line(progress: "PreflightProgress | None", *, stale: bool = False) -> Content:
     """Return preflight in a few words, with the key for more: ``preflight: ✗ 2 failures, 1 warning · F12``.
 
     Args:
         progress: the outcomes; None: preflight has not run.
         stale: the settings have changed since.
-        key: the key that opens the preflight screen.
     """
+    key = shown_key("fit.preflight")
     if progress is None:
         return Content.styled(f"preflight: not run · {key}", MUTED)
     if progress.problem is not None:
@@ -79,15 +80,13 @@ class PreflightMark(StaticLines):
     """Preflight in one line of a screen that has a ``preflight`` action; a click runs that action.
 
     Args:
-        key: the key that the action is bound to.
         id: the widget's id in the DOM.
     """
 
     DEFAULT_CSS = "PreflightMark { height: 1; pointer: pointer; text-overflow: ellipsis; }"
 
-    def __init__(self, *, key: str = "F12", id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
-        self._key = key
         self._progress: PreflightProgress | None = None
         self._checked_job: Job | None = None
 
@@ -102,7 +101,7 @@ class PreflightMark(StaticLines):
 
     def show_job(self, job: Job | None) -> None:
         """Mark the outcomes as stale if the screen now shows another job than the checked one."""
-        self.show(mark_line(self._progress, stale=job != self._checked_job, key=self._key))
+        self.show(mark_line(self._progress, stale=job != self._checked_job))
 
     async def on_click(self) -> None:
         """Open the preflight screen."""

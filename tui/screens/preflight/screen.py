@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
@@ -21,6 +21,7 @@ from vramtop.monitor.preflight.context import Check, CheckContext
 from ...background import LatestOnlyTask, PreflightProgress, PreflightRequest, read_context, run_preflight
 from ...draw import printable
 from ...widgets import KeysLine, StaticLines
+from .keys import PREFLIGHT_KEYS
 from .preflight_rows import PreflightMark, check_rows, summary_row
 
 _REFRESH_SECONDS = 1.0
@@ -38,10 +39,7 @@ class PreflightScreen(Screen[None]):
     """
 
     TITLE = "Preflight"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f12", "dismiss", "Back", key_display="Esc"),
-        Binding("r", "run_again", "Again"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = PREFLIGHT_KEYS
     DEFAULT_CSS = """
     PreflightScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     PreflightScreen #facts { height: 1; padding: 0 1; color: $foreground 65%; text-overflow: ellipsis; }

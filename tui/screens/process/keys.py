@@ -1,21 +1,21 @@
 """Keys of the process screen."""
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
+
+from ...keys import bind
 
 PROCESS_KEYS: list[BindingType] = [
-    Binding("escape,i", "leave", "Back", key_display="Esc"),
-    Binding("slash", "filter", "Filter", key_display="/", tooltip="show only lines with these words; Esc shows all"),
-    Binding(
-        "tab", "section(1)", "Next", key_display="Tab",
-        tooltip="to the next part: command, place, parents, environment, open files, limits; Shift+Tab goes back",
-    ),
-    Binding("shift+tab", "section(-1)", "Previous", show=False),
-    Binding("r", "read", "Read again", tooltip="read environment, open files and limits again"),
-    Binding("a", "attach", "Attach", tooltip="the settings and the budget of this process"),
-    Binding("down", "scroll(1)", "Down", show=False),
-    Binding("up", "scroll(-1)", "Up", show=False),
-    Binding("pagedown", "scroll_page(1)", "Page down", show=False),
-    Binding("pageup", "scroll_page(-1)", "Page up", show=False),
-    Binding("home", "scroll_to_edge(-1)", "First", show=False),
-    Binding("end", "scroll_to_edge(1)", "Last", show=False),
-]  # fmt: skip
+    bind("app.back", "leave", "Back"),
+    bind("dashboard.process", "leave", help_text=""),
+    bind("list.filter", "filter", "Filter", help_text="show only lines with these words; then back shows all"),
+    bind("process.next_part", "section(1)", "Next"),
+    bind("process.previous_part", "section(-1)"),
+    bind("process.read", "read", "Read again"),
+    bind("dashboard.attach", "attach", "Attach", help_text="the settings and the budget of this process"),
+    bind("list.down", "scroll(1)"),
+    bind("list.up", "scroll(-1)"),
+    bind("list.page_down", "scroll_page(1)"),
+    bind("list.page_up", "scroll_page(-1)"),
+    bind("list.first", "scroll_to_edge(-1)"),
+    bind("list.last", "scroll_to_edge(1)"),
+]

@@ -17,6 +17,7 @@ from vramtop.monitor.snapshot import Demand
 
 from ...background import LatestOnlyTask
 from ...draw import MUTED, format_duration, left_and_right, printable, process_name
+from ...keys import shown_key
 from ...widgets import KeysLine, StaticLines
 from ..base import is_ascii_only, is_complete
 from .details_text import Part, detail_parts, listed_part, matching_parts
@@ -259,7 +260,9 @@ class ProcessInfoScreen(Screen[None]):
             old = [Part("Below: as last read", ())] if self._parts and parts else []
             parts = (Part("", (Content.styled(self._problem, "$text-warning"),)), *old, *parts)[:_MAX_PARTS]
         elif words.split() and not parts:
-            parts = (Part("", (Content.styled(f"no line contains {words!r}; Esc shows all", MUTED),)),)
+            parts = (
+                Part("", (Content.styled(f"no line contains {words!r}; {shown_key('app.back')} shows all", MUTED),)),
+            )
         elif not parts:
             parts = (Part("", (Content.styled("… reading the process", MUTED),)),)
         for at in range(_MAX_PARTS):

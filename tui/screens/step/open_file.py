@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
@@ -13,6 +13,7 @@ from textual.widgets import Input, Label, Static
 from vramtop.estimator.crash import CrashLog, MemorySnapshot, read_crash_file
 
 from ...background import LatestOnlyTask
+from ...keys import bind, shown_key
 
 _HINT = (
     "a memory snapshot (torch.cuda.memory._dump_snapshot, vramtop run --snapshot-on-oom, vramtop snapshot PID), which "
@@ -37,7 +38,7 @@ class OpenFileScreen(ModalScreen[OpenedFile | None]):
         only_snapshots: a log will not do.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [bind("app.back", "dismiss(None)", "Back")]
     DEFAULT_CSS = """
     OpenFileScreen { align: center middle; }
     OpenFileScreen Vertical {
@@ -58,7 +59,7 @@ class OpenFileScreen(ModalScreen[OpenedFile | None]):
         """Yield the input, and what can be typed into it."""
         with Vertical() as box:
             box.border_title = "Open"
-            box.border_subtitle = "Enter opens it · Esc closes"
+            box.border_subtitle = f"Enter opens it · {shown_key('app.back')} closes"
             yield Label("path of a memory snapshot" if self._only_snapshots else "path of a memory snapshot or a log")
             yield Input(self._offered, placeholder="dump_snapshot.pickle", compact=True)
             yield Static(id="failure", markup=False)

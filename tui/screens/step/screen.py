@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
@@ -18,6 +18,7 @@ from ...background import LatestOnlyTask
 from ...draw import printable
 from ...widgets import KeysLine, StaticLines, legend_line, peak_line
 from ..base import is_ascii_only
+from .keys import STEP_KEYS
 from .observed_memory import common_top_bytes, observed_line, observed_memory
 from .open_file import OpenedFile, OpenFileScreen
 from .step_graph import StepGraph
@@ -46,10 +47,7 @@ class StepScreen(Screen[None]):
     """
 
     TITLE = "Step"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,t", "dismiss", "Back", key_display="Esc"),
-        Binding("o", "open_snapshot", "Snapshot", tooltip="draw a memory snapshot of torch beside it, on one scale"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = STEP_KEYS
     DEFAULT_CSS = """
     StepScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     StepScreen #facts { padding: 0 1; text-wrap: wrap; }

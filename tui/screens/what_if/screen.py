@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
@@ -14,6 +14,7 @@ from vramtop.estimator.common import format_gib
 from ...draw import VERDICTS, badge
 from ...widgets import KeysLine, StaticLines
 from ..base import is_ascii_only
+from .keys import WHAT_IF_KEYS
 from .plot import WhatIfPlot
 from .sweep import AXES, Axis, Sweep, point_words
 
@@ -27,17 +28,7 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
     """
 
     TITLE = "What-if"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f7,i", "dismiss(None)", "Back", key_display="Esc"),
-        Binding("tab,m,s", "next_setting", "Axis", key_display="Tab", priority=True),
-        Binding("left", "step(-1)", "Less", key_display="←"),
-        Binding("right", "step(1)", "More", key_display="→"),
-        Binding("pageup", "step(-8)", show=False),
-        Binding("pagedown", "step(8)", show=False),
-        Binding("l", "largest", "Largest"),
-        Binding("home", "reset", "Now", key_display="Home"),
-        Binding("enter", "apply", "Apply", key_display="Enter"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = WHAT_IF_KEYS
     DEFAULT_CSS = """
     WhatIfScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     WhatIfScreen #facts { padding: 0 1; text-wrap: wrap; }

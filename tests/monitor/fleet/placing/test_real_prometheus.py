@@ -1,12 +1,12 @@
 """``vramtop fit`` over a real Prometheus that scrapes real exporters, one of which dies."""
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exporter import Exporter, needs
+from json_schemas import valid_json
 from prometheus_server import Prometheus, free_port
 from waiting import until
 
@@ -34,7 +34,7 @@ def test_the_host_that_leaves_the_largest_block_takes_the_job_until_it_dies(tmp_
             capsys.readouterr()
             code = main(["fit", *JOB, "--prometheus", prometheus.url, "--json"])
             out = capsys.readouterr().out
-            return code, json.loads(out) if out else None
+            return code, valid_json("fit-hosts", out) if out else None
 
         def states() -> list[tuple[str, str]]:
             _, said = fit()

@@ -1,12 +1,12 @@
 """Hosts from a real Prometheus that scrapes real exporters, one of which dies and comes back."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from exporter import Exporter, exporters, needs
+from json_schemas import valid_json
 from prometheus_server import Prometheus, free_port
 from waiting import until
 
@@ -80,7 +80,7 @@ def test_a_host_that_dies_is_silent_without_figures_and_comes_back(server, expor
     until(lambda: source.memory_history(dead, 60.0)[f"GPU-{names[1]}-1"][-1][1] is None)  # a gap, to the end
     capsys.readouterr()
     assert main(["--prometheus", prometheus.url, "--once", "--json"]) == 0
-    states = [host["state"] for host in json.loads(capsys.readouterr().out)["hosts"]]
+    states = [host["state"] for host in valid_json("once-hosts", capsys.readouterr().out)["hosts"]]
     assert sorted(states) == ["live", "live", "silent"]
     export(names[1], 25).started()
     until(lambda: used().get(dead) == 25 * GIB)

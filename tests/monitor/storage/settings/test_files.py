@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.storage.settings.change import change_settings, save_setting
 from vramtop.monitor.storage.settings.in_force import DEFAULT, FILE, OLD_FILE, SettingsInForce, settings_in_force
 from vramtop.monitor.storage.settings.places import config_file, old_settings_file
@@ -93,7 +93,7 @@ def test_a_file_that_is_no_toml_is_said_with_its_line_and_is_never_overwritten(f
     assert set(settings.origins.values()) == {DEFAULT}
     (sentence,) = said(settings)
     assert sentence.startswith(f"{file}, line 2: ")
-    with pytest.raises(CannotTellError, match="line 2"):
+    with pytest.raises(InputError, match="line 2"):
         change_settings({"dashboard.view": "tree"})
     assert file.read_text() == "[dashboard]\ntheme = nord\n"
 

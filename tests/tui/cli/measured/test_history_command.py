@@ -2,13 +2,13 @@
 
 import csv
 import io
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from json_schemas import valid_json
 from simulated_machine import NOW, Machine, job
 
 from vramtop.estimator.common.sizes import format_gib
@@ -57,7 +57,7 @@ def test_runs_are_listed_and_chosen(run: Run, kept: History) -> None:
     assert "H100 80GB" in rows[0]
 
     def chosen(*words: str) -> list[str]:
-        return [each["run"] for each in json.loads(run("history", "--json", *words)[1])["runs"]]
+        return [each["run"] for each in valid_json("history", run("history", "--json", *words)[1])["runs"]]
 
     assert chosen() == ["abcdef1", "abcdef2", "abcdef4"]
     assert chosen("--since", "60d") == ["abcdef1", "abcdef2"]
@@ -83,7 +83,7 @@ def test_an_empty_history_says_how_it_fills(run: Run) -> None:
     code, out, _ = run("history")
     assert code == 0
     assert "no runs have been measured yet" in out
-    assert json.loads(run("history", "--json")[1])["runs"] == []
+    assert valid_json("history", run("history", "--json")[1])["runs"] == []
 
 
 def test_runs_are_exported(run: Run, kept: History, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_runs_are_exported(run: Run, kept: History, tmp_path: Path) -> None:
     assert [int(row["seen_device_bytes"]) for row in rows] == [each.observed.device_bytes for each in seen]
     assert rows[0]["predicted_activations_bytes"] == str(seen[0].predicted[0].components.activations)
     run("history", "--export", str(lines))
-    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    records = [valid_json("history-run", line) for line in lines.read_text().splitlines()]
     assert [each["run"] for each in records] == [each.run for each in seen]
     assert run("history", "--export", "-")[1] == lines.read_text()
     assert table.stat().st_mode & 0o777 == 0o600
@@ -106,7 +106,10 @@ def test_runs_are_forgotten_one_older_ones_or_all(run: Run, kept: History) -> No
     assert run("history", "abcdef2", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert run("history", "--older-than", "90d", "--forget")[:2] == (0, "1 measured run forgotten\n")
     assert [each.run for each in kept.list()] == ["abcdef1"]
-    assert json.loads(run("history", "--forget", "--all", "--json")[1]) == {"schema": 1, "forgotten": 1}
+    assert valid_json("history-forget", run("history", "--forget", "--all", "--json")[1]) == {
+        "schema": 1,
+        "forgotten": 1,
+    }
     assert kept.list() == ()
 
 
@@ -148,7 +151,7 @@ def test_the_corrected_figure_is_used_and_says_so(run: Run, tmp_path: Path, comm
     save_job(TARGET, file)
 
     base = (command, str(file), "--method", "formula", "--gpu-type", "h100")
-    plain, found = (json.loads(run(*base, "--json", *more)[1]) for more in (("--no-history",), ()))
+    plain, found = (valid_json(command, run(*base, "--json", *more)[1]) for more in (("--no-history",), ()))
     words = " ".join(run(*base)[1].split())
     assert "corrected: measured on this kind of card once, on " in words
     uncorrected = (plain["budget"] if command == "fit" else plain)["peak"]["device_bytes"]
@@ -177,9 +180,9 @@ def test_a_failure_is_explained_beside_the_corrected_figure(run: Run, tmp_path: 
         "GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has 78.10 GiB memory in use. Of the "
         "allocated memory 76.00 GiB is allocated by PyTorch, and 1.40 GiB is reserved by PyTorch but unallocated.\n"
     )
-    anywhere = json.loads(run(*words)[1])
-    on_the_card = json.loads(run(*words, "--gpu-type", "h100")[1])
-    without = json.loads(run(*words, "--gpu-type", "h100", "--no-history")[1])
+    anywhere = valid_json("explain", run(*words)[1])
+    on_the_card = valid_json("explain", run(*words, "--gpu-type", "h100")[1])
+    without = valid_json("explain", run(*words, "--gpu-type", "h100", "--no-history")[1])
     assert "learned" not in anywhere["budget"]
     assert "learned" not in without["budget"]
     assert on_the_card["budget"]["learned"]["runs"] == 3
@@ -196,9 +199,9 @@ def test_a_suggestion_is_corrected_by_its_own_mechanism(run: Run, tmp_path: Path
         history.add(replace(machine.run(job(micro_batch=size)), time=time.time() - size * 86_400))
     save_job(TARGET, file)
     words = ("fit", str(file), "--method", "formula", "--gpu-type", "h100", "--json")
-    found = {str(each["changes"]): each for each in json.loads(run(*words)[1])["suggestions"]}
+    found = {str(each["changes"]): each for each in valid_json("fit", run(*words)[1])["suggestions"]}
     checkpointed = next(each for name, each in found.items() if name == "{'training.activation_checkpointing': 'full'}")
     file.unlink()
     save_job(job(micro_batch=8, activation_checkpointing="full"), file)
-    alone = json.loads(run("estimate", *words[1:])[1])
+    alone = valid_json("estimate", run("estimate", *words[1:])[1])
     assert checkpointed["device_bytes"] == pytest.approx(alone["peak"]["device_bytes"], rel=0.01)

@@ -1,7 +1,6 @@
-import json
-
 import pytest
 import yaml
+from json_schemas import valid_json
 
 from vramtop.tui.cli.main import main
 
@@ -10,7 +9,7 @@ LLAMA = ["llama-3.1-8b", "--qlora", "--method", "formula"]
 
 def test_instance_types_on_which_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", *LLAMA, "--cloud", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = valid_json("fit-cloud", capsys.readouterr().out)
     names = {each["name"] for each in said["instances"]}
     assert {"g6e.xlarge", "p5.48xlarge", "a2-highgpu-1g", "Standard_NC24ads_A100_v4"} < names
     assert not {"g5.xlarge", "g6.xlarge", "g4dn.xlarge"} & names  # 24 and 16 GB
@@ -31,7 +30,7 @@ def test_one_card_and_several_instances(capsys: pytest.CaptureFixture[str]) -> N
     assert "  accelerators: H100:8\n" in text
     assert "[1] https://" in text
     assert main(["fit", *words, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = valid_json("fit-cloud", capsys.readouterr().out)
     assert {each["gpu"] for each in said["instances"]} == {"h100-80gb"}
     assert {each["instances"] for each in said["instances"] if each["gpus"] == 8} == {2}
 
@@ -39,7 +38,7 @@ def test_one_card_and_several_instances(capsys: pytest.CaptureFixture[str]) -> N
 def test_cards_that_only_emulate_bf16_are_last_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fit", "llama-3.1-8b", "--lora", "16", "--gradient-checkpointing", "--method", "formula", "--cloud"]
     assert main([*words, "--precision", "bf16", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = valid_json("fit-cloud", capsys.readouterr().out)
     cards = [each["gpu"] for each in said["instances"] if each["verdict"] == "fits"]
     assert "v100-32gb" in cards
     assert "v100-32gb" not in cards[: cards.index("h100-80gb")]

@@ -1,7 +1,6 @@
-import json
-
 import pytest
 import yaml
+from json_schemas import valid_json
 
 from vramtop.tui.cli.main import main
 
@@ -32,7 +31,7 @@ def test_the_request_is_yaml_with_cards_that_fit(capsys: pytest.CaptureFixture[s
 def test_ranks_share_pods_of_eight(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["llama-3.1-8b", "--fsdp", "16", "--bf16", "--gpu-type", "h100", "--method", "formula"]
     assert main(["fit", *words, "--kubernetes", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = valid_json("fit-kubernetes", capsys.readouterr().out)
     assert (said["pods"], said["gpus"], said["verdict"]) == (2, ["h100-80gb"], "fits")
     assert said["manifest"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 8
     found = rules(said["manifest"])

@@ -1,10 +1,10 @@
-import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from json_schemas import valid_json
 
 from vramtop.tui.cli.main import main
 
@@ -72,7 +72,7 @@ def test_a_busy_cluster_can_take_it_later(fit: Fit) -> None:
     assert (code, requests(text)[3]) == (0, "--gres=gpu:a100:1")
     assert "It would wait" in text
     code, text, _ = fit(busy, *LLAMA, "--json")
-    said = json.loads(text)
+    said = valid_json("fit-slurm", text)
     assert (said["verdict"], said["partitions"], said["partitions_now"]) == ("fits", ["gpu"], [])
     assert said["request"] == [
         f"--{word}" for word in ("partition=gpu", "nodes=1", "ntasks-per-node=1", "gres=gpu:a100:1", "mem=2G")

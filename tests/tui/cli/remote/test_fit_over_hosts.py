@@ -1,6 +1,5 @@
 """``vramtop fit`` over hosts, read through a stand-in for ssh."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_schemas import valid_json
 from stand_in_ssh import StandInSsh
 
 from vramtop.estimator.advice import shifted
@@ -57,7 +57,7 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
                 ssh.sends(name, stream_line(reading))
         code = main(["fit", *JOB, *(word for name in hosts for word in ("--host", name)), *words])
         out, err = capsys.readouterr()
-        return code, json.loads(out) if "--json" in words and out else out, err
+        return code, valid_json("fit-hosts", out) if "--json" in words and out else out, err
 
     return run
 

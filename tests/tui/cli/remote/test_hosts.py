@@ -1,10 +1,10 @@
 """``vramtop --once --host``: several hosts as text and as JSON."""
 
-import json
 from pathlib import Path
 
 import msgspec
 import pytest
+from json_schemas import valid_json
 from stand_in_ssh import StandInSsh
 
 from vramtop.estimator.common.sizes import GIB
@@ -48,7 +48,7 @@ def test_text_names_the_rank_that_diverges_and_the_host_that_is_gone(ssh, capsys
 
 def test_json_has_nulls_for_what_is_unknown(ssh, capsys):
     assert main(["--once", "--json", "--host", "a,b,c"]) == 0
-    fleet = json.loads(capsys.readouterr().out)
+    fleet = valid_json("once-hosts", capsys.readouterr().out)
     assert fleet["totals"]["free_bytes"] == 72 * GIB
     (run,) = fleet["runs"]
     assert (run["hosts"], run["world_size"], run["budget_bytes"]) == (["a", "b"], 4, 240 * GIB)
@@ -62,14 +62,14 @@ def test_json_has_nulls_for_what_is_unknown(ssh, capsys):
 
 def test_hosts_that_all_fail_are_unknown_not_empty(ssh, capsys):
     assert main(["--once", "--json", "--host", "c"]) == 3
-    assert json.loads(capsys.readouterr().out)["totals"]["free_bytes"] is None
+    assert valid_json("once-hosts", capsys.readouterr().out)["totals"]["free_bytes"] is None
 
 
 def test_hosts_of_a_file(ssh, capsys):
     path = ssh.folder / "hosts"
     path.write_text("a  # the first\nb\n")
     assert main(["--once", "--json", "--hosts", str(path)]) == 0
-    assert [each["host"] for each in json.loads(capsys.readouterr().out)["hosts"]] == ["a", "b"]
+    assert [each["host"] for each in valid_json("once-hosts", capsys.readouterr().out)["hosts"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_wrong_input_is_one_sentence(ssh, capsys, words):
 
 def test_a_later_version_is_read_and_its_new_words_are_shown(ssh, capsys):
     reading = host("x", 0, status="resting")
-    line = json.loads(stream_line(reading))
+    line = valid_json("stream", stream_line(reading))
     ssh.sends("a", msgspec.json.encode({**line, "schema": line["schema"] + 1, "moons": 3}) + b"\n")
     assert main(["--once", "--host", "a"]) == 0
     assert "resting tune" in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """``vramtop stream`` as a command: its lines, and its end."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from json_schemas import valid_json
 from simulated_host import program
 
 from vramtop.estimator.common.sizes import GIB
@@ -50,7 +50,7 @@ def test_it_ends_with_its_input(stream: Stream) -> None:
     process = stream(1, 24)
     assert process.stdin and process.stdout  # noqa: PT018
     lines = [process.stdout.readline() for _ in range(3)]
-    assert len({json.loads(line)["time"] for line in lines}) == 3
+    assert len({valid_json("stream", line)["time"] for line in lines}) == 3
     process.stdin.close()
     assert process.wait(60) == 0
 

@@ -1,6 +1,5 @@
 """MIG devices on the dashboard, in the process table and in ``vramtop --once``: own rows, memory counted once."""
 
-import json
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from json_schemas import valid_json
 from rich.cells import cell_len
 from screen_host import screen_lines
 from waiting import until_shown
@@ -274,7 +274,7 @@ def test_once_prints_a_line_for_each_device_and_json_has_an_array(
     ]
     assert any(" ".join(line.split()).startswith("pid 2 ana GPU 0:3:1 2.0 GiB") for line in lines)
     assert main(["--once", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)["gpus"]
+    first, second = valid_json("once", capsys.readouterr().out)["gpus"]
     assert second["mig"] is None
     assert [(each["label"], each["shares_memory_of"], each["pids"]) for each in first["mig"]] == [
         ("0:3:0", None, [1, 2]),

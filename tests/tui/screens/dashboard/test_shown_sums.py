@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from json_schemas import valid_json
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.watchlist import Watchlist
@@ -43,7 +44,7 @@ def test_rows_and_json_add_up_to_the_used_memory(make_gpu, make_process, make_sn
     for row in rows:
         if row.row is not None:
             assert (row.cells["VRAM GiB"].text == "n/a") == (row.row.process.used_bytes is None)
-    (shown,) = json.loads(json.dumps(board_json(board)))["gpus"]
+    (shown,) = valid_json("once", json.dumps(board_json(board)))["gpus"]
     for name in ("total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "unattributed_bytes"):
         assert shown[name] == getattr(gpu, name)
     sizes = [process["used_bytes"] for process in shown["processes"] or ()]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.learning import Measurement
 
     from ....html_report import Plot
+    from ...json_types import ReportJson
 
 _OWN_HISTORY = "history"
 """The word for the user's own measured runs."""
@@ -56,7 +57,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     kind, folder = options.plot_format, options.plots
     files = [] if folder is None else save_plots(plots, Path(folder), kind, overwrite=options.overwrite)
     if options.json:
-        shown = {"schema": 1, "file": None if out is None else str(out), "plots": [str(path) for path in files]}
+        shown: ReportJson = {
+            "schema": 1,
+            "file": None if out is None else str(out),
+            "plots": [str(path) for path in files],
+        }
         print(json.dumps(shown), file=sys.stderr if out is None else sys.stdout)
     elif out is not None:
         plotted = f", and {len(files)} plot{'' if len(files) == 1 else 's'} in {folder}" if files else ""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from ...json_types import ServeJson
+
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Serve until interrupted; exit code 0.
@@ -41,7 +43,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
         url = f"http://{name}:{port}/{guard.token}/"
         if options.json:
-            print(json.dumps({"schema": 1, "address": url}), flush=True)
+            served: ServeJson = {"schema": 1, "address": url}
+            print(json.dumps(served), flush=True)
             return
         print(url, flush=True)
         if sys.stderr.isatty():

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.common import CannotTellError, InputError, VramtopError, parse_size
@@ -23,13 +24,16 @@ from vramtop.estimator.job import find_gpu, parse_assignment
 from ....draw import TextOutput, detect_output
 from ....job import LoadedJob, load_from_options
 from ....reports import closing_lines, explanation_lines, snapshot_lines
-from ...fitting import advice_json, advice_lines
+from ...fitting import advice_lines, suggestions_json
 from ...json_text import json_text
 from ...measured_runs import Correct, correction
 from ...option_values import estimate_method
 from ...progress import Progress
 from .gpu_of_failure import gpu_of_failure
 from .would_fit import would_fit
+
+if TYPE_CHECKING:
+    from ...json_types import ExplainJson, HeldJson
 
 _GIVE_SIZE = (
     "It does not say how large the GPU is: give --gpu-type NAME or --gpu-memory SIZE to see what would have fitted."
@@ -68,11 +72,16 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         with Progress(quiet=options.json) as progress:
             advice = would_fit(explanation, loaded, budget, options, progress=progress, correct=correct)
     if options.json:
-        found: dict[str, object] = {"schema": 1, **explanation.to_json()}
-        found["failures"] = [each.to_json() for each in log.failures] if log else []
-        found["budget"] = budget.to_json() if budget else None
-        found |= advice_json(advice, loaded) if advice and loaded else {"suggestions": [], "largest": None}
-        print(json_text(found | ({"notes": [remark]} if remark else {})))
+        found: ExplainJson = {
+            "schema": 1,
+            **explanation.to_json(),
+            "failures": [each.to_json() for each in log.failures] if log else [],
+            "budget": budget.to_json() if budget else None,
+            "suggestions": suggestions_json(advice, loaded) if advice and loaded else [],
+            "largest": advice.largest.to_json() if advice and advice.largest else None,
+            "notes": [remark] if remark else [],
+        }
+        print(json_text(found))
         return 0
     print("\n".join(explanation_lines(explanation, output, budget=budget, log=log)))
     if advice is not None and loaded is not None and budget is not None:
@@ -183,8 +192,13 @@ def _report_snapshot(
     """Print what a snapshot holds whose process had not run out of memory."""
     budget, _ = _estimate(options, loaded, snapshot.total_bytes)
     if options.json:
-        found = {"schema": 1, "failure": None, "snapshot": snapshot.to_json()}
-        print(json_text(found | {"budget": budget.to_json() if budget else None}))
+        found: HeldJson = {
+            "schema": 1,
+            "failure": None,
+            "snapshot": snapshot.to_json(),
+            "budget": budget.to_json() if budget else None,
+        }
+        print(json_text(found))
         return 0
     print("\n".join(snapshot_lines(snapshot, output, budget=budget)))
     if loaded is not None and budget is not None:

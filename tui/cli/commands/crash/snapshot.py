@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.crash import size_text
 from vramtop.monitor.probe.snapshots.ask import ask_for_snapshot
@@ -10,6 +11,9 @@ from vramtop.monitor.probe.snapshots.ask import ask_for_snapshot
 from ....draw import detect_output
 from ...json_text import json_text
 from ...progress import Progress
+
+if TYPE_CHECKING:
+    from ...json_types import SnapshotJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -24,7 +28,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         progress(f"asking process {options.process}")
         written = ask_for_snapshot(options.process, timeout=options.timeout)
     if options.json:
-        print(json_text({"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}))
+        found: SnapshotJson = {"schema": 1, "pid": options.process, "file": written.file, "bytes": written.bytes}
+        print(json_text(found))
         return 0
     output = detect_output(ascii_only=options.ascii)
     print(output.text(f"{written.file} ({size_text(written.bytes)})"))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common import InputError
 from vramtop.estimator.learning import Measurement, measurement_to_json
@@ -19,6 +19,10 @@ from vramtop.monitor.history import Choice, History
 from ....draw import detect_output
 from ....reports import history_lines
 from ...json_text import json_text
+
+if TYPE_CHECKING:
+    from ...json_types import ExportedJson, ForgottenJson, HistoryJson
+
 
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _MAX_AGE_DIGITS = 6
@@ -43,7 +47,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.export is not None:
         return _export(options, found)
     if options.json:
-        print(json_text({"schema": 1, "runs": [measurement_to_json(each) for each in found]}))
+        listed: HistoryJson = {"schema": 1, "runs": [measurement_to_json(each) for each in found]}
+        print(json_text(listed))
         return 0
     print("\n".join(history_lines(found, detect_output(ascii_only=options.ascii), chosen=choice != Choice())))
     return 0
@@ -91,11 +96,11 @@ def _forget(options: argparse.Namespace, choice: Choice, history: History) -> in
     count = history.forget(choice)
     if options.run and not count:
         raise InputError(f"there is no measured run {options.run}; vramtop history lists them")
-    print(
-        json_text({"schema": 1, "forgotten": count})
-        if options.json
-        else f"{count} measured run{'' if count == 1 else 's'} forgotten"
-    )
+    if options.json:
+        forgotten: ForgottenJson = {"schema": 1, "forgotten": count}
+        print(json_text(forgotten))
+    else:
+        print(f"{count} measured run{'' if count == 1 else 's'} forgotten")
     return 0
 
 
@@ -121,7 +126,8 @@ def _export(options: argparse.Namespace, found: Sequence[Measurement]) -> int:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{name}: cannot be written: {reason}") from None
     if options.json:
-        print(json_text({"schema": 1, "file": str(Path(name)), "runs": len(found)}))
+        exported: ExportedJson = {"schema": 1, "file": str(Path(name)), "runs": len(found)}
+        print(json_text(exported))
     else:
         print(f"{name}: {len(found)} measured run{'' if len(found) == 1 else 's'}")
     return 0

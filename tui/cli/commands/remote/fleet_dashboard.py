@@ -74,11 +74,10 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             signal_alert=options.signal_alert,
             on_alert=options.on_alert,
             settings=dict(options.settings.values),
+            startup_notices=[problem.sentence for problem in options.settings.problems],
             save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         ),
     )
-    for problem in options.settings.problems:
-        app.show_notice(problem.sentence)
     take_over_old_file()
     if corrections is not None:
         corrections.notify = app.show_notice

@@ -14,38 +14,56 @@ from ....draw import format_table, status_mark
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vramtop.monitor.fleet import Fleet, FleetGpu, FleetProcess, FleetRank, FleetRun, HostReading, HostTotals
+    from vramtop.monitor.fleet import (
+        Fleet,
+        FleetGpu,
+        FleetProcess,
+        FleetRank,
+        FleetRun,
+        FleetTotals,
+        HostReading,
+        HostTotals,
+    )
 
     from ....draw import TextOutput
+    from ...json_types import FleetRunJson, HostsJson, RankJson, TotalsJson
 
 
-def fleet_json(fleet: Fleet) -> dict[str, Any]:
+def fleet_json(fleet: Fleet) -> HostsJson:
     """Return the fleet as ``--once --json`` prints it; unknown values are null."""
     from datetime import datetime, timezone
 
-    totals = fleet.totals
     return {
         "schema": 1,
         "time": datetime.fromtimestamp(fleet.time, timezone.utc).isoformat(),
         "source": {"kind": "hosts"},
         "notice": fleet.notice,
-        "totals": {
-            "hosts": totals.hosts,
-            "silent_hosts": totals.silent_hosts,
-            "connecting_hosts": totals.connecting_hosts,
-            "runs": totals.runs,
-            "diverging_runs": totals.diverging_runs,
-            **_totals_json(totals.gpus),
-        },
+        "totals": _totals_json(fleet.totals),
         "hosts": [_host_json(fleet, host) for host in fleet.hosts],
         "runs": [_run_json(run) for run in fleet.runs],
     }
 
 
-def _totals_json(totals: HostTotals) -> dict[str, Any]:
+def _totals_json(totals: FleetTotals) -> TotalsJson:
     """Return the sums; their bytes are unknown if no GPU could be read."""
-    plain: dict[str, Any] = _plain(totals)
-    return plain if totals.gpus else {name: None if name.endswith("_bytes") else plain[name] for name in plain}
+    sums, known = totals.gpus, totals.gpus.gpus > 0
+    return {
+        "hosts": totals.hosts,
+        "silent_hosts": totals.silent_hosts,
+        "connecting_hosts": totals.connecting_hosts,
+        "runs": totals.runs,
+        "diverging_runs": totals.diverging_runs,
+        "gpus": sums.gpus,
+        "unknown_gpus": sums.unknown_gpus,
+        "total_bytes": sums.total_bytes if known else None,
+        "used_bytes": sums.used_bytes if known else None,
+        "free_bytes": sums.free_bytes if known else None,
+        "committed_bytes": sums.committed_bytes if known else None,
+        "unattributed_bytes": sums.unattributed_bytes if known else None,
+        "unattributed_unknown": sums.unattributed_unknown,
+        "processes": sums.processes,
+        "diverging": sums.diverging,
+    }
 
 
 def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:
@@ -53,7 +71,7 @@ def _host_json(fleet: Fleet, host: HostReading) -> dict[str, Any]:
     return {**_plain(host), "age_seconds": None if host.is_live else fleet.age_seconds(host)}
 
 
-def _run_json(run: FleetRun) -> dict[str, Any]:
+def _run_json(run: FleetRun) -> FleetRunJson:
     return {
         "job": run.job,
         "user": run.user,
@@ -72,7 +90,7 @@ def _run_json(run: FleetRun) -> dict[str, Any]:
     }
 
 
-def _rank_json(rank: FleetRank) -> dict[str, Any]:
+def _rank_json(rank: FleetRank) -> RankJson:
     return {
         "host": rank.host.host,
         "gpu": rank.gpu.index,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError
 from vramtop.monitor.storage.settings import (
+    KEYS,
     SETTINGS,
     TABLES,
     change_settings,
@@ -21,13 +22,15 @@ from vramtop.monitor.storage.settings import (
 
 from ....draw import detect_output, printable
 from ...json_text import json_text
-from .config_lines import config_json, config_lines, plain
+from .config_lines import config_json, config_lines, json_value, plain
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from vramtop.monitor.storage.settings import Setting, SettingsInForce, Value
+
+    from ...json_types import ConfigChangedJson, ConfigPathJson
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -47,12 +50,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print(settings_template(), end="")
         return 0
     if options.path:
-        print(json_text({"schema": 1, "file": settings.file}) if options.json else settings.file)
+        where: ConfigPathJson = {"schema": 1, "file": settings.file}
+        print(json_text(where) if options.json else settings.file)
         return 0
     if options.unset is not None:
-        return _change(options.unset, None, settings)
+        return _change(options, options.unset, None)
     if options.value is not None:
-        return _change(name, options.value, settings)
+        return _change(options, name, options.value)
     chosen = SETTINGS if name is None else _chosen(name)
     _print(options, settings, chosen)
     sys.stdout.flush()
@@ -84,8 +88,9 @@ def _value(name: str, settings: SettingsInForce) -> Value:
     return entries[key]
 
 
-def _change(name: str, text: str | None, settings: SettingsInForce) -> int:
+def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
     """Set or remove one setting in the file."""
+    settings: SettingsInForce = options.settings
     if name in TABLES and find_setting(name) is None:
         raise InputError(f"{name} is a table of settings, such as {_chosen(name)[0].name}")
     (setting,) = _chosen(name)
@@ -95,8 +100,18 @@ def _change(name: str, text: str | None, settings: SettingsInForce) -> int:
             value = _entry(setting, name, text) if setting.name != name else setting.parsed(text)
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
+        if setting.name == KEYS:
+            from ....app import refusal_of_key  # with Textual
+
+            if refusal := refusal_of_key(name, value, settings):
+                raise InputError(refusal)
     change_settings({name: value})
-    print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")
+    if options.json:
+        new = None if value is None else json_value(value)
+        changed: ConfigChangedJson = {"schema": 1, "file": settings.file, "setting": name, "value": new}
+        print(json_text(changed))
+    else:
+        print(f"{name} = {shown(value)}" if value is not None else f"{name} is not set", f"in {settings.file}")
     origin = settings.origins[setting.name]
     if origin in os.environ:
         print(f"vramtop: {origin} in the environment takes precedence over it", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vramtop.monitor.storage.settings import FILE, TABLES, lines_of, read_settings_file, shown
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.storage.settings import Setting, SettingsInForce, Value
 
     from ....draw import TextOutput
+    from ...json_types import ConfigJson, PlainValue
 
 _VALUE_COLUMN, _ORIGIN_COLUMN = 20, 46
 _MAX_WIDTH = 80
@@ -33,7 +34,7 @@ def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: T
             yield from (output.text(line) for line in _rows(setting, settings, lines))
 
 
-def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> dict[str, Any]:
+def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> ConfigJson:
     """Return the settings with their values, origins and defaults."""
     lines = _lines(settings)
     return {
@@ -43,10 +44,10 @@ def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> dict[st
         "settings": [
             {
                 "name": setting.name,
-                "value": settings.values[setting.name],
+                "value": json_value(settings.values[setting.name]),
                 "origin": settings.origins[setting.name],
                 "line": lines.get(setting.name) if settings.origins[setting.name] == FILE else None,
-                "default": setting.default,
+                "default": json_value(setting.default),
                 "about": f"{setting.about}.",
                 "flag": setting.flag or None,
                 "environment": setting.variable or None,
@@ -58,6 +59,13 @@ def config_json(settings: SettingsInForce, chosen: Sequence[Setting]) -> dict[st
             for problem in settings.problems
         ],
     }
+
+
+def json_value(value: Value) -> PlainValue:
+    """Return a value as JSON has it: with lists in place of tuples."""
+    if isinstance(value, Mapping):
+        return {key: list(each) if isinstance(each, tuple) else each for key, each in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def plain(value: Value | tuple[str, ...]) -> str:

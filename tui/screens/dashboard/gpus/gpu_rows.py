@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click
 from textual.message import Message
 from textual.style import Style
@@ -13,18 +13,13 @@ from vramtop.monitor.snapshot import GpuKey
 
 from ....widgets import ContentLines, scroll_to_row
 from .gpu_row_text import gpu_row_line
+from .keys import GPU_ROW_KEYS
 
 
 class GpuRows(ContentLines, can_focus=True):
     """A scrolling list of all GPUs."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Previous GPU", show=False),
-        Binding("down,j", "move(1)", "Next GPU", show=False),
-        Binding("home", "move(-1000)", "First GPU", show=False),
-        Binding("end", "move(1000)", "Last GPU", show=False),
-        Binding("enter", "open", "Open", key_display="Enter"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*GPU_ROW_KEYS]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"gpu-rows--selected"}
     DEFAULT_CSS = """
     GpuRows { overflow-y: auto; }

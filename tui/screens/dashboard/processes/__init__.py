@@ -10,7 +10,8 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .columns import columns_named as columns_named
-    from .process_screen import PROCESS_KEYS as PROCESS_KEYS, ProcessScreen as ProcessScreen
+    from .keys import PROCESS_KEYS as PROCESS_KEYS
+    from .process_screen import ProcessScreen as ProcessScreen
     from .process_table import ProcessTable as ProcessTable
     from .table_views import view_named as view_named
 else:
@@ -18,7 +19,8 @@ else:
         __name__,
         {
             "columns": "columns_named",
-            "process_screen": "PROCESS_KEYS ProcessScreen",
+            "keys": "PROCESS_KEYS",
+            "process_screen": "ProcessScreen",
             "process_table": "ProcessTable",
             "table_views": "view_named",
         },

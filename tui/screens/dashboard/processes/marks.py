@@ -6,6 +6,7 @@ from typing import Literal
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import ProcessKey
 
+from ....keys import shown_key
 from .process_rows import TableRow
 
 Marking = Literal["none", "some", "all"]
@@ -60,7 +61,8 @@ class Marks:
         if not self._rows:
             return ""
         count = "1 process" if len(self) == 1 else f"{len(self)} processes"
-        return f"* {count} marked{': k signals them together' if can_signal else ''}; Esc unmarks all"
+        signal = f": {shown_key('processes.signal')} signals them together" if can_signal else ""
+        return f"* {count} marked{signal}; {shown_key('app.back')} unmarks all"
 
 
 def _present(rows: Iterable[ProcessRow]) -> dict[ProcessKey, ProcessRow]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import SystemCommand
-from textual.binding import Binding
 from textual.content import Content
 from textual.events import ScreenResume
 from textual.screen import Screen
@@ -14,6 +13,7 @@ from textual.screen import Screen
 from vramtop.monitor.storage.settings import COLUMNS, VIEW
 
 from ....draw import MUTED
+from ....keys import shown_key
 from ....widgets import StaticLines
 from ..signals import Terminations
 from .columns import ColumnDialog, columns_named, default_columns
@@ -26,28 +26,6 @@ if TYPE_CHECKING:
 
     from ...base import BoardApp
     from .columns import ColumnName
-
-PROCESS_KEYS = (
-    Binding("v", "view", "View", tooltip="switch the view: runs, process tree, all processes; remembered"),
-    Binding(
-        "space", "mark", "Mark", show=False, key_display="Space",
-        tooltip="mark the processes under the cursor, for k; Esc unmarks all",
-    ),
-    Binding("c", "columns", "Columns", show=False, tooltip="choose columns, such as SM, CPU, RAM, threads; remembered"),
-    Binding("s", "sort", "Sort", tooltip="sort by the next column; ↓ marks it"),
-    Binding(
-        "k", "terminate", "Kill",
-        tooltip="signal the marked processes, or those under the cursor: TERM, INT or KILL; asks first, by name; "
-        "not with --read-only",
-    ),
-    Binding("k", "explain_refusal", show=False),
-    Binding(
-        "l", "leave_alone", "Leave", show=False,
-        tooltip="detach from the run under the cursor and leave it alone, or attach to it again",
-    ),
-    Binding("escape", "unmark", "Unmark", show=False, tooltip="unmark all, then remove the filter"),
-)  # fmt: skip
-"""Keys that act on the rows of the process table; other keys of the dashboard follow."""
 
 
 class ProcessScreen(Screen[None]):
@@ -94,7 +72,7 @@ class ProcessScreen(Screen[None]):
         line, table = self.query_one("#note", StaticLines), self.table
         note = table.marks.sentence(can_signal=self.app.termination_refusal is None)
         if not note and table.filter_words.split() and not table.row_count:
-            note = f"no process matches {table.filter_words!r}; Esc shows all"
+            note = f"no process matches {table.filter_words!r}; {shown_key('app.back')} shows all"
         line.display = bool(note)
         line.show(Content.styled(note, MUTED))
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -13,8 +13,9 @@ from textual.strip import Strip
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import Demand
 
-from ....widgets import ROW_BINDINGS, scroll_to_row
+from ....widgets import scroll_to_row
 from .columns import Column, ColumnName, columns_for, figure_demand, is_figure
+from .keys import TABLE_KEYS
 from .marks import Marks
 from .process_rows import SORTED_BY, SortKey, TableRow, next_sort_key, position_of
 from .row_painter import MARGIN, LineStyles, RowPainter
@@ -41,19 +42,7 @@ class ProcessTable(ScrollView, can_focus=True):
     ProcessTable > .processes--header { background: $panel; color: $text; text-style: bold; }
     """
     ALLOW_SELECT = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "enter",
-            "open",
-            "Open",
-            key_display="Enter",
-            tooltip="unfold the run under the cursor; of an unfolded run or a process: settings, ranks, memory over "
-            "time, why it diverges",
-        ),
-        Binding("right", "unfold", show=False, key_display="→", tooltip="show the processes of a run; ← folds it"),
-        Binding("left", "fold", show=False),
-        *ROW_BINDINGS,
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*TABLE_KEYS]
 
     class Opened(Message):
         """The user opens a process."""

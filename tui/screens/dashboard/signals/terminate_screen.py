@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button
@@ -15,7 +15,9 @@ from textual.widgets import Button
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.host import TerminationBatch
 
+from ....keys import shown_key
 from ....widgets import StaticLines
+from .keys import SIGNAL_KEYS
 from .terminate_text import batch_details, batch_status
 
 if TYPE_CHECKING:
@@ -42,16 +44,7 @@ class TerminateScreen(ModalScreen[bool]):
 
     app: "BoardApp"
     AUTO_FOCUS = "#leave"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n,q", "leave", "Leave it"),
-        Binding("y", "send('terminate')", "TERM"),
-        Binding("i", "send('interrupt')", "INT"),
-        Binding("K", "send('kill')", "KILL"),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-        Binding("up", "scroll(-1)", show=False),
-        Binding("down", "scroll(1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*SIGNAL_KEYS]
     DEFAULT_CSS = """
     TerminateScreen { align: center middle; }
     TerminateScreen #box {
@@ -82,9 +75,9 @@ class TerminateScreen(ModalScreen[bool]):
             yield StaticLines(id="status")
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
-                yield Button("y TERM", id="terminate", compact=True, variant="error")
-                yield Button("i INT", id="interrupt", compact=True, variant="error")
-                yield Button("K KILL", id="kill", compact=True, variant="error")
+                yield Button(f"{shown_key('signal.terminate')} TERM", id="terminate", compact=True, variant="error")
+                yield Button(f"{shown_key('signal.interrupt')} INT", id="interrupt", compact=True, variant="error")
+                yield Button(f"{shown_key('signal.kill')} KILL", id="kill", compact=True, variant="error")
 
     def on_mount(self) -> None:
         """Draw, and refresh several times a second."""
@@ -142,7 +135,7 @@ class TerminateScreen(ModalScreen[bool]):
         self._offer("kill", asks or batch.overdue)
         leave = "Leave it" if len(self._rows) == 1 else "Leave them"
         self.query_one("#leave", Button).label = leave if asks else "Close"
-        self.query_one("#box").border_subtitle = "Esc sends nothing" if asks else "Esc closes"
+        self.query_one("#box").border_subtitle = f"{shown_key('app.back')} {'sends nothing' if asks else 'closes'}"
 
     def _offer(self, choice: str, offered: bool) -> None:
         button = self.query_one(f"#{choice}", Button)

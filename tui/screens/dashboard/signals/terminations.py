@@ -9,6 +9,7 @@ from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.host import TerminationBatch
 from vramtop.monitor.snapshot import ProcessKey
 
+from ....keys import shown_key
 from .terminate_screen import TerminateScreen
 from .terminate_text import outcome_notice, still_running_notice
 
@@ -73,7 +74,7 @@ class Terminations:
                 self._unfinished.remove(batch)
                 batch.close()
             elif batch.overdue and id(batch) not in self._reported:
-                self._notify(f"{still_running_notice(batch)} k asks again.", warning=True)
+                self._notify(f"{still_running_notice(batch)} {shown_key('processes.signal')} asks again.", warning=True)
                 self._reported.add(id(batch))
         self._reported &= {id(batch) for batch in self._unfinished}
         if not self._unfinished and self._timer:

@@ -9,6 +9,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.estimator.job import job_differences
 
 from ....draw import COMPONENTS, MUTED, VERDICTS, bar_content
+from ....keys import shown_key
 from ....widgets import budget_bar
 from .capacity import Capacity
 from .setting_words import settings_words
@@ -30,7 +31,8 @@ def comparison_lines(kept: Budget, now: Budget, capacity: Capacity, *, width: in
 
 def _settings(kept: Budget, now: Budget) -> Iterator[Content]:
     """Yield what differs between the two, in words."""
-    yield Content.assemble(("A and B", "bold"), (" · F11 drops A, b goes back to A", MUTED))
+    keys = f" · {shown_key('fit.keep')} drops A, {shown_key('fit.swap')} goes back to A"
+    yield Content.assemble(("A and B", "bold"), (keys, MUTED))
     changes = {key: value for key, value in job_differences(kept.job, now.job).items() if key != "name"}
     back = job_differences(now.job, kept.job)
     if not changes and not back:

@@ -7,7 +7,7 @@ from itertools import accumulate, zip_longest
 from textwrap import wrap
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.events import Blur, Click, Focus
 from textual.message import Message
@@ -16,7 +16,9 @@ from vramtop.estimator.advice import Suggestion, Verdict
 from vramtop.estimator.common import format_gib
 
 from ....draw import MUTED, VERDICTS
+from ....keys import shown_key
 from ....widgets import StaticLines
+from .keys import SUGGESTION_KEYS
 from .setting_words import settings_words
 
 HEADINGS: dict[Verdict, str] = {
@@ -26,7 +28,7 @@ HEADINGS: dict[Verdict, str] = {
     "unknown": "What makes it smaller",
 }
 _KEYS_HINTS = (
-    " · 1-9 applies (Alt+1-9 in a field), F10 undoes",
+    " · 1-9 applies (Alt+1-9 in a field), {undo} undoes",
     " · 1-9 applies (Alt+1-9 in a field)",
     " · 1-9 applies",
     "",
@@ -41,11 +43,7 @@ class Suggestions(StaticLines, can_focus=True):
     It is drawn as one text: it changes with every key press in the form, and a list of widgets is slow to lay out.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", show=False),
-        Binding("down,j", "move(1)", show=False),
-        Binding("enter", "apply", "Apply"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = SUGGESTION_KEYS
     DEFAULT_CSS = """
     Suggestions { margin: 1 0 0 0; display: none; }
     """
@@ -111,7 +109,8 @@ class Suggestions(StaticLines, can_focus=True):
             return
         cursor = self._cursor if (self.has_focus if focused is None else focused) else None
         heading = HEADINGS[self.suggestions[0].verdict]
-        hint = next((hint for hint in _KEYS_HINTS if len(heading) + len(hint) <= self._width), "")
+        hints = [hint.format(undo=shown_key("fit.undo")) for hint in _KEYS_HINTS]
+        hint = next((hint for hint in hints if len(heading) + len(hint) <= self._width), "")
         title = Content.assemble((heading, "bold"), (hint, MUTED))
         self._contents = [Content("\n").join([title, table_head(self._width)])]
         for at, suggestion in enumerate(self.suggestions):

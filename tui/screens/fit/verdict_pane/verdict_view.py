@@ -13,6 +13,7 @@ from vramtop.estimator.common import format_gib
 from vramtop.monitor.board.fit import FitResult
 
 from ....draw import MUTED, WARNING
+from ....keys import shown_key
 from ....widgets import (
     METHOD_LABELS,
     StaticLines,
@@ -32,7 +33,7 @@ from .comparison import comparison_lines
 from .headline import headline
 from .suggestions import Suggestions
 
-_NO_GPUS = "There is no GPU here to compare with: choose a GPU model (F4)."
+_NO_GPUS = "There is no GPU here to compare with: choose a GPU model"
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
@@ -207,7 +208,7 @@ class VerdictView(VerticalScroll):
         over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
         over.display = plot.display = bool(sweeps)
         if sweeps:
-            hint = (" · F7 what-if: other values and sequence lengths", MUTED)
+            hint = (f" · {shown_key('fit.what_if')} what-if: other values and sequence lengths", MUTED)
             over.show(Content.assemble(("GiB needed by micro-batch", "bold"), hint))
             plot.show(sweeps[0])
 
@@ -224,7 +225,10 @@ def verdict_lines(
         compact: leave out the legend, and share one line among unused GPUs.
     """
     if fit is None:
-        return [], [Content(_NO_GPUS), peak_line(budget)]
+        return [], [
+            Content(f"There is no GPU here to compare with: choose a GPU model ({shown_key('fit.choose_gpus')})."),
+            peak_line(budget),
+        ]
     lines = gpu_lines(fit, budget, width=width, placed_only=compact)
     if fit.host is not None and (fit.host.sentence not in fit.sentence or compact):
         lines.append(Content.styled(f"host: {fit.host.sentence}", MUTED if fit.host.verdict == "fits" else WARNING))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import set_cell_size
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 
@@ -16,10 +15,12 @@ from ....reports import host_reason, taken_gpus_text
 from ....widgets import ContentLines, scroll_to_row
 from ....widgets.table_cell import table_cell
 from ..columns import FleetColumn, columns_for
+from .keys import HOST_LIST_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual.binding import BindingType
     from textual.events import Click
     from textual.style import Style
 
@@ -107,15 +108,7 @@ class HostList(ContentLines, can_focus=True):
     HostList:focus > .host-list--cursor { background: $primary 35%; }
     HostList:nocolor > .host-list--cursor { text-style: reverse; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "Open", key_display="Enter", tooltip="open the host under the cursor"),
-        Binding("up", "move(-1)", show=False),
-        Binding("down", "move(1)", show=False),
-        Binding("pageup", "move_page(-1)", show=False),
-        Binding("pagedown", "move_page(1)", show=False),
-        Binding("home,ctrl+home", "move_to(0)", show=False),
-        Binding("end,ctrl+end", "move_to(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = HOST_LIST_KEYS
 
     class Opened(Message):
         """The user opens a host."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.screen import Screen
@@ -13,6 +12,7 @@ from textual.widgets import Input, Label
 
 from ....draw import ALARM, MUTED, SEPARATOR, VERDICTS, badge, format_duration, printable, shorten
 from ....job import LaunchInput
+from ....keys import shown_key
 from ....reports import fleet_fit_sentence
 from ....widgets import KeysLine, StaticLines
 from ..details import FleetDetailScreen
@@ -20,9 +20,11 @@ from ..header_text import header_line, notice_lines
 from ..screen import EstimatesJobs
 from .host_list import HostList, host_lines, title_line
 from .judging import FleetJudge
+from .keys import FLEET_FIT_KEYS
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+    from textual.binding import BindingType
     from textual.events import Resize, ScreenResume
     from textual.timer import Timer
 
@@ -59,11 +61,7 @@ class FleetFitScreen(Screen[str]):
 
     TITLE = "Fit over the fleet"
     AUTO_FOCUS = "#job"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Back", key_display="Esc"),
-        Binding("slash,e", "edit", "Job", key_display="/", tooltip="edit the job"),
-        Binding("down", "hosts", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = FLEET_FIT_KEYS
     DEFAULT_CSS = """
     FleetFitScreen #header { height: 1; padding: 0 1; background: $panel; }
     FleetFitScreen #notices { padding: 0 1; display: none; }
@@ -230,7 +228,11 @@ class FleetFitScreen(Screen[str]):
         age = self._feed.age_seconds
         if age is None:
             return None
-        why = "the readings are paused (Z resumes)" if self._feed.paused else "there are no new readings"
+        why = (
+            f"the readings are paused ({shown_key('app.pause')} resumes)"
+            if self._feed.paused
+            else "there are no new readings"
+        )
         return f"{why}, and the figures are {format_duration(age)} old: no verdict on old figures"
 
     def _shown(self) -> Judgement | None:

@@ -376,7 +376,10 @@ async def test_footer_and_palette_offer_termination(open_app, make_process, size
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"read_only": True}, "vramtop was started with --read-only, so it does not end processes."),
+        (
+            {"read_only": True},
+            "vramtop was started with --read-only, or dashboard.read_only is set, so it does not end processes.",
+        ),
         ({"source": Source(kind="recording", path="run.jsonl")}, "come from a recording"),
         ({"source": Source(kind="demo")}, "come from a recording"),
     ],

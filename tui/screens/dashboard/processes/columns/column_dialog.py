@@ -4,15 +4,17 @@ from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 
 from .....draw import MUTED
+from .....keys import shown_key
 from .....widgets import ContentLines, StaticLines
 from .column import Column, ColumnName
 from .column_choice import all_columns, moved
+from .keys import COLUMN_KEYS
 from .table_columns import COLUMNS, default_columns
 
 _NAME_WIDTH = 9
@@ -26,16 +28,7 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         show: shows a choice in the table, and returns the columns for which there was room.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,c", "keep", "Keep", key_display="Enter"),
-        Binding("escape", "cancel", "Cancel", key_display="Esc"),
-        Binding("space", "switch", "On/off", key_display="Space"),
-        Binding("left,minus,shift+up", "shift(-1)", "More important", key_display="←"),
-        Binding("right,plus,shift+down", "shift(1)", "Less important", key_display="→"),
-        Binding("d", "default", "Default"),
-        Binding("up", "cursor(-1)", show=False),
-        Binding("down", "cursor(1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*COLUMN_KEYS]
     DEFAULT_CSS = """
     ColumnDialog { align: center top; }
     ColumnDialog > Vertical {
@@ -73,7 +66,12 @@ class ColumnDialog(ModalScreen[tuple[ColumnName, ...] | None]):
         if not self.query("#keys"):  # the app is being closed
             return
         self.query_one(ContentLines).styles.height = len(COLUMNS)
-        keys = "Space on/off · ← → importance · d default · Enter keeps · Esc cancels"
+        more, less = shown_key("columns.more_important"), shown_key("columns.less_important")
+        keys = (
+            f"{shown_key('columns.switch')} on/off · {more} {less} importance · "
+            f"{shown_key('columns.default')} default · "
+            f"{shown_key('columns.keep')} keeps · {shown_key('app.back')} cancels"
+        )
         self.query_one("#keys", StaticLines).show(Content.styled(keys, MUTED))
         self._show_choice()
 

@@ -1,0 +1,111 @@
+"""The schemas of every JSON that the command line prints, and the page about them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vramtop.estimator import Job
+from vramtop.tui.cli.json_types.outputs import OUTPUTS
+
+from .json_schema import schema_of
+from .markdown import block, code, page, prose, table
+
+_WIDTH = 120
+_INDENT = "  "
+EXAMPLES = Path(__file__).parent / "json_examples"
+"""Output of real commands, shortened by ``make_json_examples.py``."""
+_INTRODUCTION = """\
+Every command takes `--json`. It prints JSON on standard output, and nothing else there; errors are one sentence on
+standard error, with the [exit code](exit-codes.md), and print no JSON. The schemas below (JSON Schema, draft 2020-12)
+are written from the types that the program's own code is checked against, and tests hold real output of every command
+to them."""
+_RULES = """\
+- Sizes are bytes, whole numbers; names of other units say them (`_seconds`, `_percent`, `_w`, `_c`).
+- `null` is a figure that is unknown or does not apply; each field says which. An unknown figure is never 0. A field
+  that is not among `required` may be absent.
+- Fields that are there stay: none is renamed, removed or changes its meaning or unit while `schema` is the same number.
+- New fields may be added, and new values to an `enum` of words. So ignore fields that you do not know, and take a word
+  that you do not know as `unknown`: the schemas allow other fields on purpose.
+- Sentences (`sentence`, `notes`, `warnings`, `reason`, ...) are for people: their wording may change at any time.
+  The order of fields means nothing.
+- JSON contains no secrets: what looks like one is masked, unless `--show-secrets` is given."""
+_FILES = """\
+`vramtop export --json` and `vramtop serve --json` print their line when they listen, and go on. `vramtop stream`,
+recordings and exports of the history are JSON lines: one object per line, each by its own schema. `vramtop measure`
+with a file of several jobs prints one line per job. With `--out -`, `vramtop report` prints the HTML file itself, and
+its JSON on standard error."""
+
+
+def _schema(name: str) -> dict[str, Any]:
+    output = OUTPUTS[name]
+    return schema_of(output.kind, name=name, title=output.title, apart={Job: "job"})
+
+
+def schema_files() -> dict[str, str]:
+    """Return the text of each schema, by its file's name."""
+    return {f"{name}.json": f"{_indented(_schema(name), '')}\n" for name in OUTPUTS}
+
+
+def stream_fields(record: str | None) -> str:
+    """Return the table of the fields of a line of ``vramtop stream``, or of a record in it."""
+    schema = _schema("stream")
+    return _fields(schema if record is None else schema["$defs"][record])
+
+
+def json_page() -> str:
+    """Return the page about JSON."""
+    rows = [
+        (f"[{output.title}](#{name})", "<br>".join(map(code, output.commands)), _link(name))
+        for name, output in OUTPUTS.items()
+    ]
+    return page(
+        "JSON",
+        _INTRODUCTION,
+        "## What can be relied on",
+        _RULES,
+        "## Outputs",
+        table(("output", "printed by", "schema"), rows),
+        _FILES,
+        *(part for name in OUTPUTS for part in _output(name)),
+    )
+
+
+def _link(name: str) -> str:
+    return f"[{name}.json](schemas/{name}.json)"
+
+
+def _output(name: str) -> list[str]:
+    output, schema = OUTPUTS[name], _schema(name)
+    example = EXAMPLES / f"{name}.json"
+    return [
+        f"## {output.title} {{ #{name} }}",
+        f"{prose(schema['description'])} Schema: {_link(name)}.",
+        _fields(schema),
+        *(
+            ["An example, with lists cut to their first entries:", block(example.read_text(), "json")]
+            if example.exists()
+            else []
+        ),
+    ]
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    """Return the table of the fields of an object."""
+    rows = [(code(key), prose(facts["description"])) for key, facts in schema["properties"].items()]
+    return table(("field", "what it is"), rows)
+
+
+def _shown(example: Path) -> list[str]:
+    return ["An example, with lists cut to their first entries:", block(example.read_text(encoding="utf-8"), "json")]
+
+
+def _indented(value: Any, margin: str) -> str:
+    """Return JSON in which what fits on a line is on one; every line but the first begins with ``margin``."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(margin) + len(line) <= _WIDTH or not isinstance(value, dict | list) or not value:
+        return line
+    deeper = margin + _INDENT
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(f"{deeper}{_indented(part, deeper)}" for part in value) + f"\n{margin}]"
+    parts = (f"{deeper}{json.dumps(key)}: {_indented(part, deeper)}" for key, part in value.items())
+    return "{\n" + ",\n".join(parts) + f"\n{margin}}}"

@@ -1,0 +1,107 @@
+"""The published schemas of JSON: valid, complete, with every field described; and they refuse what is not described."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from json_schemas import SCHEMAS, require_valid, schema
+from jsonschema import Draft202012Validator
+
+from vramtop.estimator import Job, estimate
+from vramtop.estimator.job.job import ModelSpec
+from vramtop.tui.cli.json_types.outputs import OUTPUTS
+from vramtop.tui.cli.main import COMMANDS
+
+NAMES = sorted(OUTPUTS)
+WITHOUT_JSON = {"completion"}
+"""Commands that print something else whatever is asked for: a script for a shell."""
+
+
+def fields(part: Any, path: str = "$") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every field of a schema."""
+    if isinstance(part, list):
+        for each in part:
+            yield from fields(each, path)
+    elif isinstance(part, dict):
+        for name, each in part.items():
+            if name == "properties":
+                yield from ((f"{path}.{field}", facts) for field, facts in each.items())
+            yield from fields(each, f"{path}.{name}")
+
+
+def test_each_output_has_a_schema_and_each_schema_an_output() -> None:
+    assert {path.name for path in SCHEMAS.iterdir()} == {f"{name}.json" for name in NAMES}
+
+
+def test_every_command_has_an_output() -> None:
+    printed = {line.split()[1] for output in OUTPUTS.values() for line in output.commands}
+    assert set(COMMANDS) - WITHOUT_JSON <= printed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_is_valid_and_describes_every_field(name: str) -> None:
+    found = schema(name)
+    Draft202012Validator.check_schema(found)
+    assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert found["$id"] == f"urn:vramtop:json:{name}"
+    assert found["title"]
+    assert found["description"].endswith(".")
+    for path, facts in fields(found):
+        assert len(facts["description"]) > 4, path
+        assert facts["description"].endswith("."), path
+        if path.endswith("_bytes") and "integer" in json.dumps(facts):
+            assert "byte" in facts["description"].lower(), path
+        assert "None" not in facts["description"], path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_may_be_null_says_when(name: str) -> None:
+    for path, facts in fields(schema(name)):
+        kinds = [facts, *facts.get("anyOf", [])]
+        if any("null" in str(each.get("type", "")) or None in each.get("enum", []) for each in kinds):
+            assert "null" in facts["description"], path
+
+
+def a_budget() -> dict[str, Any]:
+    value = json.loads(json.dumps(estimate(Job(model=ModelSpec(id="gpt2")), method="formula").to_json()))
+    return {**value, "notes": []}
+
+
+def test_readers_may_meet_fields_that_they_do_not_know() -> None:
+    value = a_budget() | {"moons": 3}
+    Draft202012Validator(schema("estimate")).validate(value)
+    with pytest.raises(AssertionError, match="moons"):
+        require_valid("estimate", value)
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "sentence"),
+    [
+        (("peak", "device_bytes"), None, "peak.device_bytes"),
+        (("peak", "device_bytes"), 1.5, "peak.device_bytes"),
+        (("peak", "phase"), "lunch", "peak.phase"),
+        (("peak", "components", "weights"), "16 GiB", "peak.components.weights"),
+        (("peak", "moons"), 3, "moons"),
+        (("job", "training", "micro_batch"), 0, "job.training.micro_batch"),
+        (("job", "training", "moons"), 0, "moons"),
+        (("method",), "guessed", "method"),
+        (("schema",), 2, "schema"),
+    ],
+)
+def test_other_values_and_fields_are_refused(path: tuple[str, ...], wrong: object, sentence: str) -> None:
+    value = a_budget()
+    require_valid("estimate", value)
+    part = value
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = wrong
+    with pytest.raises(AssertionError, match=sentence):
+        require_valid("estimate", value)
+
+
+def test_missing_fields_are_refused() -> None:
+    value = a_budget()
+    del value["peak"]["low_bytes"]
+    with pytest.raises(AssertionError, match="low_bytes"):
+        require_valid("estimate", value)

@@ -1,0 +1,302 @@
+"""``vramtop config`` and the settings file, on the real command line and with real files."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vramtop.monitor.storage.settings.schema import SETTINGS
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run vramtop in this process; return exit code, standard output and standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(list(words))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def file() -> Path:
+    """The settings file, with its folder."""
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "vramtop" / "config.toml"
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[VramtopApp]:
+    """The dashboards that are opened; they are not shown."""
+    apps: list[VramtopApp] = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: apps.append(self))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("vramtop.tui.cli.commands.dashboard.is_served", lambda: True)  # the streams are captured
+    return apps
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o600)
+
+
+def test_it_lists_every_setting_with_value_and_origin_at_80_columns(
+    run: Run, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "notify-send 'a very long command that does not fit beside anything' \\\"$VRAMTOP_ALERT\\\""
+    write(file, f'[dashboard]\n\nview = "tree"\n[alerts]\ncommand = "{command}"\n[hosts.groups]\na = "n[1-3]"\n')
+    monkeypatch.setenv("VRAMTOP_DASHBOARD_THEME", "nord")
+    code, out, err = run("--interval", "3", "--no-mouse", "config")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == str(file)
+    assert max(len(line) for line in lines[1:] if "notify-send" not in line) <= 80
+    rows = {tuple(line.split()[:3]) for line in lines if len(line.split()) > 2}
+    assert ("interval", "3", "--interval") in rows
+    assert ("mouse", "false", "--no-mouse") in rows
+    assert ("view", '"tree"', "config.toml:3") in rows
+    assert ("theme", '"nord"', "VRAMTOP_DASHBOARD_THEME") in rows
+    assert ("a", '"n[1-3]"', "config.toml:7") in rows
+    assert ("host_line", "true", "default") in rows
+    for setting in SETTINGS:
+        key = setting.name.rpartition(".")[2]
+        assert any(line.startswith((f"  {key} ", f"[{setting.name}]")) for line in lines), setting.name
+
+
+def test_json_has_the_same(run: Run, file: Path) -> None:
+    write(file, '[dashboard]\ncolumns = ["PID", "STATUS"]\n[alerts]\nsignal = "loud"\n')
+    code, out, err = run("config", "--json")
+    assert code == 2
+    data = json.loads(out)
+    assert data["file"] == str(file)
+    found = {each["name"]: each for each in data["settings"]}
+    assert set(found) == {setting.name for setting in SETTINGS}
+    columns = found["dashboard.columns"]
+    assert (columns["value"], columns["origin"], columns["line"]) == (["PID", "STATUS"], "file", 2)
+    assert columns["environment"] == "VRAMTOP_DASHBOARD_COLUMNS"
+    assert found["alerts.signal"]["value"] == "none"
+    (problem,) = data["problems"]
+    assert (problem["setting"], problem["line"]) == ("alerts.signal", 4)
+    assert problem["sentence"] in err
+
+
+def test_one_setting_is_printed_changed_and_removed(run: Run, file: Path) -> None:
+    assert run("config", "dashboard.interval") == (0, "1\n", "")
+    assert run("config", "dashboard.interval", "2.5")[0] == 0
+    assert run("config", "dashboard.interval") == (0, "2.5\n", "")
+    assert run("config", "dashboard.columns", "PID, VRAM GiB")[0] == 0
+    assert run("config", "dashboard.columns") == (0, "PID,VRAM GiB\n", "")
+    assert run("config", "hosts.groups.train", "node[01-16]")[0] == 0
+    assert run("config", "hosts.groups.train") == (0, "node[01-16]\n", "")
+    assert run("config", "dashboard.mouse", "off")[0] == 0
+    assert run("config", "--unset", "dashboard.interval")[0] == 0
+    assert run("config", "dashboard.interval")[1] == "1\n"
+    text = file.read_text().partition("\n\n")[2]
+    assert (
+        text == '[dashboard]\ncolumns = ["PID", "VRAM GiB"]\nmouse = false\n\n[hosts.groups]\ntrain = "node[01-16]"\n'
+    )
+    assert run("config", "--unset", "hosts.groups.train")[0] == 0
+    assert run("config", "hosts.groups.train")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["dashboard.intervall"], "there is no setting dashboard.intervall; did you mean dashboard.interval?"),
+        (["dashboard.interval", "soon"], "dashboard.interval = soon: give a number between 0.1 and 86400"),
+        (["dashboard", "1"], "dashboard is a table of settings, such as dashboard.interval"),
+        (["--unset", "nonsense.at.all"], "there is no setting nonsense.at.all"),
+        (["theme", "--path"], "take no other setting"),
+        (["colours.over", "#12"], "names and colours"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_changes_nothing(run: Run, file: Path, words: list[str], says: str) -> None:
+    code, out, err = run("config", *words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+    assert not file.exists()
+
+
+def test_a_variable_that_hides_a_change_is_named(run: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VRAMTOP_DASHBOARD_VIEW", "runs")
+    code, _, err = run("config", "dashboard.view", "tree")
+    assert (code, err) == (0, "vramtop: VRAMTOP_DASHBOARD_VIEW in the environment takes precedence over it\n")
+    assert 'view = "tree"' in file.read_text()
+
+
+def test_the_template_is_a_file_that_config_finds_nothing_wrong_with(run: Run, file: Path) -> None:
+    code, text, _ = run("config", "--template")
+    assert code == 0
+    write(file, text)
+    code, out, err = run("config")
+    assert (code, err) == (0, "")
+    assert "config.toml:" not in out
+
+
+def test_another_file_is_named_by_a_flag_or_a_variable(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(file, '[dashboard]\nview = "tree"\n')
+    other = tmp_path / "other.toml"
+    write(other, '[dashboard]\nview = "processes"\n')
+    monkeypatch.setenv("VRAMTOP_CONFIG", str(other))
+    assert run("config", "--path")[1] == f"{other}\n"
+    assert run("config", "dashboard.view")[1] == "processes\n"
+    assert run("--config", str(file), "config", "dashboard.view")[1] == "tree\n"
+    assert run("--config", "", "config", "dashboard.view")[1] == "runs\n"
+
+
+def test_a_file_that_a_flag_names_must_be_there_except_for_config(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VRAMTOP_CONFIG", "")
+    missing = tmp_path / "none.toml"
+    code, _, err = run("--config", str(missing), "estimate", "gpt2")
+    assert code == 2
+    assert str(missing) in err
+    assert run("--config", str(missing), "config", "dashboard.view", "tree")[0] == 0
+    assert missing.read_text().endswith('view = "tree"\n')
+
+
+def test_a_file_that_cannot_be_written_is_exit_code_three(run: Run, file: Path) -> None:
+    file.mkdir()
+    code, out, err = run("config", "dashboard.view", "tree")
+    assert (code, out) == (3, "")
+    assert str(file) in err
+
+
+def test_a_broken_file_is_exit_code_two_and_stays_as_it_is(run: Run, file: Path) -> None:
+    write(file, "[dashboard]\nview = tree\n")
+    for words in (["config"], ["config", "dashboard.view"], ["config", "dashboard.view", "tree"]):
+        code, _, err = run(*words)
+        assert code == 2
+        assert f"{file}, line 2: " in err
+    assert file.read_text() == "[dashboard]\nview = tree\n"
+
+
+def test_a_broken_file_stops_no_other_command_and_says_so_once(run: Run, file: Path) -> None:
+    write(file, "[dashboard]\nview = tree\n")
+    code, out, err = run("estimate", "gpt2", "--method", "formula", "--json")
+    assert code == 0
+    assert json.loads(out)
+    assert err.count("\n") == 1
+    assert f"{file}, line 2: " in err
+
+
+def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
+    file: Path, opened: list[VramtopApp], run: Run
+) -> None:
+    write(file, '[dashboard]\ninterval = "fast"\nsort = "USER"\n')
+    code, _, err = run()
+    assert (code, err) == (0, "")
+    (app,) = opened
+    assert app.settings["dashboard.interval"] == 1
+    assert app.settings["dashboard.sort"] == "USER"
+    (notice,) = app._options.startup_notices
+    assert notice.startswith(f"{file}, line 2: dashboard.interval = ")
+
+
+def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(
+    file: Path, opened: list[VramtopApp], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        file,
+        '[dashboard]\ninterval = 4\nread_only = true\nascii = "on"\nuser = ["ann"]\n[alerts]\nsignal = "bell"\n'
+        'command = "true"\n[pending]\ncommand = "true"\n[history]\nenabled = false\n[attach]\nautomatic = false\n',
+    )
+    monkeypatch.setenv("VRAMTOP_ALERTS_SIGNAL", "desktop")
+    assert run()[0] == 0
+    assert run("--interval", "5", "--no-read-only", "--no-ascii", "--user", "", "--attach", "--history")[0] == 0
+    first, second = (app._options for app in opened)
+    assert (first.interval, first.read_only, first.ascii_only) == (4, True, True)
+    assert (first.signal_alert, first.on_alert, first.on_fit) == ("desktop", "true", "true")
+    assert first.attach is not None
+    assert not first.attach.enabled
+    assert (second.interval, second.read_only, second.ascii_only) == (5, False, False)
+    assert second.attach is not None
+    assert second.attach.enabled
+    filters = [app.watchlist.display_filter for app in opened]
+    assert filters[0] is not None
+    assert filters[0].users == {"ann"}
+    assert filters[1] is None
+
+
+def test_settings_of_the_dashboard_do_not_refuse_a_recording_or_one_reading(
+    file: Path, opened: list[VramtopApp], run: Run
+) -> None:
+    write(file, '[alerts]\ncommand = "true"\n[pending]\nsignal = "bell"\n[dashboard]\nuser = ["ann"]\n')
+    assert run("--demo")[0] == 0
+    (app,) = opened
+    assert app._options.on_alert is None
+    assert app.watchlist.display_filter is None
+    code, _, err = run("--once", "--json")
+    assert code in (0, 3)
+    assert "--user" not in err
+    assert "--on-alert" not in err
+
+
+def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(run: Run, file: Path) -> None:
+    write(file, '[estimates]\npython = "/nowhere/python"\n')
+    code, _, err = run("estimate", "gpt2", "--method", "formula")
+    assert code == 0
+    assert "there is no such program" in err
+
+
+def test_a_group_of_hosts_stands_for_its_hosts(run: Run, file: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\necho "$@" >> {seen}\nexit 255\n')
+    ssh.chmod(0o755)
+    write(file, f'[hosts]\nssh = "{ssh}"\n[hosts.groups]\ntrain = ["n1", "n2"]\n')
+    run("--host", "@train,other", "--once")
+    words = seen.read_text().split()
+    assert {"n1", "n2", "other"} <= set(words)
+    code, _, err = run("--host", "@tain", "--once")
+    assert code == 2
+    assert "there is no group tain; those of your settings are train" in err
+
+
+def test_a_prometheus_without_an_address_is_that_of_the_settings_and_its_token_goes_to_no_other(
+    run: Run, file: Path, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    assert "prometheus.url in your settings" in run("--prometheus", "--once")[2]
+    write(file, f'[prometheus]\nurl = "http://127.0.0.1:9"\ntoken_file = "{token}"\n')
+    code, _, err = run("--once", "--prometheus")
+    assert code != 0
+    assert str(token) in err  # which is not there
+    code, _, err = run("--once", "--prometheus", "http://127.0.0.1:19")
+    assert code != 0
+    assert str(token) not in err
+
+
+def test_what_the_dashboard_remembers_comes_back_and_the_old_file_is_taken_over(
+    file: Path, opened: list[VramtopApp], run: Run
+) -> None:
+    old = Path(os.environ["XDG_DATA_HOME"]) / "vramtop" / "settings.json"
+    old.parent.mkdir(parents=True)
+    old.write_text('{"version": 1, "content": {"theme": "nord", "attach": "off", "process_view": "tree"}}')
+    code = subprocess.run(  # a process of its own: it waits for what is written at its end
+        [sys.executable, "-m", "vramtop.tui.cli", "config", "--unset", "dashboard.sort"], check=False
+    ).returncode
+    assert code == 0
+    assert not old.exists()
+    assert 'theme = "nord"' in file.read_text()
+    assert run()[0] == 0
+    (app,) = opened
+    assert app.theme == "nord"
+    assert app.settings["dashboard.view"] == "tree"
+    assert app._options.attach is not None
+    assert not app._options.attach.enabled

@@ -1,0 +1,168 @@
+"""JSON of commands, held to the published schemas: many kinds of jobs and readings, and errors, which print none."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from json_schemas import require_valid, valid_json
+
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.fleet.board_reading import reading_of_board
+from vramtop.monitor.fleet.fleet import Fleet
+from vramtop.monitor.fleet.host_reading import RankFacts
+from vramtop.monitor.fleet.stream_line import stream_line
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, ProcessCounters, Snapshot, WatchedJob
+from vramtop.monitor.sources.demo import demo_path
+from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+from vramtop.tui.cli.commands.once import board_json
+from vramtop.tui.cli.commands.remote.fleet_text import fleet_json
+from vramtop.tui.cli.main import main
+
+Run = Callable[..., str]
+JOBS = {
+    "full": ("gpt2",),
+    "qlora": ("llama-3.1-8b", "--qlora", "--activation-checkpointing", "full"),
+    "fsdp": ("llama-3.1-8b", "--fsdp", "8", "--pure-bf16", "--cpu-offload", "all"),
+    "pipeline": ("llama-3.1-8b", "--pipeline", "4", "--pure-bf16"),
+    "experts": ("mixtral-8x7b", "--zero", "3", "--data-shard", "8"),
+    "encoder": ("google-bert/bert-base-uncased", "--sequence-length", "128"),
+    "generation": ("gpt2", "--mode", "inference"),
+    "served": ("llama-3.1-8b", "--mode", "inference", "--set", "inference.engine=vllm"),
+    "rollout": ("gpt2", "--set", "rollout.engine=vllm"),
+    "unsure": ("gpt2", "--set", "unsure.activations=more", "--set", "software.torch=2.6"),
+}
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: str, code: int | None = 0) -> str:
+        ended = main([*words, "--json"])
+        out, err = capsys.readouterr()
+        assert code is None or ended == code, err
+        return out
+
+    return call
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_estimates_of_many_kinds(run: Run, name: str) -> None:
+    found = valid_json("estimate", run("estimate", *JOBS[name], "--method", "formula"))
+    assert found["peak"]["low_bytes"] <= found["peak"]["device_bytes"] <= found["peak"]["high_bytes"]
+    assert ("stages" in found, "serving" in found) == (name == "pipeline", name == "served")
+    assert ("effective_batch" in found) == (found["job"]["training"]["mode"] == "train")
+
+
+@pytest.mark.parametrize("name", ["served", "qlora"])
+def test_fits_on_a_described_machine(run: Run, name: str) -> None:
+    words = ("--method", "formula", "--gpu-memory", "24GiB", "--host-memory", "1GiB")
+    found = valid_json("fit", run("fit", *JOBS[name], *words, code=None))
+    assert ("serving" in found) == (name == "served")
+    assert found["host"]["verdict"] == "does_not_fit"
+    assert found["cards"] is None
+
+
+def test_of_many_gpus_the_first_are_listed(run: Run) -> None:
+    words = ("gpt2", "--strategy", "ddp", "--set", "parallel.data_replicate=2000", "--gpu-type", "2000xh100")
+    found = valid_json("fit", run("fit", *words, "--method", "formula", code=None))
+    assert (len(found["gpus"]), found["gpus_total"], found["placement_total"]) == (1024, 2000, 2000)
+
+
+def test_settings_in_force_and_changed(run: Run) -> None:
+    whole = valid_json("config", run("config"))
+    assert whole["file_exists"] is False
+    name, value = "dashboard.interval", 2.0
+    changed = valid_json("config-change", run("config", name, str(value)))
+    assert (changed["setting"], changed["value"]) == (name, value)
+    (found,) = valid_json("config", run("config", name))["settings"]
+    assert (found["value"], found["origin"]) == (value, "file")
+    assert found["line"] > 0
+    assert valid_json("config-path", run("config", "--path"))["file"] == whole["file"]
+    assert valid_json("config-change", run("config", "--unset", name))["value"] is None
+
+
+def test_settings_that_are_wrong(run: Run) -> None:
+    path = Path(valid_json("config-path", run("config", "--path"))["file"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('[dashboard]\ninterval = "often"\n')
+    (problem,) = valid_json("config", run("config", code=2))["problems"]
+    assert (problem["setting"], problem["line"]) == ("dashboard.interval", 2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "nowhere.toml"),
+        ("fit", "gpt2", "--gpu-type", "abacus"),
+        ("explain", "nowhere.log"),
+        ("attach", "0"),
+    ],
+)
+def test_an_error_is_a_sentence_and_no_json(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    try:
+        code = main([*words, "--json"])
+    except SystemExit as end:
+        code = end.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("vramtop")
+
+
+@pytest.fixture
+def machine(make_gpu: Any, make_mig_gpu: Any, make_process: Any, make_snapshot: Any) -> Snapshot:
+    """GPUs of many kinds: with a job, with unknown figures, lost, in MIG mode, without processes that can be read."""
+    counters = ProcessCounters(time=1_999.0, allocated_bytes=2**30, steps=7, step_seconds=0.5, error="OutOfMemoryError")
+    hidden = {"user": None, "command": None, "start_time": None}
+    busy = [make_process(1, 61, counters=counters), make_process(2, None, **hidden)]
+    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs")
+    unread = GpuReading(index=2, uuid=None, name=None, faults=(hangs,))
+    mig = make_mig_gpu(3, [make_process(5, 12, gpu_instance=3, compute_instance=1)])
+    unlisted = replace(make_gpu(1), processes=None, power_w=None)
+    found: Snapshot = make_snapshot([make_gpu(0, busy), unlisted, unread, mig], faults=(hangs,))
+    return found
+
+
+@pytest.fixture
+def watchlist(make_budget: Any) -> Watchlist:
+    job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    found = Watchlist(estimate=make_budget)
+    found.add_run(WatchedJob(job=job, pids=((1, 1_000.0),), missing=("training.micro_batch",)))
+    found.add_pending(Job(name="next", model=job.model))
+    return found
+
+
+def test_readings_with_faults_mig_devices_jobs_and_unknown_figures(machine: Snapshot, watchlist: Watchlist) -> None:
+    board = watchlist.update(machine)
+    found = json.loads(json.dumps(board_json(board)))
+    require_valid("once", found)
+    assert [gpu["used_bytes"] is None for gpu in found["gpus"]] == [False, False, True, False]
+    assert found["gpus"][1]["processes"] is None
+    assert len(found["gpus"][3]["mig"]) == 3
+    assert (len(found["runs"]), len(found["pending"]), len(found["faults"])) == (1, 1, 1)
+
+
+def test_the_same_over_hosts_and_as_a_line_of_a_stream(machine: Snapshot, watchlist: Watchlist) -> None:
+    board = watchlist.update(machine)
+    facts = RankFacts(rank=0, world_size=16, slurm_job="4711.0")
+    live = reading_of_board(board, host="a", facts_of=lambda *_: facts, interval=1.0, version="0.1.0")
+    line = valid_json("stream", stream_line(live))
+    assert [len(gpu.get("processes", ())) for gpu in line["gpus"]] == [2, 0, 0, 1]
+    silent = type(live)(host="b", state="silent", reason="it sleeps", since=1_990.0)
+    for hosts in ((live, silent), (silent,), ()):
+        found = json.loads(json.dumps(fleet_json(Fleet(time=2_000.0, hosts=hosts))))
+        require_valid("once-hosts", found)
+        assert (found["totals"]["free_bytes"] is None) == (live not in hosts)
+
+
+def test_lines_of_recordings(machine: Snapshot, watchlist: Watchlist, tmp_path: Path) -> None:
+    recorded = [replace(machine, watched=watchlist.runs()), next(iter(read_recording(demo_path())))]
+    for number, snapshot in enumerate(recorded):
+        path = tmp_path / f"{number}.jsonl"
+        with RecordingWriter(path) as writer:
+            writer.write(snapshot)
+        head, line = path.read_bytes().splitlines()
+        valid_json("recording-head", head)
+        assert len(valid_json("recording-line", line)["gpus"]) == len(snapshot.gpus)

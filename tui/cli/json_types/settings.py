@@ -1,0 +1,76 @@
+"""The JSON of ``vramtop config``."""
+
+from collections.abc import Mapping
+from typing import Literal, TypedDict
+
+PlainValue = bool | int | float | str | list[str] | Mapping[str, str | list[str]]
+
+
+class SettingJson(TypedDict):
+    """One setting."""
+
+    name: str
+    """Its name with its table: `dashboard.interval`."""
+    value: PlainValue
+    """Its value in force."""
+    origin: str
+    """Where that is from: `default`, `file`, `settings.json` (of an older vramtop), or the flag or environment variable
+    that sets it."""
+    line: int | None
+    """Line of the settings file; null: it is not from there."""
+    default: PlainValue
+    """Its default."""
+    about: str
+    """What it does, in one sentence."""
+    flag: str | None
+    """Flag that takes precedence over it; null: there is none."""
+    environment: str | None
+    """Environment variable that takes precedence over it; null: there is none."""
+
+
+class ProblemJson(TypedDict):
+    """Something in the settings that is wrong."""
+
+    setting: str | None
+    """Name of the setting; null: the file as a whole is wrong."""
+    line: int | None
+    """Line of the settings file; null: it is not from there, or unknown."""
+    sentence: str
+    """What is wrong, and what to do."""
+
+
+class ConfigJson(TypedDict):
+    """The settings in force, and where each is from."""
+
+    schema: Literal[1]
+    """Version of this format; a later one only if a field changes its meaning."""
+    file: str
+    """Path of the settings file."""
+    file_exists: bool
+    """The file is there."""
+    settings: list[SettingJson]
+    """The settings that were asked for."""
+    problems: list[ProblemJson]
+    """What is wrong in them; those settings have their defaults."""
+
+
+class ConfigPathJson(TypedDict):
+    """Where the settings file is (`--path`)."""
+
+    schema: Literal[1]
+    """Version of this format; a later one only if a field changes its meaning."""
+    file: str
+    """Path of the settings file, whether it exists or not."""
+
+
+class ConfigChangedJson(TypedDict):
+    """A setting that was changed in the file."""
+
+    schema: Literal[1]
+    """Version of this format; a later one only if a field changes its meaning."""
+    file: str
+    """Path of the settings file."""
+    setting: str
+    """Name of the setting."""
+    value: PlainValue | None
+    """Its value in the file now; null: it was removed from it."""

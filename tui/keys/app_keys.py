@@ -1,0 +1,17 @@
+"""Keys that work on every screen of an app."""
+
+from textual.binding import BindingType
+
+from .in_force import bind
+
+APP_KEYS: list[BindingType] = [
+    bind("app.pause", "pause", "Pause", show=False),
+    bind("app.help", "help", "Help"),
+    bind("app.palette", "command_palette", "palette", show=False, priority=True, display="^p"),
+    bind("app.suspend", "suspend_process"),
+    bind("app.quit", "quit", "Quit"),
+]
+FLEET_APP_KEYS: list[BindingType] = [bind("dashboard.alerts", "alerts", "Alerts"), *APP_KEYS]
+"""Of the dashboard over many hosts."""
+TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
+"""Of both apps: what they do to the terminal."""
