@@ -2,6 +2,7 @@
 
 import ast
 import re
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,7 +15,7 @@ def rows() -> list[str]:
     lines = TEXT.splitlines()
     return [
         line
-        for line, below in zip(lines, lines[1:], strict=False)
+        for line, below in pairwise(lines)
         if line.startswith("| ") and not line.startswith("| ---") and not below.startswith("| ---")
     ]
 
