@@ -4,11 +4,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 from browser import Browser
 from chromium import needs_chromium
 
@@ -56,6 +59,28 @@ class Page(HTMLParser):
             self.loads.append(found["href"])
 
 
+def nav_pages(entries: list[Any]) -> Iterator[str]:
+    """Yield the pages of the navigation."""
+    for entry in entries:
+        (found,) = entry.values() if isinstance(entry, dict) else (entry,)
+        if isinstance(found, list):
+            yield from nav_pages(found)
+        else:
+            yield found
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    """The slow tests below build the site, which also says so."""
+    (nav,) = re.findall(r"^nav:\n(?:[ #].*\n|\n)+", (ROOT / "mkdocs.yml").read_text() + "\n", flags=re.MULTILINE)
+    listed = list(nav_pages(yaml.safe_load(nav)["nav"]))
+    assert sorted(listed) == sorted(map(str, written_pages()))
+
+
+def written_pages() -> set[Path]:
+    found = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    return {path for path in found if path.parts[0] != "scripts"}
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
@@ -73,14 +98,14 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
 
 
+@pytest.mark.slow
 def test_every_page_is_published_and_scripts_are_not(site: Path) -> None:
-    written = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
-    written = {path for path in written if path.parts[0] != "scripts"}
-    assert len(written) > 20
-    assert not [path for path in written if not (site / path.with_suffix(".html")).is_file()]
+    assert len(written_pages()) > 20
+    assert not [path for path in written_pages() if not (site / path.with_suffix(".html")).is_file()]
     assert not (site / "scripts").exists()
 
 
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
     loaded = {(path.name, url) for path, page in pages.items() for url in page.loads if urlsplit(url).netloc}
     assert not loaded
@@ -91,6 +116,7 @@ def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) 
     assert not [path for path in pages if 'class="mermaid"' in path.read_text()]  # the theme would load a library
 
 
+@pytest.mark.slow
 def test_links_inside_the_site_lead_to_a_page_and_a_place_on_it(site: Path, pages: dict[Path, Page]) -> None:
     broken = []
     for path, page in pages.items():
