@@ -92,8 +92,11 @@ def _process_issues(gpu: GpuFacts, name: str) -> Iterator[Issue]:
         yield Issue("warning", sentence)
     hidden = gpu.processes - (gpu.processes_seen or 0)
     if hidden:
-        sentence = f"{name}: {hidden} of its {gpu.processes} processes cannot be seen from here (ended, or in another "
-        yield Issue("warning", f"{sentence}container, or hidden by /proc)")
+        sentence = (
+            f"{name}: {hidden} of its {gpu.processes} processes cannot be seen from here (ended, or in another "
+            "container, or hidden by /proc)"
+        )
+        yield Issue("warning", sentence)
 
 
 def _permission_issues(access: PermissionFacts, system: SystemFacts) -> Iterator[Issue]:

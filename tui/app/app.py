@@ -14,7 +14,7 @@ from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
-from vramtop.monitor.storage.settings import THEME
+from vramtop.monitor.storage.settings import KEYS, THEME
 
 from ..keys import APP_KEYS
 from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
@@ -68,6 +68,7 @@ class VramtopApp(ThemedApp, BoardApp):
         self.attach = options.attach
         self.attachments = self.attach.known if self.attach else {}
         self.choose_theme(options.theme)
+        self.choose_keys(options.settings.get(KEYS))
         self._signals = UserSignals(self, options)
         self._board_at: float | None = None
         """Arrival of the latest board, by the clock of the options."""

@@ -11,7 +11,7 @@ from textual.message import Message
 
 from vramtop.estimator.common import VramtopError, start_thread
 from vramtop.monitor.fleet import MemoryHistorySource
-from vramtop.monitor.storage.settings import THEME
+from vramtop.monitor.storage.settings import KEYS, THEME
 
 from ..keys import FLEET_APP_KEYS
 from ..screens import AlertsApp, is_complete
@@ -95,6 +95,7 @@ class FleetApp(ThemedApp, AlertsApp):
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
         self._fleet_source, self._options = source, options
         self.choose_theme(options.theme)
+        self.choose_keys(options.settings.get(KEYS))
         self.fleet: Fleet | None = None
         """The latest fleet."""
         self._alerts = FleetAlerts(self, options)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
-from vramtop.monitor.storage.settings import CONFIG_VARIABLE, Problem, settings_in_force, shown
+from vramtop.monitor.storage.settings import CONFIG_VARIABLE, KEYS, Problem, settings_in_force, shown
 
 from ..draw import printable
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once", "fleet", "fleet once"
 """What runs where there is no command."""
+_SHOW_KEYS = (DASHBOARD, RECORDING, FLEET, "config")
+"""What is concerned by the user's keys."""
 _QUIET = ("config", "completion", "stream")
 """Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
 
@@ -99,6 +101,10 @@ def fill_in_settings(options: argparse.Namespace) -> None:
             setattr(options, row.option, row.to_option(value))
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
         options.interval = settings.number("prometheus.interval")
+    if runs in _SHOW_KEYS and settings.mapping(KEYS):
+        from ..app import with_checked_choices  # with Textual
+
+        settings = with_checked_choices(settings)
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,11 +70,18 @@ def check_keys(wanted: Mapping[str, object], places: Sequence[KeyPlace]) -> Chec
 
 def nearest_id(key_id: str) -> str | None:
     """Return the id that is most like a wrong one: its beginning, its action in another group, or its letters."""
+    import difflib  # not at start-up
+
     longer = [each for each in KEYS if each.startswith(key_id)]
     action = key_id.rpartition(".")[2]
     same_action = [each for each in KEYS if each.rpartition(".")[2] == action]
     alike = difflib.get_close_matches(key_id, KEYS, n=1, cutoff=0.5)
     return next(iter((*longer, *same_action, *alike)), None)
+
+
+def split_keys(text: str) -> list[str]:
+    """Return the keys of a text with commas; a comma alone is a key."""
+    return [text] if len(text.strip()) <= 1 else text.split(",")
 
 
 def _parse(key_id: str, value: object) -> tuple[str, ...]:
@@ -89,8 +95,8 @@ def _parse(key_id: str, value: object) -> tuple[str, ...]:
         near = nearest_id(key_id)
         hint = f"; the nearest is {near}" if near else ""
         raise InputError(f"keys.{key_id}: nothing has this name{hint}")
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+    texts = split_keys(value) if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f'keys.{key_id}: give a key, such as "f5", or a list of keys, such as ["f5", "t"]')
     try:
         keys = tuple(dict.fromkeys(parse_key(text) for text in texts))

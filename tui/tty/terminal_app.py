@@ -76,10 +76,12 @@ class TerminalApp(ChangedCellsApp):
         """Return the key as vramtop writes keys: ``Esc``, ``F2``, ``Ctrl+K``."""
         return binding.key_display or key_name(binding.key)
 
-    def choose_keys(self, chosen: Mapping[str, tuple[str, ...]]) -> None:
-        """Put the user's keys in force; they have been checked."""
-        use_keys(chosen)
-        self.set_keymap({key_id: ",".join(keys) for key_id, keys in chosen.items()})
+    def choose_keys(self, chosen: object) -> None:
+        """Put the user's keys in force, of settings that have been checked; what is none leaves the defaults."""
+        entries = chosen if isinstance(chosen, Mapping) else {}
+        keys = {key_id: tuple([each] if isinstance(each, str) else each) for key_id, each in entries.items()}
+        use_keys(keys)
+        self.set_keymap({key_id: ",".join(several) for key_id, several in keys.items()})
 
     def deliver_screenshot(
         self, filename: str | None = None, path: str | None = None, time_format: str | None = None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .schema import (
         COLUMNS as COLUMNS,
         HOST_LINE as HOST_LINE,
+        KEYS as KEYS,
         QUIET_HOURS as QUIET_HOURS,
         SETTINGS as SETTINGS,
         SORT as SORT,
@@ -45,7 +46,8 @@ else:
             "in_force": "FILE read_settings_file settings_in_force SettingsInForce",
             "places": "CONFIG_VARIABLE",
             "schema": (
-                "COLUMNS HOST_LINE QUIET_HOURS SETTINGS SORT TABLES THEME VIEW find_setting mapping_of nearest_name"
+                "COLUMNS HOST_LINE KEYS QUIET_HOURS SETTINGS SORT TABLES THEME VIEW find_setting mapping_of "
+                "nearest_name"
             ),
             "setting": "Setting Value",
             "template": "settings_template",

@@ -177,9 +177,9 @@ SETTINGS: tuple[Setting, ...] = (
         about="Address on which vramtop serve shows the dashboard; empty: 127.0.0.1 and a free port",
     ),
     Setting(
-        name=KEYS, kind="mapping", default={}, example={"sort": "s"},
-        expects='names of actions and keys: sort = "s"',
-        about="Keys by action, in place of the usual ones",
+        name=KEYS, kind="mapping", default={}, example={"fit.pin": ("f2", "ctrl+b")},
+        expects='names of actions and keys: "fit.pin" = "f2", or ["f2", "ctrl+b"]',
+        about="Keys by action, in place of the usual ones; the settings screen and docs/reference/keys.md list them",
     ),
     Setting(
         name=COLOURS, kind="mapping", default={}, pattern=_COLOUR, example={"over": "#e5534b"},

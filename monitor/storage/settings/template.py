@@ -6,7 +6,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from .schema import SETTINGS, TABLES
-from .toml_text import shown
+from .toml_text import shown, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def _setting(setting: Setting) -> Iterator[str]:
     yield from _comment(f"{setting.allowed[0].upper()}{setting.allowed[1:]}.{_instead(setting)}")
     key = setting.name.rpartition(".")[2]
     if isinstance(setting.example, dict):
-        yield from (f"# {name} = {shown(value)}" for name, value in setting.example.items())
+        yield from (f"# {shown_name(name)} = {shown(value)}" for name, value in setting.example.items())
         return
     if setting.example is not None:
         yield f"#   for example: {key} = {shown(setting.example)}"

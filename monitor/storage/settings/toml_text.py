@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vramtop.estimator.common import check_nesting
 
-from .schema import TABLES, find_setting, mapping_of, nearest_name
+from .schema import COLOURS, KEYS, TABLES, find_setting, mapping_of, nearest_name
 
 if TYPE_CHECKING:
     from .setting import Setting, Value
 
 _HEADER = re.compile(r"\s*\[")
+_WITH_GROUPS = (f"{KEYS}.", f"{COLOURS}.")
+"""Settings whose entries have dots in their names."""
 _LINE = re.compile(r"line (\d+)")
 
 
@@ -116,7 +118,7 @@ def shown(value: object) -> str:
             return f"[{', '.join(shown(each) for each in value)}]"
         case Mapping():
             return (
-                f"{{ {', '.join(f'{_key(str(name))} = {shown(each)}' for name, each in value.items())} }}"
+                f"{{ {', '.join(f'{shown_name(str(name))} = {shown(each)}' for name, each in value.items())} }}"
                 if value
                 else "{}"
             )
@@ -138,7 +140,8 @@ def _leaves(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
     """Yield every value with its dotted name; a table that is none of vramtop's as one value."""
     for key, value in tables.items():
         name = f"{before}{key}"
-        if isinstance(value, dict) and any(f"{table}.".startswith(f"{name}.") for table in TABLES):
+        is_group = name.startswith(_WITH_GROUPS)  # [keys] may have fit.pin, which TOML takes for a table
+        if isinstance(value, dict) and (is_group or any(f"{table}.".startswith(f"{name}.") for table in TABLES)):
             yield from _leaves(value, f"{name}.")
         else:
             yield name, value
@@ -159,7 +162,8 @@ def _unknown(name: str, value: object) -> str:
     return f"there is no {what} {name}; {hint}"
 
 
-def _key(name: str) -> str:
+def shown_name(name: str) -> str:
+    """Return a name as TOML has it, in quotes if need be."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
 
 

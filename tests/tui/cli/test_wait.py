@@ -14,6 +14,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.fit.device_capacity import device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.sources.nvml.error_messages import NoDriverError
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.fitting.waiting import WaitRequest, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
@@ -163,6 +164,21 @@ def test_invalid_options_are_rejected_at_once(
 ) -> None:
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["wait", "gpt2"], ["fit", "gpt2", "--wait"]])
+def test_without_a_gpu_nobody_is_told_to_give_what_waiting_refuses(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NoDriver:
+        def open(self) -> None:
+            raise NoDriverError("there is no driver")
+
+    monkeypatch.setattr("vramtop.tui.cli.fitting.machine_gpus.NvmlSource", NoDriver)
+    assert main([*words, "--method", "formula"]) == 3
+    assert capsys.readouterr().err == (
+        "vramtop: there is no driver; vramtop fit with --gpu-type or --gpu-memory judges another machine\n"
+    )
 
 
 def test_exec_of_a_missing_program_is_an_input_error() -> None:

@@ -47,7 +47,8 @@ def test_an_unknown_key_is_named() -> None:
     assert "cannot be told from Tab" in only_problem(fit__pin="ctrl+i")
     assert "give a key" in only_problem(fit__pin=5)
     assert "give a key" in only_problem(fit__pin=[])
-    assert "is not the name of a key" in only_problem(fit__pin="f2,p")
+    assert checked(fit__pin="f2,p")[0] == {"fit.pin": ("f2", "p")}
+    assert checked(fit__pin=",")[0] == {"fit.pin": ("comma",)}
 
 
 def test_a_key_that_another_action_has_on_the_same_screen_is_refused() -> None:

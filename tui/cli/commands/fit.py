@@ -32,6 +32,8 @@ from ..fitting import (
 )
 from ..option_values import described_devices, described_gpu, estimate_method
 
+_WAIT_ADVICE = "vramtop fit with --gpu-type or --gpu-memory judges another machine"
+
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the verdict; exit code 0: fits, 1: does not fit, 3: cannot tell, 4: tight."""
@@ -98,14 +100,14 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
     job = loaded.job
     if described_gpu(options, job)[1]:
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
-    with open_source() as source:
-        snapshot = read_gpus(source)
+    with open_source(_WAIT_ADVICE) as source:
+        snapshot = read_gpus(source, _WAIT_ADVICE)
         selection, notes = select_devices(options.gpu, snapshot)
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
         gpu, memory_bytes = gpu_and_memory(device_capacities(snapshot, {}, selection))
         request = WaitRequest(
             budget=estimate_job(options, job, gpu, memory_bytes),
-            read=lambda: read_gpus(source),
+            read=lambda: read_gpus(source, _WAIT_ADVICE),
             devices=lambda now: device_capacities(now, committed_bytes(now, selection)[0], selection),
             interval=options.interval,
             timeout=options.timeout,

@@ -115,7 +115,7 @@ def test_the_template_is_valid_sets_nothing_and_each_of_its_lines_can_be_used() 
     table, seen = "", set()
     for line in text.splitlines():
         table = line.strip("[]") if line.startswith("[") else table
-        found = re.match(r"#(?:   for example:)? (\w+ = .*)", line)
+        found = re.match(r'#(?:   for example:)? ("?[\w.]+"? = .*)', line)
         if found:
             ((key, value),) = tomllib.loads(found[1]).items()
             setting = find_setting(f"{table}.{key}") or find_setting(table)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common import InputError
 from vramtop.monitor.storage.settings import (
+    KEYS,
     SETTINGS,
     TABLES,
     change_settings,
@@ -99,6 +100,11 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
             value = _entry(setting, name, text) if setting.name != name else setting.parsed(text)
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
+        if setting.name == KEYS:
+            from ....app import refusal_of_key  # with Textual
+
+            if refusal := refusal_of_key(name, value, settings):
+                raise InputError(refusal)
     change_settings({name: value})
     if options.json:
         new = None if value is None else json_value(value)

@@ -1,0 +1,51 @@
+"""The check of the user's keys against the screens, for the command line and the settings screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramtop.monitor.storage.settings import KEYS, Problem, lines_of, read_settings_file
+
+from ..keys.check_keys import check_keys
+from ..screens.key_places import key_places
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vramtop.monitor.storage.settings import SettingsInForce
+
+
+def with_checked_choices(settings: SettingsInForce) -> SettingsInForce:
+    """Return the settings with those keys that can be put in force, and a problem for each other one."""
+    found = check_keys(settings.mapping(KEYS), key_places())
+    if not found.problems and not found.chosen:
+        return settings
+    lines = _lines(settings.file) if found.problems else {}
+    problems = []
+    for key_id, sentence in found.problems.items():
+        name = f"{KEYS}.{key_id}"
+        where = f"{settings.file}, line {lines[name]}" if name in lines else settings.file
+        problems.append(Problem(f"{where}: {sentence}; its default stays", name, lines.get(name)))
+    return settings._replace(values={**settings.values, KEYS: found.chosen}, problems=(*settings.problems, *problems))
+
+
+def refusal_of_key(name: str, value: object, settings: SettingsInForce) -> str | None:
+    """Return why a key cannot be set to this beside the others of the settings; None: it can.
+
+    Args:
+        name: ``keys.fit.pin``.
+        value: as the settings file has it.
+        settings: that it is added to; those of its keys that cannot be used do not count.
+    """
+    key_id = name[len(KEYS) + 1 :]
+    before = check_keys(settings.mapping(KEYS), key_places()).chosen
+    others = {each: keys for each, keys in before.items() if each != key_id}
+    return check_keys({**others, key_id: value}, key_places()).problems.get(key_id)  # of two, the earlier one counts
+
+
+def _lines(file: str) -> Mapping[str, int]:
+    """Return the lines of the settings file by name; nothing if it cannot be read."""
+    try:
+        return lines_of(read_settings_file(file)[0])
+    except (OSError, ValueError):
+        return {}
