@@ -46,6 +46,12 @@ def schema_files() -> dict[str, str]:
     return {f"{name}.json": f"{_indented(_schema(name), '')}\n" for name in OUTPUTS}
 
 
+def stream_fields(record: str | None) -> str:
+    """Return the table of the fields of a line of ``vramtop stream``, or of a record in it."""
+    schema = _schema("stream")
+    return _fields(schema if record is None else schema["$defs"][record])
+
+
 def json_page() -> str:
     """Return the page about JSON."""
     rows = [
@@ -70,21 +76,23 @@ def _link(name: str) -> str:
 
 def _output(name: str) -> list[str]:
     output, schema = OUTPUTS[name], _schema(name)
-    rows = [
-        (code(key) if key in schema["required"] else f"{code(key)} (may be absent)", prose(value["description"]))
-        for key, value in schema["properties"].items()
-    ]
     example = EXAMPLES / f"{name}.json"
     return [
         f"## {output.title} {{ #{name} }}",
         f"{prose(schema['description'])} Schema: {_link(name)}.",
-        table(("key", "what it is"), rows),
+        _fields(schema),
         *(
             ["An example, with lists cut to their first entries:", block(example.read_text(), "json")]
             if example.exists()
             else []
         ),
     ]
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    """Return the table of the fields of an object."""
+    rows = [(code(key), prose(facts["description"])) for key, facts in schema["properties"].items()]
+    return table(("field", "what it is"), rows)
 
 
 def _shown(example: Path) -> list[str]:
