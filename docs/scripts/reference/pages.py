@@ -11,6 +11,7 @@ from .json_pages import json_page, schema_files, stream_fields
 from .keys import keys_page
 from .markdown import part_between
 from .metrics import metrics_table, states_table
+from .preflight import preflight_page
 from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
 
@@ -25,6 +26,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "json.md": json_page,
     "keys.md": keys_page,
     "models.md": models_page,
+    "preflight.md": preflight_page,
     "settings.md": settings_page,
 }
 """Pages by their names below docs/reference/."""
