@@ -28,7 +28,7 @@ class Observed:
     device_bytes: int | None = None
     """Memory of the process in NVML."""
     allocator_source: AllocatorSource | None = None
-    """Who knew the first two."""
+    """Who knew the allocator's figures."""
     device_source: DeviceSource | None = None
     """Who knew the memory of the process."""
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from .chosen_alerts import ChosenAlerts
 from .rules import SEVERITIES
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class Alert:
     """As it was when it held last."""
     since: float
     """Unix seconds at which the condition was first seen."""
+    fires_after: float = 0.0
+    """Seconds for which it must hold."""
     held_seconds: float = 0.0
     """Time for which it has held without a break, as far as there were readings."""
     gone_seconds: float = 0.0
@@ -35,7 +38,7 @@ class Alert:
     @property
     def seconds_left(self) -> float:
         """Time for which the condition must hold on until the alert fires."""
-        return max(0.0, self.condition.rule.fires_after - self.held_seconds)
+        return max(0.0, self.fires_after - self.held_seconds)
 
 
 @dataclass(slots=True)
@@ -45,9 +48,11 @@ class AlertStates:
     Args:
         max_step: longest time between two updates that counts: what was in between, such as a suspended machine,
             was not seen.
+        chosen: which alerts the user wants, and after how long.
     """
 
     max_step: float
+    chosen: ChosenAlerts = field(default_factory=ChosenAlerts)
     _alerts: dict[Key, Alert] = field(default_factory=dict, init=False)
     _present: frozenset[Key] = frozenset()
     """Conditions that held at the last update."""
@@ -66,18 +71,21 @@ class AlertStates:
         """
         step = 0.0 if self._updated_at is None else min(max(0.0, now - self._updated_at), self.max_step)
         self._updated_at = now
-        present = {condition.key: condition for condition in conditions.present}
+        left_out = self.chosen.left_out
+        present = {each.key: each for each in conditions.present if each.rule.name not in left_out}
         gone = {
             key: alert
             for key, alert in self._alerts.items()
             if key not in present and not conditions.is_unknown(alert.condition)
         }
         for key, condition in present.items():
-            before = self._alerts.get(key) or Alert(condition=condition, since=time)
+            before = self._alerts.get(key) or Alert(
+                condition=condition, since=time, fires_after=self.chosen.seconds(condition.rule)
+            )
             if before.firing and before.condition is condition and not before.gone_seconds:
                 continue  # the same reading again
             held = before.held_seconds + (step if key in self._present else 0.0)
-            firing = before.firing or held >= condition.rule.fires_after
+            firing = before.firing or held >= before.fires_after
             self._alerts[key] = replace(before, condition=condition, held_seconds=held, gone_seconds=0.0, firing=firing)
         for key, alert in gone.items():
             seconds = alert.gone_seconds + (step if key in self._absent else 0.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from .alert_states import Alert, AlertStates, worst_first
+from .chosen_alerts import ChosenAlerts
 from .conditions import find_conditions, plain_text
 
 if TYPE_CHECKING:
@@ -68,11 +69,13 @@ class AlertWatch:
         interval: seconds between two readings, and between two ticks if those are rarer.
         expects_gpus: a machine whose GPUs could never be read is an alert too, not only one that has lost them.
         group_seconds: what changes within this time is told together.
+        chosen: which alerts the user wants, and after how long.
     """
 
     interval: float
     expects_gpus: bool = False
     group_seconds: float = 0.0
+    chosen: ChosenAlerts = field(default_factory=ChosenAlerts)
     _known: dict[Key, Alert] = field(default_factory=dict, init=False)
     """The alerts whose firing was announced, and whose end was not."""
     states: AlertStates = field(init=False)
@@ -80,7 +83,7 @@ class AlertWatch:
     """Monotonic seconds of the first change that the user was not told of; None: there is none."""
 
     def __post_init__(self) -> None:
-        self.states = AlertStates(max_step=max(_MAX_STEP_SECONDS, 3 * self.interval))
+        self.states = AlertStates(max(_MAX_STEP_SECONDS, 3 * self.interval), self.chosen)
 
     def tick(self, feed: Feed, now: float, quiet_hours: QuietHours | None = None) -> tuple[Announcement, ...]:
         """Return what the user is to be told now: each alert when it fires and when it clears.

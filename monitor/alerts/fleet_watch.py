@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .alert_watch import AlertWatch, Announcement
+from .chosen_alerts import ChosenAlerts
 from .conditions import Conditions, plain_text
 from .fleet_conditions import find_fleet_conditions
 from .rules import CANNOT_FIT, GPU_LOST, GROWING, HOST_SILENT, OVER_BUDGET, UNATTRIBUTED
@@ -39,16 +40,18 @@ class FleetWatch:
 
     Args:
         interval: seconds between two readings.
+        chosen: which alerts the user wants, and after how long.
     """
 
     interval: float
+    chosen: ChosenAlerts = field(default_factory=ChosenAlerts)
     _watch: AlertWatch = field(init=False)
     _read: tuple[Fleet, Conditions] | None = field(default=None, init=False)
     """The fleet that was looked at last, and its conditions."""
     _had_gpus: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self._watch = AlertWatch(self.interval, group_seconds=_GROUP_SECONDS)
+        self._watch = AlertWatch(self.interval, group_seconds=_GROUP_SECONDS, chosen=self.chosen)
 
     @property
     def states(self) -> AlertStates:

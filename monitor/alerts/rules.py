@@ -1,6 +1,7 @@
 """The rules: what an alert is about, and how long its condition must hold and be gone.
 
-Names, thresholds and times are those of ``export/vramtop_rules.yml``: Prometheus and the terminal say the same.
+Names, thresholds and times are those of ``export/vramtop_rules.yml``: Prometheus and the terminal say the same, unless
+the user's settings choose other times or leave a rule out (``chosen_alerts.py``).
 """
 
 from __future__ import annotations

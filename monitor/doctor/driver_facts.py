@@ -25,11 +25,11 @@ class GpuFacts:
     reserved_bytes: int | None = None
     """Memory that the driver reserves."""
     implausible: str | None = None
-    """Why these figures cannot be a GPU's own memory."""
+    """Why these figures cannot be a GPU's own memory; None: they can."""
     compute_mode: str | None = None
     """Which processes may start CUDA programs on it."""
     mig_slots: int | None = None
-    """Maximum number of MIG devices, if MIG is on."""
+    """Maximum number of MIG devices; None: MIG is off, or unknown."""
     processes: int | None = None
     """Number of processes on it."""
     processes_seen: int | None = None
@@ -45,9 +45,9 @@ class GpuFacts:
     slowest_seconds: float | None = None
     """Time that it took, in seconds."""
     lost: str | None = None
-    """The driver's error code if the GPU does not answer at all."""
+    """The driver's error code if the GPU does not answer at all; None: it does."""
     unanswered: str | None = None
-    """The call that had not returned at the time limit."""
+    """The call that had not returned at the time limit; None: all did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,28 +26,29 @@ class RankFacts(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     """What the environment of a process says of the run that it is a rank of; None: it says nothing."""
 
     rank: int | None = None
-    """Rank over all hosts."""
+    """Rank over all hosts: ``RANK``, and its like of Open MPI, PMI and Slurm steps."""
     local_rank: int | None = None
-    """Rank on its host."""
+    """Rank on its host: ``LOCAL_RANK``, likewise."""
     world_size: int | None = None
-    """Ranks of the run over all hosts."""
+    """Ranks of the run over all hosts: ``WORLD_SIZE``, likewise."""
     rendezvous: str | None = None
-    """Rendezvous id of torchrun (``TORCHELASTIC_RUN_ID``)."""
+    """Run id of torchrun (``TORCHELASTIC_RUN_ID``), or namespace of PMIx."""
     master: str | None = None
     """``MASTER_ADDR:MASTER_PORT``."""
     slurm_job: str | None = None
     """Slurm job and step, such as ``4711.0``."""
     pod_group: str | None = None
-    """Group of pods that were started together, such as a LeaderWorkerSet."""
+    """Group of pods that were started together: ``VRAMTOP_POD_GROUP``, which a manifest may set to the label that names
+    the group; else ``LWS_LEADER_ADDRESS``, the leader of a LeaderWorkerSet's group."""
     ray_job: str | None = None
-    """Id of its Ray job."""
+    """Address of the Ray cluster, and ``RAY_JOB_ID``."""
 
 
 class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One process on one GPU beside the budget of its job."""
 
     pid: int | None = None
-    """None: the source knows its job only."""
+    """Its process id; None: the source knows its job only."""
     start_time: float | None = None
     """Unix seconds by the clock of its host."""
     used_bytes: int | None = None
@@ -57,7 +58,7 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     user: str | None = None
     """Its user."""
     command: str | None = None
-    """Beginning of its command line, without secrets and control characters."""
+    """First 200 characters of its command line, without secrets and control characters."""
     kind: str | None = None
     """What it is, in a word or two, such as ``vLLM``; None: unknown."""
     job: str | None = None
@@ -69,13 +70,14 @@ class FleetProcess(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     high_bytes: int | None = None
     """Upper bound of the budget's peak."""
     status: str | None = None
-    """How it compares with its budget, such as ``on_budget``; None: it has no budget."""
+    """How it compares with its budget: ``loading``, ``warming_up``, ``on_budget``, ``over``, ``under``, ``growing``,
+    ``incomplete``, ``ended``, ``out_of_memory``, ``unknown``; None: it has no budget."""
     sentence: str | None = None
-    """The status in words."""
+    """The status in words; None: it has no budget."""
     full_seconds: float | None = None
     """Time until it has filled its GPU, if it goes on growing as it does; None: it does not grow, or unknown."""
     note: str | None = None
-    """Why it has no budget, in a word or two; or what is unusual about the process."""
+    """Why it has no budget, in a word or two, or what is unusual about the process; None: nothing."""
     missing: tuple[str, ...] = ()
     """Job keys that its budget guesses."""
     steps: int | None = None
@@ -103,7 +105,7 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     index: int
     """NVML index."""
     label: str | None = None
-    """Label where that is not the index: ``0:3`` for a MIG device."""
+    """Its label: ``0:3`` for a MIG device; None: its index is."""
     uuid: str | None = None
     """UUID."""
     name: str | None = None
@@ -127,13 +129,14 @@ class FleetGpu(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     is_asleep: bool = False
     """It saves power, and is not queried, which would wake it."""
     fault: str | None = None
-    """Why its memory or its processes are unknown, in one sentence."""
+    """Why its memory or its processes are unknown, in one sentence; None: they are known."""
     is_lost: bool = False
     """Nothing of it can be read: it has fallen off the bus, or must be reset."""
     closed: str | None = None
-    """Why no program can be started on it, regardless of free memory: ``does not allow compute programs``."""
+    """Why no program can be started on it, whatever is free: its compute mode, MIG mode without a device, it is lost;
+    None: programs can be started."""
     processes: tuple[FleetProcess, ...] | None = None
-    """Largest first; None: could not be read."""
+    """Processes on it, largest first; None: could not be read."""
     devices: tuple[FleetGpu, ...] = ()
     """Its MIG devices, without their processes, which are listed with the GPU."""
 
@@ -199,11 +202,11 @@ class HostReading(Struct, frozen=True, kw_only=True, omit_defaults=True, dict=Tr
     interval: float | None = None
     """Seconds between two of its readings."""
     state: HostState = "live"
-    """Whether its figures are of now."""
+    """Whether its figures are of now: whoever merges hosts says so, a host cannot know it of itself."""
     since: float | None = None
     """Unix seconds, by the clock of this machine, of its last sign of life; None: there was none."""
     reason: str | None = None
-    """Why it is not live, in one sentence."""
+    """Why it is not live, in one sentence; None: it is, or nobody knows."""
 
     @property
     def is_live(self) -> bool:

@@ -51,11 +51,11 @@ class PcieLink:
     """The connection to the host, now and at most, and its traffic."""
 
     generation: Count | None = None
-    """An idle GPU lowers it to save power."""
+    """Generation in use: an idle GPU lowers it to save power."""
     max_generation: Count | None = None
     """Highest generation of both ends."""
     width: Count | None = None
-    """Lanes."""
+    """Lanes in use."""
     max_width: Count | None = None
     """Most lanes of both ends."""
     sent_per_second: Count | None = None
@@ -77,7 +77,7 @@ class NvLinks:
     version: Count | None = None
     """Version of NVLink."""
     link_bytes_per_second: Count | None = None
-    """Speed of one link in one direction."""
+    """Speed of one link in one direction, in bytes per second."""
     peers: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     """Kinds of devices at the other end: ``GPU``, ``switch``."""
     sent_per_second: Count | None = None
@@ -93,7 +93,7 @@ class GpuDetails:
     level: DetailLevel
     """With ``compact``, only the first two figures were read."""
     clock_reasons: DriverFigure | None = None
-    """The driver's bits for what holds the clocks back; see ``clock_reasons``."""
+    """NVML's bits for what holds the clocks back; see ``clock_reasons``."""
     fan_percents: Annotated[tuple[Count, ...], Meta(max_length=64)] | None = None
     """Speed of each fan; empty: the GPU has none of its own."""
     sm_mhz: Count | None = None
@@ -105,11 +105,11 @@ class GpuDetails:
     memory_max_mhz: Count | None = None
     """Highest clock of the memory, in MHz."""
     performance_state: Count | None = None
-    """0 is the fastest, 15 the slowest."""
+    """Performance state: 0 is the fastest, 15 the slowest."""
     memory_temperature_c: Degrees | None = None
     """Temperature of the memory in degrees Celsius."""
     slowdown_c: Degrees | None = None
-    """Temperature at which the GPU slows down."""
+    """Temperature at which the GPU slows down, in degrees Celsius."""
     slowdown_margin_c: Degrees | None = None
     """Degrees until it slows down, of GPUs that do not report at which temperature."""
     shutdown_c: Degrees | None = None
@@ -121,7 +121,7 @@ class GpuDetails:
     power_default_w: Watts | None = None
     """Power limit as delivered, in watts."""
     power_max_w: Watts | None = None
-    """The highest limit that an administrator can set."""
+    """The highest limit that an administrator can set, in watts."""
     ecc_enabled: bool | None = None
     """ECC is on."""
     ecc: EccErrors | None = None
@@ -133,11 +133,11 @@ class GpuDetails:
     bar1_total_bytes: DriverFigure | None = None
     """Size of the window through which the host sees its memory (BAR1)."""
     bar1_used_bytes: DriverFigure | None = None
-    """The part of its memory that the host sees through a window of this size; not added to the used memory."""
+    """Bytes of its memory that the host sees through that window; not added to the used memory."""
     pcie: PcieLink | None = None
     """Connection to the host."""
     nvlink: NvLinks | None = None
-    """None: it has none, or that is unknown."""
+    """Its connections to other GPUs; None: it has none, or that is unknown."""
     vbios: str | None = None
     """Version of the VBIOS."""
     compute_capability: str | None = None

@@ -20,7 +20,7 @@ class HostLoad:
     cpu_limited: bool = False
     """``cpus`` is the container's limit, and ``cpu_percent`` what the container used."""
     ram_used_bytes: Count | None = None
-    """Without caches that the system drops on demand."""
+    """Used RAM, without caches that the system drops on demand."""
     ram_total_bytes: Count | None = None
     """RAM, or the container's limit."""
     ram_limited: bool = False
@@ -28,6 +28,6 @@ class HostLoad:
     swap_used_bytes: Count | None = None
     """Used swap space."""
     swap_total_bytes: Count | None = None
-    """0: the host has no swap."""
+    """Swap space; 0: the host has none."""
     load: tuple[Load, Load, Load] | None = None
     """Average number of tasks that run or wait, of the whole host, over 1, 5 and 15 minutes."""

@@ -23,15 +23,16 @@ class ProcessFigures:
     """Figures of one process on one GPU, named as in ``ProcessFigure``; None: not asked for, or see ``faults``."""
 
     sm_percent: Percent | None = None
-    """Time in which its kernels ran on the GPU's multiprocessors, over the last one to two seconds."""
+    """Time in which its kernels ran on the GPU's multiprocessors, in the last one to two seconds; None: not asked for,
+    or unknown."""
     bandwidth_percent: Percent | None = None
-    """Time in which it read or wrote the GPU's memory."""
+    """Time in which it read or wrote the GPU's memory; None: not asked for, or unknown."""
     cpu_percent: Percent | None = None
-    """Processor time, where 100 is one core."""
+    """Processor time, where 100 is one core; None: not asked for, or unknown."""
     rss_bytes: Count | None = None
-    """Resident set size: its pages in RAM, those that it shares with others included."""
+    """Resident set size: its pages in RAM, also those that it shares with others; None: not asked for, or unknown."""
     threads: Count | None = None
-    """Number of its threads."""
+    """Number of its threads; None: not asked for, or unknown."""
     faults: Annotated[tuple[Fault, ...], Meta(max_length=100)] = ()
     """Why figures that were asked for are unknown."""
 

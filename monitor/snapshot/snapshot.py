@@ -61,7 +61,7 @@ class AllocatorCounters:
     active_bytes: Count | None = None
     """Held by tensors, or freed and still in use by another stream."""
     allocated_peak_bytes: Count | None = None
-    """Since the process started, even if the program resets torch's own peak."""
+    """The most that tensors held since the process started, even if it resets torch's own peak."""
     reserved_peak_bytes: Count | None = None
     """The most that the allocator held, likewise."""
     retries: Count | None = None
@@ -69,7 +69,7 @@ class AllocatorCounters:
     out_of_memory: Count | None = None
     """How often an allocation failed permanently."""
     out_of_memory_time: Seconds | None = None
-    """Unix seconds of the last of these failures, to a second."""
+    """Unix seconds of the last of these failures, to a second; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +81,11 @@ class ProcessCounters(AllocatorCounters):
     steps: Count | None = None
     """Training steps completed; None: the process does not report its steps."""
     step_seconds: Seconds | None = None
-    """Duration of the last step."""
+    """Duration of the last step; None: the process does not report its steps."""
     ended: Seconds | None = None
     """Unix seconds when its interpreter exited; None: it has not, or was killed."""
     error: str | None = None
-    """Class of the exception that ended it, such as ``OutOfMemoryError``."""
+    """Class of the exception that ended it, such as ``OutOfMemoryError``; None: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class GpuProcess:
     command: str | None = None
     """Command line as one line, without control characters."""
     note: str | None = None
-    """Why something is unknown or unusual, in a few words: ``not visible from here``, ``zombie``."""
+    """Why something is unknown or unusual: ``not visible from here``, ``zombie``; None: nothing is."""
     peak_bytes: DriverFigure | None = None
     """Its highest memory on this GPU by the driver's accounting; None: accounting mode is off."""
     parent: Count | None = None
@@ -115,9 +115,9 @@ class GpuProcess:
     parent_name: str | None = None
     """Short name of its parent when that was first seen, such as ``torchrun`` or ``bash``."""
     runs_in: str | None = None
-    """The Slurm job, Kubernetes pod or container that it runs in: ``Slurm job 4711 step 0 (sft)``."""
+    """The Slurm job, pod or container that it runs in: ``Slurm job 4711 step 0 (sft)``; None: none, or unknown."""
     cpu_seconds: Seconds | None = None
-    """Processor time used so far; an idle process uses none."""
+    """Processor time used so far, in seconds; an idle process uses none."""
     counters: ProcessCounters | None = None
     """Figures from its probe; None: it runs without one."""
     gpu_instance: Count | None = None
@@ -210,7 +210,7 @@ class GpuReading:
     power_limit_w: Watts | None = None
     """Most power that it may take, in watts."""
     compute_mode: ComputeMode | None = None
-    """None: unknown."""
+    """Which processes may start CUDA programs on it; None: unknown."""
     processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=20_000)] | None = None
     """One entry per process (in MIG mode per GPU instance and process), largest first; None: could not be read."""
     mig: Annotated[tuple[MigReading, ...], Meta(max_length=64)] | None = None
@@ -306,7 +306,7 @@ class Source:
     cuda_version: str | None = None
     """Latest CUDA version that the driver supports, such as ``13.0``."""
     path: str | None = None
-    """Path of the recording."""
+    """Path of the recording; None: it is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

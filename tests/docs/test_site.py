@@ -76,6 +76,20 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(listed) == sorted(map(str, written_pages()))
 
 
+def test_links_in_a_repository_browser_lead_to_a_file() -> None:
+    """Of the pages as they are written, and of those at the root, which are no part of the site."""
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(
+            r"^ *```.*?^ *```$|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+        )
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            parts = urlsplit(link)
+            if not parts.scheme and parts.path and not (page.parent / unquote(parts.path)).exists():
+                broken.append((str(page.relative_to(ROOT)), link))
+    assert not broken
+
+
 def written_pages() -> set[Path]:
     found = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     return {path for path in found if path.parts[0] != "scripts"}

@@ -30,8 +30,10 @@ class FleetAlerts(AlertSignals):
         """Find out what is wrong; called on the thread that reads."""
         if self._watch is None:  # only now: start-up does not import it
             from vramtop.monitor.alerts import FleetWatch
+            from vramtop.monitor.alerts.chosen_alerts import chosen_alerts
 
-            self._watch = self._fleet_app.alert_watch = FleetWatch(self._options.interval)
+            chosen = chosen_alerts(self._fleet_app.settings)
+            self._watch = self._fleet_app.alert_watch = FleetWatch(self._options.interval, chosen)
         self._watch.look_at(fleet)
 
     def tick(self, fleet: Fleet | None) -> None:

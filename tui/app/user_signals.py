@@ -151,10 +151,11 @@ class UserSignals(AlertSignals):
             failure: why there are no readings.
         """
         from vramtop.monitor.alerts import AlertWatch, Feed
+        from vramtop.monitor.alerts.chosen_alerts import chosen_alerts
 
         now, app = self._options.clock(), self._board_app
         if app.alert_watch is None:  # only now: start-up does not import it
-            app.alert_watch = AlertWatch(interval)
+            app.alert_watch = AlertWatch(interval, chosen=chosen_alerts(app.settings))
         age = now - (self._started_at if board_at is None else board_at)
         feed = Feed(board=app.board, age_seconds=age, interval=interval, failure=failure)
         self._tell(app.alert_watch.tick(feed, now, self._quiet_hours()))

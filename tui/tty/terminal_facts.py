@@ -22,9 +22,9 @@ class TerminalFacts:
     output_is_terminal: bool
     """Standard output is a terminal."""
     columns: int | None
-    """Its width."""
+    """Its width; None: there is no terminal."""
     lines: int | None
-    """Its height."""
+    """Its height; None: likewise."""
     encoding: str
     """Encoding of standard output."""
     colours: ColourDepth

@@ -33,7 +33,10 @@ _FILES = """\
 `vramtop export --json` and `vramtop serve --json` print their line when they listen, and go on. `vramtop stream`,
 recordings and exports of the history are JSON lines: one object per line, each by its own schema. `vramtop measure`
 with a file of several jobs prints one line per job. With `--out -`, `vramtop report` prints the HTML file itself, and
-its JSON on standard error."""
+its JSON on standard error.
+
+The examples are what real commands printed, on a simulated machine with two GPUs. They are shortened: lists keep their
+first entries, and an estimate (`budget`) and a job within another output keep their most important fields."""
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -43,7 +46,13 @@ def _schema(name: str) -> dict[str, Any]:
 
 def schema_files() -> dict[str, str]:
     """Return the text of each schema, by its file's name."""
-    return {f"{name}.json": f"{_indented(_schema(name), '')}\n" for name in OUTPUTS}
+    return {f"{name}.json": f"{indented(_schema(name))}\n" for name in OUTPUTS}
+
+
+def stream_fields(record: str | None) -> str:
+    """Return the table of the fields of a line of ``vramtop stream``, or of a record in it."""
+    schema = _schema("stream")
+    return _fields(schema if record is None else schema["$defs"][record])
 
 
 def json_page() -> str:
@@ -70,15 +79,11 @@ def _link(name: str) -> str:
 
 def _output(name: str) -> list[str]:
     output, schema = OUTPUTS[name], _schema(name)
-    rows = [
-        (code(key) if key in schema["required"] else f"{code(key)} (may be absent)", prose(value["description"]))
-        for key, value in schema["properties"].items()
-    ]
     example = EXAMPLES / f"{name}.json"
     return [
         f"## {output.title} {{ #{name} }}",
         f"{prose(schema['description'])} Schema: {_link(name)}.",
-        table(("key", "what it is"), rows),
+        _fields(schema),
         *(
             ["An example, with lists cut to their first entries:", block(example.read_text(), "json")]
             if example.exists()
@@ -87,17 +92,24 @@ def _output(name: str) -> list[str]:
     ]
 
 
+def _fields(schema: dict[str, Any]) -> str:
+    """Return the table of the fields of an object."""
+    rows = [(code(key), prose(facts["description"])) for key, facts in schema["properties"].items()]
+    return table(("field", "what it is"), rows)
+
+
 def _shown(example: Path) -> list[str]:
-    return ["An example, with lists cut to their first entries:", block(example.read_text(encoding="utf-8"), "json")]
+    shown = block(example.read_text(encoding="utf-8"), "json")
+    return [f"<details markdown>\n<summary>An example, shortened</summary>\n\n{shown}\n\n</details>"]
 
 
-def _indented(value: Any, margin: str) -> str:
+def indented(value: Any, margin: str = "") -> str:
     """Return JSON in which what fits on a line is on one; every line but the first begins with ``margin``."""
     line = json.dumps(value, ensure_ascii=False)
     if len(margin) + len(line) <= _WIDTH or not isinstance(value, dict | list) or not value:
         return line
     deeper = margin + _INDENT
     if isinstance(value, list):
-        return "[\n" + ",\n".join(f"{deeper}{_indented(part, deeper)}" for part in value) + f"\n{margin}]"
-    parts = (f"{deeper}{json.dumps(key)}: {_indented(part, deeper)}" for key, part in value.items())
+        return "[\n" + ",\n".join(f"{deeper}{indented(part, deeper)}" for part in value) + f"\n{margin}]"
+    parts = (f"{deeper}{json.dumps(key)}: {indented(part, deeper)}" for key, part in value.items())
     return "{\n" + ",\n".join(parts) + f"\n{margin}}}"

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -150,8 +151,8 @@ class _Maker:
             said = texts.get(name) or self._text_of(schema)
             text = described(name, said or "", schema, about, optional=optional)
             default = _default(kind, name)
-            if optional and "absent" not in text.lower() and _takes_none(hint):
-                text += " Absent: not set."
+            if optional and "absent" not in text.lower():
+                text = f"{text[:-1]}{_absence(kind, hint, default)}."
             if not said or (optional and is_typeddict(kind) and "absent" not in text.lower()):
                 self.unexplained.append(f"{kind.__module__}.{kind.__name__}.{name}")
             properties[name] = {"description": text, **schema, **({} if default is None else {"default": default})}
@@ -162,6 +163,8 @@ class _Maker:
             about = more["description"]
             properties |= more["properties"]
             required = list(dict.fromkeys([*required, *more["required"]]))
+        if "schema" in properties:
+            properties = {"schema": properties["schema"], **properties}
         return {"description": about, "type": "object", "properties": properties, "required": required}
 
     def _text_of(self, schema: Mapping[str, Any]) -> str | None:
@@ -184,6 +187,18 @@ def _fields(kind: type, mark: FieldsOf | None) -> dict[str, tuple[Any, bool]]:
         names = [each.name for each in dataclasses.fields(kind)]
         return {name: (hints[name], leaves_out and _takes_none(hints[name])) for name in names}
     raise TypeError(f"{kind} is no record")
+
+
+def _absence(kind: type, hint: Any, default: Any) -> str:
+    """Return what it means that a field of a record is left out; nothing where the schema has the default anyway."""
+    if is_typeddict(kind):
+        return ""
+    is_setting = issubclass(kind, msgspec.Struct) and kind.__struct_config__.forbid_unknown_fields
+    if _takes_none(hint):
+        return "; absent: not set" if is_setting else "; absent: unknown"
+    if is_setting:
+        return ""
+    return "; absent: none" if default is None else f"; absent: {json.dumps(default)}"
 
 
 def _default(kind: type, name: str) -> Any:
@@ -247,12 +262,18 @@ def described(name: str, text: str, schema: Mapping[str, Any], about: str, *, op
         line = re.sub(r"\bnull: ", "absent: ", line)
     is_number = "integer" in str(schema) or "number" in str(schema)
     if is_number and (name.endswith("_bytes") or about.startswith("Bytes ")) and "byte" not in line.lower():
-        line += " In bytes."
+        line = _with_unit(line, "in bytes")
     if is_number and name.endswith("_seconds") and "second" not in line.lower():
-        line += " In seconds."
+        line = _with_unit(line, "in seconds")
     if is_nullable(schema) and "null" not in line:
-        line += " null: unknown."
+        line = f"{line[:-1]}; null: unknown."
     return line
+
+
+def _with_unit(line: str, unit: str) -> str:
+    """Return a description with the unit behind what the field is, and before what its absence means."""
+    found = re.search(r"[;.] (?:null|absent|empty|0): |\.$", line)
+    return f"{line[: found.start()]}, {unit}{line[found.start() :]}" if found else f"{line}, {unit}"
 
 
 def is_nullable(schema: Mapping[str, Any]) -> bool:

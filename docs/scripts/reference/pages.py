@@ -1,15 +1,17 @@
 """The pages that are written from the code: those that are written as a whole, and the parts of pages of prose."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from .commands import commands_page, environment_page, exit_codes_page
 from .hardware import cards_page
 from .job_file import job_file_page
-from .json_pages import json_page, schema_files
+from .json_pages import json_page, schema_files, stream_fields
 from .keys import keys_page
 from .markdown import part_between
 from .metrics import metrics_table, states_table
+from .preflight import preflight_page
 from .settings import settings_page
 from .software import frameworks_page, models_page, optimizer_names
 
@@ -24,6 +26,7 @@ WHOLE: Mapping[str, Callable[[], str]] = {
     "json.md": json_page,
     "keys.md": keys_page,
     "models.md": models_page,
+    "preflight.md": preflight_page,
     "settings.md": settings_page,
 }
 """Pages by their names below docs/reference/."""
@@ -31,6 +34,11 @@ PARTS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("metrics.md", "table"): metrics_table,
     ("metrics.md", "states"): states_table,
     ("optimizers.md", "names"): optimizer_names,
+    ("stream.md", "line"): partial(stream_fields, None),
+    ("stream.md", "gpu"): partial(stream_fields, "FleetGpu"),
+    ("stream.md", "process"): partial(stream_fields, "FleetProcess"),
+    ("stream.md", "facts"): partial(stream_fields, "RankFacts"),
+    ("stream.md", "pending"): partial(stream_fields, "FleetPending"),
 }
 """Parts of pages of prose, by page and name of the part."""
 

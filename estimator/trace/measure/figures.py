@@ -23,11 +23,11 @@ class OutOfMemory(msgspec.Struct, frozen=True):
     """Where a rank ran out of memory."""
 
     step: int
-    """0: before the first step."""
+    """Number of the step; 0: before the first one."""
     phase: str
     """Part of the step."""
     message: str
-    """torch's, in one line."""
+    """Torch's message, in one line."""
     allocated_bytes: int | None
     """Held by tensors at the failure."""
     reserved_bytes: int | None

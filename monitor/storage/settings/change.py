@@ -169,7 +169,7 @@ def _put(document: TOMLDocument, name: str, value: Value | None) -> None:
             table[part] = tomlkit.table(is_super_table=f"{part}." in setting.table)
         table = table[part]
     key = name[len(setting.table) + 1 :]
-    while key not in table and (group := key.partition("."))[2] and group[0] in table:
+    while key not in table and (group := key.partition("."))[2] and isinstance(table.get(group[0]), Mapping):
         table, key = table[group[0]], group[2]  # fit.pin without quotes
     if value is None:
         table.pop(key, None)

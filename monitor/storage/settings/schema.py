@@ -37,6 +37,7 @@ PROCESS_COLUMNS = (
     *("RAM GiB", "THR", "UP", "RUNS IN", "COMMAND"),
 )
 ONLY = ("running", "diverging", "mine", "training", "server", "notebook", "desktop")
+ALERTS = ("over_budget", "growing", "does_not_fit", "unattributed", "gpu_lost", "no_readings")
 SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
 _DAY = 86_400
@@ -114,6 +115,14 @@ SETTINGS: tuple[Setting, ...] = (
         about="Keep measurements of your runs, and correct estimates by them",
     ),
     Setting(
+        name="history.max_runs", kind="count", default=2000, least=1, most=2000,
+        about="Measured runs that are kept, the newest ones; each has about 4 KiB",
+    ),
+    Setting(
+        name="history.max_age_days", kind="number", default=0.0, least=0, most=36_500,
+        about="Days after which a measured run is removed, when the next one is kept; 0: never",
+    ),
+    Setting(
         name="pending.signal", kind="choice", default="none", choices=SIGNALS, flag="--signal-fit",
         about="How to signal that a pending job fits now or no longer fits, besides a notice",
     ),
@@ -135,7 +144,35 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="alerts.command", kind="text", default="", flag="--on-alert", is_program=True,
         example="notify-send \"$VRAMTOP_ALERT_SENTENCE\"", expects="a shell command",
-        about="Shell command to run when an alert fires or clears",
+        about="Shell command to run when an alert fires or clears, in the dashboard and by vramtop export",
+    ),
+    Setting(
+        name="alerts.off", kind="list", default=(), choices=ALERTS, example=("does_not_fit",),
+        about="Alerts that you do not want at all",
+    ),
+    Setting(
+        name="alerts.over_budget_after", kind="number", default=300.0, least=0, most=_DAY,
+        about="Seconds for which a job must hold more than predicted until that alert fires",
+    ),
+    Setting(
+        name="alerts.growing_after", kind="number", default=300.0, least=0, most=_DAY,
+        about="Seconds for which a job must grow toward a full GPU until that alert fires",
+    ),
+    Setting(
+        name="alerts.does_not_fit_after", kind="number", default=1800.0, least=0, most=_DAY,
+        about="Seconds for which a pending job must not fit until that alert fires",
+    ),
+    Setting(
+        name="alerts.unattributed_after", kind="number", default=900.0, least=0, most=_DAY,
+        about="Seconds for which a GPU must have memory of no visible process until that alert fires",
+    ),
+    Setting(
+        name="alerts.gpu_lost_after", kind="number", default=120.0, least=0, most=_DAY,
+        about="Seconds for which a GPU must be unreadable until that alert fires",
+    ),
+    Setting(
+        name="alerts.no_readings_after", kind="number", default=60.0, least=0, most=_DAY,
+        about="Seconds for which there must be no recent reading, here or of a host, until that alert fires",
     ),
     Setting(
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
@@ -148,8 +185,9 @@ SETTINGS: tuple[Setting, ...] = (
         about="Groups of hosts by name: vramtop --host @train reads them",
     ),
     Setting(
-        name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://\S+",
-        example="http://prometheus:9090", expects="an address that begins with http:// or https://",
+        name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://[^\s@]+",
+        example="http://prometheus:9090",
+        expects="an address that begins with http:// or https://, without user and password",
         about="The Prometheus that --prometheus without an address reads",
     ),
     Setting(

@@ -8,9 +8,10 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.alerts import alert_watch
 from vramtop.monitor.alerts.alert_watch import AlertWatch
+from vramtop.monitor.alerts.chosen_alerts import chosen_alerts
 from vramtop.monitor.alerts.conditions import Condition, Conditions, Feed
 from vramtop.monitor.alerts.quiet_hours import QuietHours, kept_quiet_hours
-from vramtop.monitor.alerts.rules import GPU_LOST, NO_READINGS, OVER_BUDGET, Rule
+from vramtop.monitor.alerts.rules import GPU_LOST, GROWING, NO_READINGS, OVER_BUDGET, Rule
 
 FEED = Feed(board=None, age_seconds=0.0, interval=1.0)
 NIGHT = QuietHours.parse("22:00-07:00")
@@ -134,3 +135,14 @@ def test_other_quiet_hours_are_refused(text: str) -> None:
 def test_no_quiet_hours() -> None:
     assert QuietHours.parse("off") is None
     assert kept_quiet_hours("") is None
+
+
+def test_settings_choose_which_alerts_there_are_and_when_they_fire(told: Told) -> None:
+    chosen = chosen_alerts({"alerts.off": ("growing",), "alerts.over_budget_after": 10.0, "dashboard.view": "runs"})
+    told.watch = AlertWatch(1.0, expects_gpus=True, chosen=chosen)
+    over, growing = condition(), condition(GROWING, "leak")
+    assert told.after(1, over, growing) == []
+    (waiting,) = told.watch.states.waiting
+    assert waiting.seconds_left == pytest.approx(10)
+    assert told.after(10, over, growing, steps=2) == [("firing", "sft")]
+    assert told.after(600, over, growing, steps=60) == []

@@ -49,7 +49,8 @@ torchrun. Where other programs hold memory of a GPU, torch fails before it takes
 with a job (the tables of a job file) in JSON on each line, NAME.jsonl.
 """
 _PREFLIGHT_EPILOG = """\
-A check that cannot be made, or not in time, is a warning, except for those of the driver, the memory and the model.
+A check that cannot be made, or not in time, is a warning; if it is that of the driver, the memory or the model's files,
+the exit code is 3.
 --python names the interpreter that will run the job; without it, it is that of the launch line, of the active
 environment, or vramtop's own. Settings that only preflight uses are in the job file's [run] table: output_dir,
 save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.

@@ -164,12 +164,13 @@ def _key_names(keys: Sequence[str]) -> str:
 def _plain(value: Value) -> str:
     if value in ("", ()):
         return "(empty)"
-    return printable(value) if isinstance(value, str) else shown(value)
+    return printable(value if isinstance(value, str) else shown(value))
 
 
 def _typed(value: Value) -> str:
+    """Return a value as it is typed; empty if it has a secret in it, which no screen shows."""
     if isinstance(value, str):
-        return value
+        return value if printable(value) == value else ""
     return ", ".join(value) if isinstance(value, tuple) else shown(value)
 
 

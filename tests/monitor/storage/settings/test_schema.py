@@ -4,8 +4,12 @@ from typing import get_args
 
 import pytest
 
+from vramtop.monitor.alerts.chosen_alerts import RULES_BY_WORD
 from vramtop.monitor.board.display_filter import ONLY_WORDS
+from vramtop.monitor.export.listen_address import DEFAULT_PORT, ListenAddress
+from vramtop.monitor.history.history import MAX_RUNS
 from vramtop.monitor.storage.settings.schema import (
+    ALERTS,
     ONLY,
     PROCESS_COLUMNS,
     PROCESS_SORTS,
@@ -54,6 +58,11 @@ def test_words_are_those_of_the_program() -> None:
     assert get_args(SortKey) == PROCESS_SORTS
     assert get_args(ColumnName) == PROCESS_COLUMNS
     assert ONLY_WORDS == ONLY
+    assert BY_NAME["history.max_runs"].default == BY_NAME["history.max_runs"].most == MAX_RUNS
+    assert tuple(RULES_BY_WORD) == ALERTS
+    for word, rules in RULES_BY_WORD.items():
+        assert {rule.fires_after for rule in rules} == {BY_NAME[f"alerts.{word}_after"].default}
+    assert ListenAddress.parse(str(BY_NAME["export.listen"].default)).port == DEFAULT_PORT
 
 
 @pytest.mark.parametrize(

@@ -194,14 +194,16 @@ def _alerts(options: argparse.Namespace, running: ExitStack) -> Callable[[Latest
     if not options.on_alert:
         return None
     from vramtop.monitor.alerts import AlertWatch, Feed, kept_quiet_hours
+    from vramtop.monitor.alerts.chosen_alerts import chosen_alerts
 
     from ....background import CommandQueue, UserCommand
 
     hours, log = kept_quiet_hours(options.quiet_hours), _Log()
+    chosen = chosen_alerts(options.settings.values)
     if isinstance(hours, str):
         raise InputError(f"the quiet hours of your settings: {hours}")
     command = UserCommand("--on-alert", options.on_alert, log.say, seconds=_ALERT_COMMAND_SECONDS)
-    commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True)
+    commands, watch = CommandQueue(command), AlertWatch(options.interval, expects_gpus=True, chosen=chosen)
     running.callback(commands.end)
     started_at = monotonic()
 

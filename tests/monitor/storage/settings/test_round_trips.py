@@ -1,0 +1,126 @@
+"""Settings of every kind, in every way in which TOML can be written, survive changes of others."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from unittest import mock
+
+from hypothesis import assume, given, settings, strategies as st
+
+from vramtop.monitor.storage.settings.change import change_settings
+from vramtop.monitor.storage.settings.in_force import DEFAULT, settings_in_force
+from vramtop.monitor.storage.settings.schema import SETTINGS, mapping_of
+from vramtop.monitor.storage.settings.setting import Setting, Value
+from vramtop.monitor.storage.settings.toml_text import lines_of, read_toml, shown
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,8}|[a-z ]{1,5}\.[é\"'#=\]]{1,3}", fullmatch=True)
+WORDS = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), codec="utf-8"), max_size=12).filter(
+    str.isprintable
+)
+
+
+def values_of(setting: Setting) -> st.SearchStrategy[Value]:
+    match setting.kind:
+        case "switch":
+            return st.booleans()
+        case "number" | "count":
+            numbers = st.integers(int(setting.least or 1) or 1, int(setting.most or 100))
+            return numbers.map(float) if setting.kind == "number" else numbers
+        case "choice":
+            return st.sampled_from(setting.choices)
+        case "list":
+            words = st.sampled_from(setting.choices) if setting.choices else NAMES.filter(lambda name: "," not in name)
+            return st.lists(words.map(str.strip).filter(bool), max_size=4).map(tuple)
+        case "mapping":
+            entries = st.sampled_from(("n1", "n[01-16]")) if setting.pattern else WORDS
+            entries = st.just("#aabbcc") if setting.name == "colours" else entries
+            return st.dictionaries(NAMES, entries, max_size=3)
+    if setting.pattern:
+        return st.sampled_from([value for value in (setting.default, setting.example) if isinstance(value, str)])
+    return WORDS
+
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+CHOSEN = st.lists(st.sampled_from(SETTINGS), max_size=6, unique_by=lambda setting: setting.name).flatmap(
+    lambda chosen: st.fixed_dictionaries({setting.name: values_of(setting) for setting in chosen})
+)
+STYLES = st.sampled_from(("tables", "dotted", "inline"))
+
+
+def written(chosen: Mapping[str, Value], style: str) -> tuple[str, list[str]]:
+    """Return a file with these settings, with a comment beside and above each, and the comments."""
+    comments: list[str] = []
+
+    def comment() -> str:
+        comments.append(f"# note {len(comments)} = [x]")
+        return comments[-1]
+
+    tables: dict[str, dict[str, object]] = {}
+    for name, value in chosen.items():
+        setting = BY_NAME[name]
+        if isinstance(value, Mapping):
+            tables.setdefault(name, {}).update(value)
+        else:
+            tables.setdefault(setting.table, {})[name.rpartition(".")[2]] = value
+    lines = [comment(), ""]
+    if style == "inline" and not {"hosts", "hosts.groups"} <= set(tables):
+        lines += [f"{table} = {shown(entries)} {comment()}" for table, entries in tables.items()]
+        return "\n".join(lines), comments
+    for table, entries in tables.items():
+        lines += [] if style == "dotted" else ["", f"[{table}] {comment()}"]
+        for key, value in entries.items():
+            lines.append(comment())
+            text = shown(value)
+            if isinstance(value, tuple) and value:
+                text = "[\n" + "".join(f"    {shown(each)}, {comment()}\n" for each in value) + "]"
+            before = f"{table}." if style == "dotted" else ""
+            lines.append(f"{before}{json.dumps(key, ensure_ascii=False)} = {text} {comment()}")
+    return "\n".join(lines), comments
+
+
+@settings(max_examples=40)
+@given(CHOSEN, STYLES, CHOSEN, st.sets(st.sampled_from(sorted(BY_NAME)), max_size=6))
+def test_a_change_changes_what_it_names_and_keeps_everything_else(
+    before: dict[str, Value], style: str, changes: dict[str, Value], removed: set[str]
+) -> None:
+    adds_groups = "hosts.groups" in changes and not before.get("hosts.groups")
+    assume(not (style == "dotted" and adds_groups and "hosts.ssh" in before))  # refused: tomlkit would write it wrongly
+    text, comments = written(before, style)
+    expected = {name: value for name, value in before.items() if value != {}}
+    assert read_toml(text, "f").values == expected
+    every: dict[str, Value | None] = {**dict.fromkeys(removed), **changes}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.toml"
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o600)
+        environ = {"VRAMTOP_CONFIG": str(file)}
+        change_settings(every, environ)
+        after = file.read_text(encoding="utf-8")
+        found = settings_in_force(environ)
+    assert not found.problems
+    for setting in SETTINGS:
+        value = every[setting.name] if setting.name in every else before.get(setting.name)
+        is_default = value is None or value == {}
+        assert found.values[setting.name] == (setting.default if is_default else value)
+        assert (found.origins[setting.name] == DEFAULT) == is_default
+    gone = {name for name in every if name in before}
+    if not gone and style != "inline":
+        assert all(comment in after for comment in comments)
+    numbered = after.splitlines()
+    for name, line in lines_of(after).items():
+        mapping = mapping_of(name)
+        key = name[len(mapping.name) + 1 :] if mapping else name.rpartition(".")[2]
+        written_key = key in numbered[line - 1] or json.dumps(key, ensure_ascii=False) in numbered[line - 1]
+        assert written_key or style == "inline"
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_any_file_is_read_without_a_failure_and_never_changed_if_it_is_broken(content: str | bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ):
+        file = Path(folder) / "config.toml"
+        file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        found = settings_in_force({"VRAMTOP_CONFIG": str(file)})
+        assert set(found.values) == set(BY_NAME)
+        assert all(problem.sentence.startswith(str(file)) for problem in found.problems)
