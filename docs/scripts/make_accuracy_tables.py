@@ -188,7 +188,7 @@ def _figures(result: Result) -> tuple[str, ...]:
 
 
 def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("%", " %") for cell in cells) + " |"
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("%", "\u00a0%") for cell in cells) + " |"
 
 
 def update(found: dict[str, str], write: Callable[[Path, str], object] = Path.write_text) -> list[Path]:

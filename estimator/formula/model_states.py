@@ -13,7 +13,7 @@ from msgspec import Struct
 from ..job import ResolvedJob
 from ..job.rules import Optimizer, Shards, Widths
 from ..model import LocalParameters, Stage
-from .buffers import weight_width
+from .buffers import largest_block, weight_width
 from .zero import zero_step_bytes
 
 Bound = Literal["low", "expected", "high"]
@@ -95,7 +95,7 @@ def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
     whole = _unsharded(stage, state_rules(job), job.strategy.flat_parameters and not job.adapter_units, shards)
     on_gpu = 0 if job.offloads_optimizer else 1 / shards.optimizer
     if job.steps_in_backward:
-        gradients = 2 * largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
+        gradients = _passing_gradients(job, stage)
     elif job.deepspeed and job.offloads_optimizer and shards.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
     else:
@@ -178,6 +178,30 @@ def largest_gradient(stage: Stage, widths: Widths) -> int:
     return max((held.largest_tensor * _gradient_width(held, widths) for held in trained), default=0)
 
 
+def _passing_gradients(job: ResolvedJob, stage: Stage) -> int:
+    """Return the bytes of gradients that exist where each is applied in the backward pass, while the next is computed.
+
+    Under FSDP2 a unit's gradients are reduced together, and its shards are stepped one by one when all of them exist,
+    before another unit is reduced (``_post_accumulate_grad_hooks`` in ``foreach_reduce``, torch 2.13
+    ``distributed/fsdp/_fully_shard``).
+    """
+    if not steps_shards(job):
+        return 2 * largest_gradient(stage, job.widths)
+    trained = [held for held in stage.parameters if held.trainable]
+    around = sum(held.elements * _gradient_width(held, job.widths) for held in trained if not held.group.layered)
+    block = sum(
+        share * held.elements * _gradient_width(held, job.widths)
+        for held, share in largest_block(stage)
+        if held.trainable
+    )
+    return round(max(around, block) / job.shards.gradients)
+
+
+def steps_shards(job: ResolvedJob) -> bool:
+    """Return True if an optimizer that steps in the backward pass is given the rank's shards."""
+    return job.strategy.fsdp2 and job.shards.gradients > 1
+
+
 def _step_bytes(job: ResolvedJob, stage: Stage, stepped_bytes: int) -> int:
     """Return the temporary memory of the optimizer step.
 
@@ -193,5 +217,6 @@ def _step_bytes(job: ResolvedJob, stage: Stage, stepped_bytes: int) -> int:
     tensors = optimizer.step_tensors + (optimizer.step_casts if job.widths.weight != 4 else 0)
     width = 4 * tensors + job.widths.state * (optimizer.step_parameters if copies is None else copies)
     if in_backward:
-        return int(largest * max(4, width))
+        whole = optimizer.steps_whole_matrices or not steps_shards(job)
+        return int(largest * max(4, width) // (1 if whole else shards))
     return int(largest * width // (1 if optimizer.steps_whole_matrices else shards))

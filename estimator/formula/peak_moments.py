@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..budget import Components, Phase, PhaseName
 from .activations import forward_pass_bytes
+from .model_states import steps_shards
 from .rank_memory import RankMemory
 from .saving import gathered_bytes
 
@@ -222,7 +223,8 @@ def _head_backward(rank: RankMemory, casts: int, others: int) -> Iterator[_Momen
     )
     if rank.job.steps_in_backward and rank.stage.trains_head:  # the head's update, while all activations exist
         yield _Moment(
-            gradients=gradients // 2,  # its own: the next one is not computed yet
+            # its own: the next one is not computed yet; a unit's shards exist together
+            gradients=gradients if steps_shards(rank.job) else gradients // 2,
             activations=activations,
             logits=rank.loss.retained_bytes,
             temporary=casts + rank.states.step,
