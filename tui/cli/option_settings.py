@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
+from vramtop.estimator.common import InputError, displayed, expand_user, is_file, is_folder
 from vramtop.monitor.storage.settings import CONFIG_VARIABLE, KEYS, Problem, settings_in_force, shown
 
 from ..draw import printable
@@ -108,7 +108,7 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
-            print(f"vramtop: {printable(problem.sentence)}", file=sys.stderr)
+            print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
 
 
 def _name_file(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from vramtop.estimator.common import read_file
 
 from .old_file import read_old_file
 from .places import NO_FILE, config_file, old_settings_file
-from .schema import SETTINGS, find_setting, mapping_of
+from .schema import SETTINGS, find_setting
 from .toml_text import FileSettings, Problem, read_toml
 
 if TYPE_CHECKING:
@@ -139,11 +139,6 @@ def read_settings_file(file: str) -> tuple[str, FileSettings]:
         sentence = f"{file}: it is not text in UTF-8; none of its settings are used until that is corrected"
         return "", FileSettings(problems=(Problem(sentence),), is_broken=True)
     return text, read_toml(text, file)
-
-
-def is_setting(name: str) -> bool:
-    """Return True if a dotted name is that of a setting, or of an entry of a mapping."""
-    return find_setting(name) is not None or mapping_of(name) is not None
 
 
 def _read_file(file: str) -> tuple[FileSettings, bool, bool]:

@@ -144,7 +144,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="alerts.command", kind="text", default="", flag="--on-alert", is_program=True,
         example="notify-send \"$VRAMTOP_ALERT_SENTENCE\"", expects="a shell command",
-        about="Shell command to run when an alert fires or clears",
+        about="Shell command to run when an alert fires or clears, in the dashboard and by vramtop export",
     ),
     Setting(
         name="alerts.off", kind="list", default=(), choices=ALERTS, example=("does_not_fit",),
@@ -172,7 +172,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="alerts.no_readings_after", kind="number", default=60.0, least=0, most=_DAY,
-        about="Seconds for which there must be no recent reading, here or of a host until that alert fires",
+        about="Seconds for which there must be no recent reading, here or of a host, until that alert fires",
     ),
     Setting(
         name="hosts.ssh", kind="text", default="ssh", own_variable="VRAMTOP_SSH", is_program=True,
@@ -185,8 +185,9 @@ SETTINGS: tuple[Setting, ...] = (
         about="Groups of hosts by name: vramtop --host @train reads them",
     ),
     Setting(
-        name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://\S+",
-        example="http://prometheus:9090", expects="an address that begins with http:// or https://",
+        name="prometheus.url", kind="text", default="", flag="--prometheus", pattern=r"https?://[^\s@]+",
+        example="http://prometheus:9090",
+        expects="an address that begins with http:// or https://, without user and password",
         about="The Prometheus that --prometheus without an address reads",
     ),
     Setting(

@@ -300,3 +300,22 @@ def test_what_the_dashboard_remembers_comes_back_and_the_old_file_is_taken_over(
     assert app.settings["dashboard.view"] == "tree"
     assert app._options.attach is not None
     assert not app._options.attach.enabled
+
+
+def test_secrets_are_masked_but_where_the_setting_itself_is_asked_for(run: Run, file: Path) -> None:
+    token = "hf_" + "aB3dE6gH9" * 4
+    write(file, f'[alerts]\ncommand = "notify --token {token}"\n')
+    assert token not in run("config")[1]
+    assert token not in run("config", "--json")[1]
+    assert run("config", "alerts.command")[1] == f"notify --token {token}\n"
+    code, _, err = run("config", "prometheus.url", "http://ann:secret@prometheus:9090")
+    assert code == 2
+    assert "secret" not in err
+
+
+def test_the_doctor_says_that_the_settings_are_wrong_without_their_text(run: Run, file: Path) -> None:
+    write(file, '[alerts]\nsignal = "loud-host-7"\n')
+    code, out, _ = run("doctor", "--json")
+    assert code in (0, 3)
+    assert "something is wrong in the settings; vramtop config says what" in out
+    assert "loud-host-7" not in out

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError, require_threads
+from vramtop.estimator.common import InputError, displayed, require_threads
 from vramtop.monitor.attach.automatic import AutomaticAttach, IdleTracing, LeftAlone
 from vramtop.monitor.history import RunRecorder
 from vramtop.monitor.snapshot import CurrentDemand, Demand, ProcessFigure
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         leave_files_unchanged()
     jobs = _jobs(options)
     settings = options.settings
-    notices = [problem.sentence for problem in settings.problems]
+    notices = [displayed(problem.sentence) for problem in settings.problems]
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
     demand = CurrentDemand(Demand(host=settings.switch(HOST_LINE)), always=figures)

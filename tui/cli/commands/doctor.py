@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         progress("examining the driver and the Python interpreters")
         page = collect_report(os.environ, python=options.python)
     terminal = terminal_facts(os.environ, page.system, output)
-    problems = (*find_issues(page), *terminal_issues(terminal))
+    problems = (*find_issues(page), *terminal_issues(terminal), *_settings_issues(len(options.settings.problems)))
     if options.json:
         print(json_text(_to_json(page, terminal, problems)))
     else:
@@ -47,6 +47,14 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         print("\n".join(doctor_lines(page, terminal, problems, narrow)))
     sys.stdout.flush()
     return ExitCode.CANNOT_TELL if page.driver.problem or page.driver.hangs else ExitCode.DONE
+
+
+def _settings_issues(count: int) -> tuple[Issue, ...]:
+    """Return that there is something wrong with the settings; the sentences about it may name hosts."""
+    if not count:
+        return ()
+    what = "something is" if count == 1 else f"{count} things are"
+    return (Issue("warning", f"{what} wrong in the settings; vramtop config says what"),)
 
 
 def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue]) -> "DoctorJson":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramtop.estimator.common import displayed
 from vramtop.monitor.storage.settings import FILE, TABLES, lines_of, read_settings_file, shown
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ....draw import TextOutput
     from ...json_types import ConfigJson, PlainValue
 
-_VALUE_COLUMN, _ORIGIN_COLUMN = 20, 46
+_VALUE_COLUMN, _ORIGIN_COLUMN = 23, 49
 _MAX_WIDTH = 80
 
 
@@ -83,7 +84,8 @@ def _rows(setting: Setting, settings: SettingsInForce, lines: Mapping[str, int])
         if not value:
             yield "  (nothing set)"
         return
-    yield from _row(setting.name.rpartition(".")[2], shown(value), _origin(setting.name, origin, settings, lines))
+    text = displayed(shown(value))
+    yield from _row(setting.name.rpartition(".")[2], text, _origin(setting.name, origin, settings, lines))
 
 
 def _row(key: str, value: str, origin: str) -> Iterator[str]:
