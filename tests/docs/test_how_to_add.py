@@ -21,7 +21,8 @@ SUBJECTS = (
 
 
 def lines_of(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    """The lines of a text, without indentation and without the comma after an entry of a table."""
+    return [line.strip().removesuffix(",") for line in text.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize(("path", "code"), EXAMPLES, ids=[path for path, _ in EXAMPLES])
