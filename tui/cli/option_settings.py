@@ -104,7 +104,7 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
         options.interval = settings.number("prometheus.interval")
     if runs in _SHOW_KEYS and settings.mapping(KEYS):
-        from ..app import with_checked_choices  # with Textual
+        from ..screens.settings import with_checked_choices  # with Textual
 
         settings = with_checked_choices(settings)
     options.settings = settings

@@ -95,6 +95,8 @@ def run(options: argparse.Namespace) -> int:
         preload_after=_PRELOAD_SECONDS,
         theme=settings.text(THEME),
         settings=dict(settings.values),
+        origins=dict(settings.origins),
+        settings_file=settings.file,
         save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,

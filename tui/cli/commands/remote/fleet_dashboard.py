@@ -75,6 +75,8 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             signal_alert=options.signal_alert,
             on_alert=options.on_alert,
             settings=dict(options.settings.values),
+            origins=dict(options.settings.origins),
+            settings_file=options.settings.file,
             startup_notices=settings_notices(options.settings),
             save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         ),
