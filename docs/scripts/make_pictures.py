@@ -1,4 +1,4 @@
-"""Draws the README's pictures: the real program on the demo recording, stopped at one second of it."""
+"""Draws the documentation's pictures: the real program on the demo recording, stopped at one second of it."""
 
 import asyncio
 import sys
