@@ -27,6 +27,7 @@ _GROUPS = {
     "gpu": "GPU screen",
     "process": "Process screen",
     "alerts": "Alerts",
+    "settings": "Settings",
     "preflight": "Preflight",
     "crash": "Out of memory",
     "step": "Step",

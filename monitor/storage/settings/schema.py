@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from .setting import Setting
 
-THEME, VIEW, COLUMNS, SORT, HOST_LINE = (
-    f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "host_line")
+THEME, VIEW, COLUMNS, SORT, HOST_LINE, ASCII, INTERVAL = (
+    f"dashboard.{key}" for key in ("theme", "view", "columns", "sort", "host_line", "ascii", "interval")
 )
 QUIET_HOURS = "alerts.quiet_hours"
 KEYS, COLOURS = "keys", "colours"

@@ -101,9 +101,9 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
         if setting.name == KEYS:
-            from ....app import refusal_of_key  # with Textual
+            from ....screens.settings import refusal_of_key  # with Textual
 
-            if refusal := refusal_of_key(name, value, settings):
+            if refusal := refusal_of_key(name, value, settings.mapping(KEYS)):
                 raise InputError(refusal)
     change_settings({name: value})
     if options.json:
