@@ -118,7 +118,8 @@ def test_what_the_documentation_prints_is_printed(tmp_path: Path) -> None:
 def test_settings_of_the_documentation_are_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake in the file would be a sentence."""
     for block in blocks("docs/how-to/settings.md", "toml"):
-        (tmp_path / "config.toml").write_text(block, encoding="utf-8")
+        here = block.replace("/opt/conda/bin/python", sys.executable)
+        (tmp_path / "config.toml").write_text(here, encoding="utf-8")
         assert main(["--config", str(tmp_path / "config.toml"), "config"]) == 0
         told = capsys.readouterr()
         assert (told.err, "config.toml:2" in told.out) == ("", True)

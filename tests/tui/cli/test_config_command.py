@@ -206,6 +206,10 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     assert app.settings["dashboard.sort"] == "USER"
     (notice,) = app._options.startup_notices
     assert notice.startswith(f"{file}, line 2: dashboard.interval = ")
+    write(file, "[dashboard]\na = 1\nb = 1\nc = 1\nd = 1\ne = 1\n")
+    assert run()[0] == 0
+    assert len(opened[1]._options.startup_notices) == 4
+    assert opened[1]._options.startup_notices[-1] == "2 more wrong in the settings: vramtop config says what."
 
 
 def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(

@@ -74,7 +74,7 @@ def test_words_are_those_of_the_program() -> None:
         ("dashboard.interval", float("nan"), "a number"),
         ("dashboard.mouse", "yes", "true or false"),
         ("dashboard.view", "list", '"runs", "tree", "processes"'),
-        ("dashboard.columns", ["PID", "NO"], "a list of"),
+        ("dashboard.columns", ["PID", "NO"], '"NO" is wrong; give a list of'),
         ("dashboard.theme", "a\nb", "the name of a theme"),
         ("alerts.quiet_hours", "22-7", "22:00-07:00"),
         ("prometheus.url", "prometheus:9090", "http://"),
