@@ -255,7 +255,7 @@ def test_a_python_that_is_not_there_is_said_and_one_that_is_typed_is_refused(run
     write(file, '[estimates]\npython = "/nowhere/python"\n')
     code, _, err = run("estimate", "gpt2", "--method", "formula")
     assert code == 0
-    assert "there is no such program" in err
+    assert err.startswith(f'vramtop: {file}, line 2: estimates.python = "/nowhere/python": there is no such program')
 
 
 def test_a_group_of_hosts_stands_for_its_hosts(run: Run, file: Path, tmp_path: Path) -> None:
