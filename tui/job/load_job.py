@@ -304,7 +304,9 @@ def _require_complete(loaded: LoadedJob, source: str, where: str) -> LoadedJob:
     findings = loaded.reading.findings if loaded.reading else ()
     guessed = [f"{f.key} = {f.value_text} ({f.origin})" for f in findings if not f.written]
     return (
-        replace(loaded, notes=(*loaded.notes, f"Not saved, because it has no key: {'; '.join(guessed)}."))
+        replace(
+            loaded, notes=(*loaded.notes, f"Not set where the job was read from, so assumed: {'; '.join(guessed)}.")
+        )
         if guessed
         else loaded
     )
