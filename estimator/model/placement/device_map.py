@@ -35,7 +35,7 @@ class Placement:
     """In CPU RAM: accelerate's hooks copy one layer at a time to the first GPU, which runs it."""
     disk: tuple[PlacedModule, ...]
     refused: tuple[PlacedModule, ...] = ()
-    """Modules without room on any GPU, if the job trains: accelerate trains no offloaded weights. The last GPU has them."""
+    """Modules without room on any GPU, if the job trains: accelerate offloads none then. The last GPU has them."""
 
     @property
     def offloaded(self) -> tuple[PlacedModule, ...]:
