@@ -145,6 +145,8 @@ def read_settings_file(file: str) -> tuple[str, FileSettings]:
 
 def _read_file(file: str) -> tuple[FileSettings, bool, bool]:
     """Return what the file says, whether there is one, and whether nobody else may write it."""
+    if not os.path.isabs(file):  # noqa: PTH117 - of no known home: whoever made the current folder may have put it there
+        return FileSettings(), False, True
     try:
         found = os.stat(file)  # noqa: PTH116 - pathlib need not be loaded where there is no file
     except OSError as error:
