@@ -204,7 +204,7 @@ def test_the_device_null_is_no_file(folders: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("VRAMTOP_CONFIG", os.devnull)
     assert set(settings_in_force().origins.values()) == {DEFAULT}
     assert not settings_in_force().problems
-    save_setting("dashboard.view", "tree", lambda sentence: pytest.fail(sentence))
+    save_setting("dashboard.view", "tree", pytest.fail)
     assert not [thread for thread in threading.enumerate() if thread.name == "save settings"]
     with pytest.raises(CannotTellError, match="no file"):
         change_settings({"dashboard.view": "tree"})
