@@ -16,9 +16,11 @@
 # make picture      draw the pictures in docs/ and record the tour, from the demo recording
 # make demo         record the demo recording
 # make reference    write the reference pages in docs/reference/ from the code
+# make examples     run commands for the examples of JSON in the reference
 # make docs         build the documentation into build/site; a warning is an error
 # make docs-serve   serve the documentation while you write it
 # make dist         build the sdist and the wheel into dist/, as a release does
+# make image        build the container image vramtop:VERSION (CONTAINER=podman: with another program than docker)
 # make clean        remove the virtual environment and everything that is built
 
 PYTHON ?= python3
@@ -27,6 +29,8 @@ BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 JOBS ?= $(shell nproc 2> /dev/null || echo 2)
 AREA ?=
+CONTAINER ?= docker
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # The variable stops an advertisement that the theme prints at each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # One torch thread per process: the processes share the cores.
@@ -36,7 +40,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dis
 help:
 	@sed -n -e '/^$$/q' -e 's/^# //p' Makefile
 
-.PHONY: help run test test-all check lint types imports accuracy figures explanations bench bench-probe soak picture architecture completion demo reference docs docs-serve dist clean
+.PHONY: help run test test-all check lint types imports accuracy figures explanations bench bench-probe soak picture architecture completion demo reference examples docs docs-serve dist image clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
@@ -94,6 +98,10 @@ demo: $(VENV)/installed
 reference: $(VENV)/installed-for-docs
 	$(BIN)/python docs/scripts/make_reference.py
 
+examples: $(VENV)/installed-for-docs $(VENV)/installed-for-tests
+	PYTHONPATH=tests $(BIN)/python docs/scripts/make_json_examples.py
+	$(BIN)/python docs/scripts/make_reference.py
+
 docs: $(VENV)/installed-for-docs
 	$(MKDOCS) build --strict
 	@echo "build/site/index.html"
@@ -107,6 +115,9 @@ dist: $(VENV)/installed-for-tests
 	mkdir -p build/dist
 	git archive HEAD | tar -x -C build/dist
 	$(BIN)/python -m build --outdir dist build/dist
+
+image:
+	$(CONTAINER) build --file recipes/Containerfile --tag vramtop:$(VERSION) --label org.opencontainers.image.version=$(VERSION) $(ARGS) .
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,4 +1,4 @@
-"""Draws the README's pictures: the real program on the demo recording, stopped at one second of it."""
+"""Draws the documentation's pictures: the real program on the demo recording, stopped at one second of it."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from drawing.demo_node import eight_gpus
-from drawing.demo_program import Program, clean_machine, folder_and_names, open_program, text_of, trace
+from drawing.demo_program import Program, clean_machine, folder_and_names, open_cluster, open_program, text_of, trace
 from drawing.terminal_svg import still
 
 from vramtop.monitor.snapshot.snapshot import Snapshot
@@ -29,7 +29,20 @@ async def draw(
     async with open_program(size, refine, snapshots) as program:
         await program.play(SECOND if snapshots is None else len(snapshots) - 1)
         await act(program)
-        screen = program.screen()
+        save(name, program)
+
+
+async def draw_cluster(name: str, size: tuple[int, int]) -> None:
+    """Open the dashboard over many hosts, and save the screen."""
+    async with open_cluster(size) as program:
+        await program.shown("node05")
+        await program.press("right")
+        save(name, program)
+
+
+def save(name: str, program: Program) -> None:
+    """Write what the program shows, as a picture, and print it as text."""
+    screen = program.screen()
     (FOLDER / f"{name}.svg").write_text(still(screen, "vramtop"), encoding="utf-8")
     sys.stdout.write(f"{name}\n{text_of(screen)}\n")
 
@@ -43,11 +56,21 @@ async def unfold_a_run(program: Program) -> None:
     await program.press("down", "right")
 
 
-async def check_a_job(program: Program) -> None:
+async def check_a_job(program: Program, model: str = "qwen2.5-7b") -> None:
     """Open the fit check and type a model."""
     await program.press("f")
-    await program.press(*"qwen2.5-7b")
+    await program.press(*model)
     await program.shown("What makes it fit")
+    await program.settled(2)
+
+
+async def plot_over_batch_sizes(program: Program) -> None:
+    """Open the fit check, type a model, make it fit, and plot its memory over the micro-batch."""
+    await check_a_job(program, "qwen2.5-3b")
+    await program.press("alt+1")
+    await program.settled(2)
+    await program.press("f7")
+    await program.shown("upper bound")
     await program.settled(2)
 
 
@@ -71,11 +94,20 @@ async def look_at_a_gpu(program: Program) -> None:
     await program.press("g")
 
 
+async def look_at_the_settings(program: Program) -> None:
+    """Open the settings."""
+    await program.press("comma")
+
+
 async def main() -> None:
     """Draw all pictures, or those that are named."""
     pictures = {
         "dashboard": lambda: draw("dashboard", (100, 33), nothing),
         "runs": lambda: draw("runs", (112, 31), unfold_a_run, snapshots=[eight_gpus(second) for second in range(8)]),
+        "small-terminal": lambda: draw("small-terminal", (80, 24), nothing),
+        "hosts": lambda: draw_cluster("hosts", (110, 15)),
+        "what-if": lambda: draw("what-if", (100, 30), plot_over_batch_sizes),
+        "settings": lambda: draw("settings", (100, 28), look_at_the_settings),
         "attach": lambda: draw("attach", (100, 40), attach_to_a_job),
         "fit-check": lambda: draw("fit-check", (120, 32), check_a_job),
         "step": lambda: draw("step", (100, 32), look_at_a_step, trace),

@@ -160,11 +160,11 @@ def ancestors(process: ProcessInfo) -> Iterator[ProcessInfo]:
 
 
 def descendants(process: ProcessInfo) -> Iterator[ProcessInfo]:
-    """Yield its children and their children, in the order of their pids."""
+    """Yield its children and their children, in the order of their pids; not this process and what it has started."""
     children = _TREE.children()
     found, waiting = set[int](), [process.pid]
     while waiting:
-        new = set(children.get(waiting.pop(), ())) - found
+        new = set(children.get(waiting.pop(), ())) - found - {os.getpid()}
         found |= new
         waiting += new
     for pid in sorted(found - {process.pid}):

@@ -63,7 +63,10 @@ RULES = (
         r"the quiet hours|there is no (flag|command)|has an option|than any model has|patterns; a few",
         hows=_INPUT,
     ),
-    Rule("It adds a place to another message, which has an entry or needs none.", r"^(\{\}|\W|line |keys\.)+$"),
+    Rule(
+        "It adds a place to another message, which has an entry or needs none.",
+        r"^(\{\}|\W|line |keys\.|its default stays)+$",
+    ),
     Rule("It is caught where it arises, and what was read is left out.", r"^not a count$", hows=("ValueError",)),
     Rule("Nobody waits for the answer any more, so nobody reads it.", hows=("CancelledError",)),
     Rule(

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from json_schemas import SCHEMAS, require_valid, schema
+from json_schemas import SCHEMAS, closed, require_valid, schema
 from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
 
 from vramtop.estimator import Job, estimate
 from vramtop.estimator.job.job import ModelSpec
@@ -14,6 +16,7 @@ from vramtop.tui.cli.json_types.outputs import OUTPUTS
 from vramtop.tui.cli.main import COMMANDS
 
 NAMES = sorted(OUTPUTS)
+EXAMPLES = Path(__file__).parents[2] / "docs" / "scripts" / "reference" / "json_examples"
 WITHOUT_JSON = {"completion"}
 """Commands that print something else whatever is asked for: a script for a shell."""
 
@@ -105,3 +108,26 @@ def test_missing_fields_are_refused() -> None:
     del value["peak"]["low_bytes"]
     with pytest.raises(AssertionError, match="low_bytes"):
         require_valid("estimate", value)
+
+
+def without_required(part: Any) -> Any:
+    """A schema for output that is shortened."""
+    if isinstance(part, list):
+        return [without_required(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    # a field of that name is in "properties", where its value is an object
+    return {key: without_required(each) for key, each in part.items() if key != "required" or isinstance(each, dict)}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)
+def test_examples_are_of_this_version(path: Path) -> None:
+    value = json.loads(path.read_text(encoding="utf-8"))
+    job = without_required(closed(schema("job")))
+    registry = Registry().with_resource(job["$id"], Resource.from_contents(job))
+    Draft202012Validator(without_required(closed(schema(path.stem))), registry=registry).validate(value)
+    assert set(schema(path.stem)["required"]) <= value.keys(), "run `make examples`"
+
+
+def test_nearly_every_output_has_an_example() -> None:
+    assert set(NAMES) - {path.stem for path in EXAMPLES.iterdir()} == {"history", "history-run", "snapshot", "job"}

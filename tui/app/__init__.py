@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .app import VramtopApp as VramtopApp
     from .fleet_app import FleetApp as FleetApp, FleetOptions as FleetOptions
     from .options import AppOptions as AppOptions
-    from .user_choices import refusal_of_key as refusal_of_key, with_checked_choices as with_checked_choices
     from .view_only_app import ViewOnlyApp as ViewOnlyApp
 else:
     __getattr__, __all__ = lazy_exports(
@@ -21,7 +20,6 @@ else:
             "app": "VramtopApp",
             "fleet_app": "FleetApp FleetOptions",
             "options": "AppOptions",
-            "user_choices": "refusal_of_key with_checked_choices",
             "view_only_app": "ViewOnlyApp",
         },
     )

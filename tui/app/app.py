@@ -14,19 +14,19 @@ from vramtop.estimator.common import VramtopError
 from vramtop.monitor.host import refusal_reason
 from vramtop.monitor.snapshot import Demand
 from vramtop.monitor.sources import EarlySampler, Sampler
-from vramtop.monitor.storage.settings import KEYS, THEME
+from vramtop.monitor.storage.settings import COLUMNS, HOST_LINE, INTERVAL, KEYS, SORT, THEME, VIEW
 
 from ..keys import APP_KEYS
 from ..screens import SCREENS, BoardApp, DemandsFigures, FeedStatus, ShowsBoard, is_complete, preload_screens
 from ..screens.dashboard import STALE_INTERVALS, DashboardScreen
 from .help import HelpScreen
+from .kept_settings import KeepsSettings
 from .messages import BoardUpdated, SourceFailed
 from .options import AppOptions
-from .themes import ThemedApp
 from .user_signals import UserSignals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from textual.binding import BindingType
     from textual.screen import Screen
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from vramtop.monitor.board import Board, ProcessRow, Watchlist
     from vramtop.monitor.snapshot import GpuKey, Snapshot
     from vramtop.monitor.sources import SnapshotSource
-    from vramtop.monitor.storage.settings import Value
 
     from ..background import Recorder
 
@@ -43,7 +42,7 @@ _SAMPLER_STOP_SECONDS = 0.1
 """Quitting waits this long for the sampler: a driver call may hang."""
 
 
-class VramtopApp(ThemedApp, BoardApp):
+class VramtopApp(KeepsSettings, BoardApp):
     """The dashboard and the screens that open from it.
 
     Args:
@@ -59,7 +58,7 @@ class VramtopApp(ThemedApp, BoardApp):
     def __init__(
         self, source: SnapshotSource | EarlySampler, watchlist: Watchlist, options: AppOptions | None = None
     ) -> None:
-        self._options = options = options or AppOptions()
+        self._options = self._kept = options = options or AppOptions()
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
         self.watchlist = watchlist
         self.board = None
@@ -267,15 +266,18 @@ class VramtopApp(ThemedApp, BoardApp):
         else:
             self._options.startup_notices.append(sentence)
 
-    @property
-    def settings(self) -> Mapping[str, Value]:
-        """What the user has chosen on screens, in this run or earlier ones."""
-        return self._options.settings
+    def applies_at_once(self, name: str) -> bool:
+        """Return True if a changed setting is in force at once."""
+        return name in (INTERVAL, VIEW, COLUMNS, SORT, HOST_LINE) or super().applies_at_once(name)
 
-    def save_setting(self, name: str, value: Value) -> None:
-        """Keep what the user has chosen on a screen for later runs."""
-        self._options.settings[name] = value
-        self._options.save_setting(name, value)
+    def apply_setting(self, name: str) -> None:
+        """Put a changed setting in force, if that is possible while vramtop runs."""
+        super().apply_setting(name)
+        if name == INTERVAL:
+            seconds = self.value_of(name)
+            self._sampler.set_interval(seconds if isinstance(seconds, float) else self._sampler.interval)
+        for screen in self._dashboards():
+            screen.use_settings()
 
     def _take_over(self, early_sampler: EarlySampler) -> None:
         """Receive the snapshots of a sampler that was started before the app, and its latest result."""
@@ -334,7 +336,8 @@ class VramtopApp(ThemedApp, BoardApp):
                 screen.show_feed()
 
     def _redraw(self, theme: Theme) -> None:
-        self.save_setting(THEME, theme.name)
+        if theme.name != self.value_of(THEME):
+            self.save_setting(THEME, theme.name)
         for screen in self._dashboards():
             screen.redraw()
 

@@ -14,16 +14,17 @@ from vramtop.monitor.fleet import MemoryHistorySource
 from vramtop.monitor.storage.settings import KEYS, THEME
 
 from ..keys import FLEET_APP_KEYS
-from ..screens import AlertsApp, is_complete
+from ..screens import is_complete
 from ..screens.fleet import FleetFeed, FleetScreen, ShowsFleet
 from .fleet_alerts import FleetAlerts
-from .themes import ThemedApp
+from .kept_settings import KeepsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from textual.binding import BindingType
     from textual.screen import Screen
+    from textual.theme import Theme
 
     from vramtop.monitor.fleet import Fleet, FleetSource
     from vramtop.monitor.storage.settings import Value
@@ -58,7 +59,11 @@ class FleetOptions:
     """The settings in force by dotted name; absent: the default."""
     startup_notices: list[str] = field(default_factory=list)
     """Problems found before the app was open; they are shown once it is."""
-    save_setting: Callable[[str, Value], None] = lambda _, __: None
+    origins: dict[str, str] = field(default_factory=dict)
+    """Where each setting is from: a flag, a variable, the file; absent: the default."""
+    settings_file: str = "config.toml"
+    """Path of the settings file."""
+    save_setting: Callable[[str, Value | None], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
@@ -80,7 +85,7 @@ class FleetUpdated(Message):
         return isinstance(message, FleetUpdated)
 
 
-class FleetApp(ThemedApp, AlertsApp):
+class FleetApp(KeepsSettings):
     """The dashboard over many hosts.
 
     Args:
@@ -93,7 +98,7 @@ class FleetApp(ThemedApp, AlertsApp):
 
     def __init__(self, source: FleetSource, options: FleetOptions) -> None:
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
-        self._fleet_source, self._options = source, options
+        self._fleet_source, self._options, self._kept = source, options, options
         self.choose_theme(options.theme)
         self.choose_keys(options.settings.get(KEYS))
         self.fleet: Fleet | None = None
@@ -121,16 +126,6 @@ class FleetApp(ThemedApp, AlertsApp):
             alerts=self.alert_watch.states.firing_count if self.alert_watch else 0,
         )
 
-    @property
-    def settings(self) -> Mapping[str, Value]:
-        """What the user has chosen on screens, in this run or earlier ones."""
-        return self._options.settings
-
-    def save_setting(self, name: str, value: Value) -> None:
-        """Keep what the user has chosen on a screen for later runs."""
-        self._options.settings[name] = value
-        self._options.save_setting(name, value)
-
     def get_default_screen(self) -> Screen[None]:
         """Return the dashboard over hosts."""
         return FleetScreen()
@@ -140,7 +135,7 @@ class FleetApp(ThemedApp, AlertsApp):
         self.set_interval(_CLOCK_SECONDS, self._tick)
         start_thread(self._reader)
         self.call_after_refresh(self._show)
-        self.theme_changed_signal.subscribe(self, lambda theme: self.save_setting(THEME, theme.name))
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
         for sentence in self._options.startup_notices:
             self.notify(sentence, severity="warning", markup=False)
         if self._options.job:
@@ -174,6 +169,17 @@ class FleetApp(ThemedApp, AlertsApp):
 
         if not isinstance(self.screen, AlertsScreen):
             self.push_screen(AlertsScreen())
+
+    def _keep_theme(self, theme: Theme) -> None:
+        if theme.name != self.value_of(THEME):
+            self.save_setting(THEME, theme.name)
+
+    def action_settings(self) -> None:
+        """List the settings."""
+        from ..screens.settings import SettingsScreen  # only if they are asked for
+
+        if not isinstance(self.screen, SettingsScreen):
+            self.push_screen(SettingsScreen())
 
     def action_help(self) -> None:
         """Show what the keys, sums and rows are."""

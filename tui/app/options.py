@@ -62,7 +62,11 @@ class AppOptions:
     """Name of the initial theme; None or unknown: that of ``TEXTUAL_THEME``, otherwise vramtop's dark one."""
     settings: dict[str, Value] = field(default_factory=dict)
     """The settings in force by dotted name, such as the view of the process table; absent: the default."""
-    save_setting: Callable[[str, Value], None] = lambda _, __: None
+    origins: dict[str, str] = field(default_factory=dict)
+    """Where each setting is from: a flag, a variable, the file; absent: the default."""
+    settings_file: str = "config.toml"
+    """Path of the settings file."""
+    save_setting: Callable[[str, Value | None], None] = lambda _, __: None
     """Called with name and value of each setting that the user changes, the theme among them."""
     demand: CurrentDemand = field(default_factory=CurrentDemand)
     """What the screen in front shows beyond memory; the source reads only that."""

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vramtop.estimator.common import InputError, expand_user, is_file, is_folder
+from vramtop.estimator.common import InputError, displayed, expand_user, is_file, is_folder
 from vramtop.monitor.storage.settings import CONFIG_VARIABLE, KEYS, Problem, settings_in_force, shown
 
 from ..draw import printable
@@ -21,6 +21,8 @@ DASHBOARD, RECORDING, ONCE, FLEET, FLEET_ONCE = "dashboard", "recording", "once"
 """What runs where there is no command."""
 _SHOW_KEYS = (DASHBOARD, RECORDING, FLEET, "config")
 """What is concerned by the user's keys."""
+_MAX_NOTICES = 3
+"""Notices cover the dashboard."""
 _QUIET = ("config", "completion", "stream")
 """Commands that say nothing of wrong settings: ``config`` shows them, and errors of ``stream`` are read elsewhere."""
 
@@ -102,13 +104,22 @@ def fill_in_settings(options: argparse.Namespace) -> None:
     if options.prometheus and settings.origins["dashboard.interval"] != "--interval":
         options.interval = settings.number("prometheus.interval")
     if runs in _SHOW_KEYS and settings.mapping(KEYS):
-        from ..app import with_checked_choices  # with Textual
+        from ..screens.settings import with_checked_choices  # with Textual
 
         settings = with_checked_choices(settings)
     options.settings = settings
     if runs not in (*_QUIET, DASHBOARD, RECORDING, FLEET):
         for problem in settings.problems:
-            print(f"vramtop: {printable(problem.sentence)}", file=sys.stderr)
+            print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
+
+
+def settings_notices(settings: SettingsInForce) -> list[str]:
+    """Return what a dashboard says of wrong settings when it opens: a few sentences, and how many more there are."""
+    sentences = [displayed(problem.sentence) for problem in settings.problems]
+    more = len(sentences) - _MAX_NOTICES
+    if more <= 0:
+        return sentences
+    return [*sentences[:_MAX_NOTICES], f"{more} more wrong in the settings: vramtop config says what."]
 
 
 def _name_file(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from vramtop.estimator.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from .app_keys import APP_KEYS as APP_KEYS, FLEET_APP_KEYS as FLEET_APP_KEYS, TERMINAL_KEYS as TERMINAL_KEYS
-    from .check_keys import KeyPlace as KeyPlace, UsedKey as UsedKey
+    from .check_keys import KeyPlace as KeyPlace, UsedKey as UsedKey, split_keys as split_keys
     from .in_force import bind as bind, keys_in_force as keys_in_force, shown_key as shown_key, use_keys as use_keys
     from .key import FixedKey as FixedKey
     from .key_names import character_of as character_of, key_name as key_name
@@ -26,7 +26,7 @@ else:
         __name__,
         {
             "app_keys": "APP_KEYS FLEET_APP_KEYS TERMINAL_KEYS",
-            "check_keys": "KeyPlace UsedKey",
+            "check_keys": "KeyPlace UsedKey split_keys",
             "in_force": "bind keys_in_force shown_key use_keys",
             "key": "FixedKey",
             "key_names": "character_of key_name",

@@ -11,7 +11,11 @@ APP_KEYS: list[BindingType] = [
     bind("app.suspend", "suspend_process"),
     bind("app.quit", "quit", "Quit"),
 ]
-FLEET_APP_KEYS: list[BindingType] = [bind("dashboard.alerts", "alerts", "Alerts"), *APP_KEYS]
+FLEET_APP_KEYS: list[BindingType] = [
+    bind("dashboard.alerts", "alerts", "Alerts"),
+    bind("dashboard.settings", "settings", "Settings", show=False),
+    *APP_KEYS,
+]
 """Of the dashboard over many hosts."""
 TERMINAL_KEYS: list[BindingType] = [bind("app.repaint", "repaint")]
 """Of both apps: what they do to the terminal."""

@@ -17,6 +17,7 @@ DASHBOARD_KEYS = {
     "dashboard.crash": Key(
         "e", "why a run ended out of memory: the process under the cursor, a log, or a memory snapshot of torch"
     ),
+    "dashboard.settings": Key("comma", "settings, with value and origin of each; keys and colours, too"),
     "dashboard.record": Key("r", "start or stop recording to a file"),
     "dashboard.dismiss": Key("x", "dismiss the ended run under the cursor, or unpin a pending job"),
     "dashboard.host_line": Key("h", "show or hide the host line: CPU, RAM, swap, load"),
@@ -51,5 +52,8 @@ DASHBOARD_KEYS = {
     ),
     "preflight.again": Key("r", "check again"),
     "crash.open_file": Key("o", "explain a log, or a memory snapshot of torch"),
+    "settings.edit": Key("enter", "change the setting under the cursor; of a key: press the new one"),
+    "settings.type": Key("e", "type the value, such as several keys: f2, ctrl+b"),
+    "settings.reset": Key("d", "back to the default: it is removed from the file"),
     "step.open_snapshot": Key("o", "draw a memory snapshot of torch beside it, on one scale"),
 }

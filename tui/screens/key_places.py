@@ -47,6 +47,8 @@ _PLACES: dict[str, tuple[_Source, ...]] = {
     "process": ("process.keys:PROCESS_KEYS", *_BOARD_APP),
     "alerts": ("alerts.keys:ALERT_KEYS", *_BOARD_APP),
     "alerts of a fleet": ("alerts.keys:ALERT_KEYS", *_FLEET_APP),
+    "settings": ("settings.keys:SETTING_LIST_KEYS", "settings.keys:SETTINGS_KEYS", *_BOARD_APP),
+    "settings of a fleet": ("settings.keys:SETTING_LIST_KEYS", "settings.keys:SETTINGS_KEYS", *_FLEET_APP),
     "preflight": ("preflight.keys:PREFLIGHT_KEYS", *_BOARD_APP),
     "out of memory": ("crash.keys:CRASH_KEYS", *_BOARD_APP),
     "step": ("step.keys:STEP_KEYS", *_BOARD_APP),

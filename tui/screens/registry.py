@@ -113,6 +113,16 @@ SCREENS = (
         keys="alerts.keys:ALERT_KEYS",
     ),
     ScreenSpec(
+        name="settings",
+        label="Settings",
+        in_footer=False,
+        title="Settings",
+        command_help="Every setting with its value and where it is from, keys and colours among them",
+        from_any_screen=True,
+        open="settings.open_screen:open_settings",
+        keys="settings.keys:SETTINGS_KEYS",
+    ),
+    ScreenSpec(
         name="crash",
         label="Explain",
         in_footer=False,

@@ -1,1 +1,1 @@
-"""What the scripts that draw the README share."""
+"""What the scripts that draw the pictures share."""

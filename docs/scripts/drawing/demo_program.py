@@ -19,8 +19,10 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.fleet_app import FleetApp, FleetOptions
 from vramtop.tui.app.options import AppOptions
 
+from .demo_fleet import ClusterSource
 from .terminal_svg import Cell, Row, Screen
 
 if TYPE_CHECKING:
@@ -69,11 +71,13 @@ class Player:
 class Program:
     """The program, open in a terminal of some size."""
 
-    def __init__(self, app: VramtopApp, pilot: Pilot[None], player: Player) -> None:
+    def __init__(self, app: VramtopApp | FleetApp, pilot: Pilot[None], player: Player | None) -> None:
         self.app, self.pilot, self._player = app, pilot, player
 
     async def play(self, second: int) -> None:
         """Play until this second of the recording."""
+        if self._player is None or not isinstance(self.app, VramtopApp):
+            raise TypeError("a cluster stands still")
         self._player.second = second
         while self.app.board is None or self.app.board.snapshot.time != self._player.time:
             self.app._sampler.read_soon()
@@ -117,6 +121,14 @@ async def open_program(
     app = VramtopApp(player, watchlist, AppOptions(interval=1.0, refine=refine, clock=lambda: 0.0))
     async with app.run_test(size=size) as pilot:
         yield Program(app, pilot, player)
+
+
+@asynccontextmanager
+async def open_cluster(size: tuple[int, int]) -> AsyncIterator[Program]:
+    """Open the dashboard over many hosts in a terminal of this size."""
+    app = FleetApp(ClusterSource(), FleetOptions(source="6 hosts over ssh", clock=lambda: 0.0))
+    async with app.run_test(size=size) as pilot:
+        yield Program(app, pilot, None)
 
 
 @asynccontextmanager

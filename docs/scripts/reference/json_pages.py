@@ -33,7 +33,10 @@ _FILES = """\
 `vramtop export --json` and `vramtop serve --json` print their line when they listen, and go on. `vramtop stream`,
 recordings and exports of the history are JSON lines: one object per line, each by its own schema. `vramtop measure`
 with a file of several jobs prints one line per job. With `--out -`, `vramtop report` prints the HTML file itself, and
-its JSON on standard error."""
+its JSON on standard error.
+
+The examples are what real commands printed, on a simulated machine with two GPUs. They are shortened: lists keep their
+first entries, and an estimate (`budget`) and a job within another output keep their most important fields."""
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def _schema(name: str) -> dict[str, Any]:
 
 def schema_files() -> dict[str, str]:
     """Return the text of each schema, by its file's name."""
-    return {f"{name}.json": f"{_indented(_schema(name), '')}\n" for name in OUTPUTS}
+    return {f"{name}.json": f"{indented(_schema(name))}\n" for name in OUTPUTS}
 
 
 def stream_fields(record: str | None) -> str:
@@ -96,16 +99,17 @@ def _fields(schema: dict[str, Any]) -> str:
 
 
 def _shown(example: Path) -> list[str]:
-    return ["An example, with lists cut to their first entries:", block(example.read_text(encoding="utf-8"), "json")]
+    shown = block(example.read_text(encoding="utf-8"), "json")
+    return [f"<details markdown>\n<summary>An example, shortened</summary>\n\n{shown}\n\n</details>"]
 
 
-def _indented(value: Any, margin: str) -> str:
+def indented(value: Any, margin: str = "") -> str:
     """Return JSON in which what fits on a line is on one; every line but the first begins with ``margin``."""
     line = json.dumps(value, ensure_ascii=False)
     if len(margin) + len(line) <= _WIDTH or not isinstance(value, dict | list) or not value:
         return line
     deeper = margin + _INDENT
     if isinstance(value, list):
-        return "[\n" + ",\n".join(f"{deeper}{_indented(part, deeper)}" for part in value) + f"\n{margin}]"
-    parts = (f"{deeper}{json.dumps(key)}: {_indented(part, deeper)}" for key, part in value.items())
+        return "[\n" + ",\n".join(f"{deeper}{indented(part, deeper)}" for part in value) + f"\n{margin}]"
+    parts = (f"{deeper}{json.dumps(key)}: {indented(part, deeper)}" for key, part in value.items())
     return "{\n" + ",\n".join(parts) + f"\n{margin}}}"

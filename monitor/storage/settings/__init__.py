@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         take_over_old_file as take_over_old_file,
     )
     from .in_force import (
+        DEFAULT as DEFAULT,
         FILE as FILE,
         SettingsInForce as SettingsInForce,
         read_settings_file as read_settings_file,
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     )
     from .places import CONFIG_VARIABLE as CONFIG_VARIABLE
     from .schema import (
+        ASCII as ASCII,
         COLUMNS as COLUMNS,
         HOST_LINE as HOST_LINE,
+        INTERVAL as INTERVAL,
         KEYS as KEYS,
         QUIET_HOURS as QUIET_HOURS,
         SETTINGS as SETTINGS,
@@ -43,11 +46,11 @@ else:
         __name__,
         {
             "change": "change_settings save_setting take_over_old_file",
-            "in_force": "FILE read_settings_file settings_in_force SettingsInForce",
+            "in_force": "DEFAULT FILE read_settings_file settings_in_force SettingsInForce",
             "places": "CONFIG_VARIABLE",
             "schema": (
-                "COLUMNS HOST_LINE KEYS QUIET_HOURS SETTINGS SORT TABLES THEME VIEW find_setting mapping_of "
-                "nearest_name"
+                "ASCII COLUMNS HOST_LINE INTERVAL KEYS QUIET_HOURS SETTINGS SORT TABLES THEME VIEW find_setting "
+                "mapping_of nearest_name"
             ),
             "setting": "Setting Value",
             "template": "settings_template",

@@ -11,8 +11,8 @@ from vramtop.estimator.common import read_file
 
 from .old_file import read_old_file
 from .places import NO_FILE, config_file, old_settings_file
-from .schema import SETTINGS, find_setting, mapping_of
-from .toml_text import FileSettings, Problem, read_toml
+from .schema import SETTINGS, find_setting
+from .toml_text import FileSettings, Problem, lines_of, read_toml
 
 if TYPE_CHECKING:
     from .setting import Value
@@ -72,8 +72,14 @@ class SettingsInForce(NamedTuple):
         return self.origins[name] != DEFAULT
 
     def where(self, name: str) -> str:
-        """Return the place that a setting is from, for sentences: the file, or what its origin says."""
-        return self.file if self.origins[name] == FILE else self.origins[name]
+        """Return the place that a setting is from, for sentences: file and line, or what its origin says."""
+        if self.origins[name] != FILE:
+            return self.origins[name]
+        try:
+            line = lines_of(read_settings_file(self.file)[0]).get(name)
+        except OSError:
+            line = None
+        return f"{self.file}, line {line}" if line else self.file
 
     def without(self, problem: Problem) -> SettingsInForce:
         """Return these settings with one at its default, as there is something wrong with what it was set to."""
@@ -139,11 +145,6 @@ def read_settings_file(file: str) -> tuple[str, FileSettings]:
         sentence = f"{file}: it is not text in UTF-8; none of its settings are used until that is corrected"
         return "", FileSettings(problems=(Problem(sentence),), is_broken=True)
     return text, read_toml(text, file)
-
-
-def is_setting(name: str) -> bool:
-    """Return True if a dotted name is that of a setting, or of an entry of a mapping."""
-    return find_setting(name) is not None or mapping_of(name) is not None
 
 
 def _read_file(file: str) -> tuple[FileSettings, bool, bool]:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from vramtop.estimator.readers.script.script_settings import read_script
 from vramtop.estimator.readers.source.data_files import read_table
 
 some = settings(max_examples=60)
+DEEP_SCRIPTS = ("x = " + "1+" * 50_000 + "1", "f(x" + ".a" * 50_000 + ")")
+"""Nested more deeply than Python reads before 3.14."""
 AXOLOTL = "base_model: gpt2\nmicro_batch_size: 1\nsequence_len: 8\n"
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -92,8 +95,7 @@ def test_invalid_yaml_is_refused(tmp_path: Path, text: str) -> None:
     [
         "(" * 5_000,
         "x = " + "-" * 50_000 + "1",
-        "x = " + "1+" * 50_000 + "1",
-        "f(x" + ".a" * 50_000 + ")",
+        *(DEEP_SCRIPTS if sys.version_info < (3, 14) else ()),
         "\0",
         "#" * 300_000,
     ],
@@ -103,6 +105,13 @@ def test_an_unreadable_script_is_reported_in_one_sentence(tmp_path: Path, text: 
     (tmp_path / "x.py").write_text(text)
     with pytest.raises(InputError, match=r"x\.py: (is not Python|too large)"):
         read_script(tmp_path / "x.py", options={}, environ={})
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="older Pythons refuse them")
+@pytest.mark.parametrize("text", DEEP_SCRIPTS, ids=short)
+def test_a_deep_script_is_read_where_python_reads_it(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.py").write_text(text)
+    read_script(tmp_path / "x.py", options={}, environ={})
 
 
 def test_reading_a_script_writes_nothing_to_the_terminal(tmp_path: Path) -> None:

@@ -241,3 +241,13 @@ def test_the_job_of_a_scheduler_is_read_with_the_process():
     assert place is not None
     assert place.startswith("Slurm job 4711 (sft ")
     assert "\x1b" not in place
+
+
+def test_the_program_that_asks_is_no_process_of_the_run_that_started_it() -> None:
+    """``vramtop attach $$``: the shell's only Python program would be vramtop itself."""
+    asked = (
+        "import os; from vramtop.monitor.host.process_info import descendants, read_process; "
+        "print([each.pid for each in descendants(read_process(os.getppid())) if each.pid == os.getpid()])"
+    )
+    command = ["sh", "-c", f'"{sys.executable}" -c "{asked}"; true']
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "[]"

@@ -22,6 +22,7 @@ from ...tty.is_served import is_served
 from ..crash_report import crash_sentence, save_fault
 from ..display_options import display_filter
 from ..estimators import Estimators
+from ..option_settings import settings_notices
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         leave_files_unchanged()
     jobs = _jobs(options)
     settings = options.settings
-    notices = [problem.sentence for problem in settings.problems]
+    notices = settings_notices(settings)
     chosen = display_filter(options)
     figures = chosen.figures if chosen else frozenset[ProcessFigure]()
     demand = CurrentDemand(Demand(host=settings.switch(HOST_LINE)), always=figures)
@@ -94,6 +95,8 @@ def run(options: argparse.Namespace) -> int:
         preload_after=_PRELOAD_SECONDS,
         theme=settings.text(THEME),
         settings=dict(settings.values),
+        origins=dict(settings.origins),
+        settings_file=settings.file,
         save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         observe_runs=recorder.observe if recorder else lambda _: None,
         demand=demand,

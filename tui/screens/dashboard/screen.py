@@ -79,14 +79,18 @@ class DashboardScreen(ProcessScreen):
 
     def on_mount(self) -> None:
         """Draw the board, if there is one already."""
-        settings = self.app.settings
-        self.table.show_view(view_named(settings.get(VIEW)))
-        self.table.show_columns(columns_named(settings.get(COLUMNS)))
-        self.table.sort_at_start(settings.get(SORT))
+        self.use_settings()
         if self.app.board:
             self.show_board(self.app.board)
         else:
             self._show_head(None, self.app.feed)
+
+    def use_settings(self) -> None:
+        """Show the table as the user has set it."""
+        settings = self.app.settings
+        self.table.show_view(view_named(settings.get(VIEW)))
+        self.table.show_columns(columns_named(settings.get(COLUMNS)))
+        self.table.sort_at_start(settings.get(SORT))
 
     @property
     def selected_gpu(self) -> GpuKey | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..what_if import Axis, WhatIfScreen
 
 ChangeSettings = Callable[[dict[str, object]], object]
+_NO_PLOT = "The closed form has no rule for this model, so there is no plot."
 
 
 class SideScreens:
@@ -41,14 +42,14 @@ class SideScreens:
         self._step.open(budget, estimates, gpu_bytes=gpu_bytes)
 
     def open_what_if(self, budget: Budget, advice: Advice | None) -> None:
-        """Plot memory over the micro-batch or the sequence length."""
+        """Plot memory over the micro-batch or the sequence length; advice on an earlier job is awaited, not plotted."""
         from ..what_if import WhatIfScreen
 
-        if advice is None or not advice.can_plot:
-            sentence = "The closed form has no rule for this model, so there is no plot."
-            self._opener.notify(sentence, severity="warning")
+        known = advice if advice is not None and advice.budget.job == budget.job else None
+        if known is not None and not known.can_plot:
+            self._opener.notify(_NO_PLOT, severity="warning")
             return
-        self._what_if = WhatIfScreen(advice.sweeps, label=budget.job.label)
+        self._what_if = WhatIfScreen(known.sweeps if known else (), label=budget.job.label)
         self._opener.app.push_screen(self._what_if, self._apply_value)
 
     def open_preflight(
@@ -76,8 +77,13 @@ class SideScreens:
 
     def show_advice(self, advice: Advice) -> None:
         """Plot the new sweeps, if the what-if screen is open."""
-        if self._what_if is not None and advice.sweeps:
+        if self._what_if is None:
+            return
+        if advice.can_plot:
             self._what_if.show_sweeps(advice.sweeps)
+        elif self._what_if.is_waiting:
+            self._what_if.dismiss(None)
+            self._opener.notify(_NO_PLOT, severity="warning")
 
     def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:
         self._what_if = None

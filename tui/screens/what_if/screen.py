@@ -18,12 +18,15 @@ from .keys import WHAT_IF_KEYS
 from .plot import WhatIfPlot
 from .sweep import AXES, Axis, Sweep, point_words
 
+_NEED_SWEEPS = frozenset(("next_setting", "step", "largest", "reset", "apply"))
+_WAITING = "… estimating the job over its micro-batch and sequence length"
+
 
 class WhatIfScreen(Screen[tuple[Axis, int] | None]):
     """Plots one sweep at a time, with a cursor; returns the setting and the value that the user applies.
 
     Args:
-        sweeps: one for each setting.
+        sweeps: one for each setting; none: they are being estimated, and ``show_sweeps`` brings them.
         label: the job's name.
     """
 
@@ -62,9 +65,19 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
         """Draw for the new size."""
         self._draw()
 
+    @property
+    def is_waiting(self) -> bool:
+        """True until there are sweeps."""
+        return not self._sweeps
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Without sweeps there is nothing to choose from: those keys are dim."""
+        return None if self.is_waiting and action in _NEED_SWEEPS else True
+
     def show_sweeps(self, sweeps: Sequence[Sweep]) -> None:
-        """Plot these sweeps: the GPUs have changed."""
+        """Plot these sweeps: they are there at last, or the GPUs have changed."""
         self._sweeps = tuple(sweeps)
+        self.refresh_bindings()
         if self.query("#title"):  # new sweeps may arrive before the screen is composed, or after it is closed
             self._draw()
 
@@ -104,6 +117,11 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
         return self.sweep.current_value if self._cursor is None else self._cursor
 
     def _draw(self) -> None:
+        self.query_one("#plot").visible = self.query_one("#legend").visible = not self.is_waiting
+        if self.is_waiting:
+            self.query_one("#title", StaticLines).show(Content(f"What-if: {self._label}"))
+            self.query_one("#facts", StaticLines).show(Content(_WAITING), layout=True)
+            return
         sweep = self.sweep
         title = f"What-if: {self._label} with another {AXES[sweep.axis]}"
         self.query_one("#title", StaticLines).show(Content(title))

@@ -12,7 +12,7 @@ from waiting import until_shown
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
-from vramtop.estimator.job.job_file import load_job
+from vramtop.estimator.job.job_file import load_job, with_changes
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.storage import RecentModels
 from vramtop.tui.job.copy_dialog import CopiedTextScreen
@@ -514,6 +514,44 @@ async def test_sweeps_that_arrive_before_the_what_if_screen_is_composed_are_plot
         await until_shown(pilot, lambda: app.screen is what_if and bool(what_if.query("#facts")))
         await pilot.press("tab")
         assert "sequence length 2,048" in str(what_if.query_one("#facts").render())
+
+
+async def test_a_plot_of_the_settings_before_says_so(watchlist, estimate, board, monkeypatch):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with ScreenHost(screen).run_test(size=(120, 60)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until_shown(pilot, lambda: bool(screen.query("#over")) and "F7 what-if" in text_of(screen, "#over"))
+        search, asked = screen._check.estimates.search_advice, []
+        monkeypatch.setattr(screen._check.estimates, "search_advice", lambda *words: asked.append(words))
+        screen.query_one(JobForm).fill(with_changes(START, {"training.micro_batch": 2}))
+        await until_shown(pilot, lambda: "before the last change" in text_of(screen, "#over"))
+        await until_shown(pilot, lambda: bool(asked))
+        search(*asked[-1])
+        await until_shown(pilot, lambda: "F7 what-if" in text_of(screen, "#over"))
+
+
+async def test_the_what_if_plot_of_another_job_is_never_shown(watchlist, estimate, board, monkeypatch):
+    """A plot takes seconds; until the one of the present settings is there, the screen says that it is being made."""
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = ScreenHost(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until_shown(pilot, lambda: screen.query_one(VerdictView).advice is not None)
+        search, asked = screen._check.estimates.search_advice, []
+        monkeypatch.setattr(screen._check.estimates, "search_advice", lambda *words: asked.append(words))
+        screen.query_one(JobForm).fill(with_changes(START, {"training.micro_batch": 2}))
+        await until_shown(pilot, lambda: bool(asked) and asked[-1][0].job.training.micro_batch == 2)
+        await pilot.press("f7")
+        await until_shown(pilot, lambda: isinstance(app.screen, WhatIfScreen))
+        await until_shown(pilot, lambda: "estimating" in text_of(app.screen, "#facts"))
+        await pilot.press("l", "tab", "right", "home", "enter")
+        assert "GiB" not in text_of(app.screen, "#facts")
+        assert not app.screen.query_one("#plot").visible
+        search(*asked[-1])
+        await until_shown(pilot, lambda: "micro-batch 2: 20.0 GiB" in text_of(app.screen, "#facts"))
+        assert app.screen.query_one("#plot").visible
 
 
 async def test_without_a_model_keys_explain_why_nothing_happens(watchlist, estimate):

@@ -14,6 +14,7 @@ from vramtop.monitor.storage.settings import THEME, save_setting, take_over_old_
 
 from ....draw import TEXTUAL_COLOUR_SYSTEMS, colour_depth, detect_output, is_dumb_terminal
 from ...crash_report import crash_sentence
+from ...option_settings import settings_notices
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +75,9 @@ def show_fleet(options: argparse.Namespace, source: FleetSource, name: str) -> i
             signal_alert=options.signal_alert,
             on_alert=options.on_alert,
             settings=dict(options.settings.values),
-            startup_notices=[problem.sentence for problem in options.settings.problems],
+            origins=dict(options.settings.origins),
+            settings_file=options.settings.file,
+            startup_notices=settings_notices(options.settings),
             save_setting=lambda name, value: save_setting(name, value, app.show_notice),
         ),
     )

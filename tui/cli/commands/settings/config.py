@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vramtop.estimator.common import InputError
+from vramtop.estimator.common import InputError, displayed, displayed_data
 from vramtop.monitor.storage.settings import (
     KEYS,
     SETTINGS,
@@ -62,14 +62,14 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     sys.stdout.flush()
     problems = [each for each in settings.problems if _is_about(each.name, chosen)]
     for problem in problems:
-        print(f"vramtop: {printable(problem.sentence)}", file=sys.stderr)
+        print(f"vramtop: {printable(displayed(problem.sentence))}", file=sys.stderr)
     return InputError.exit_code if problems else 0
 
 
 def _print(options: argparse.Namespace, settings: SettingsInForce, chosen: Sequence[Setting]) -> None:
     name = options.setting
     if options.json:
-        print(json_text(config_json(settings, chosen)))
+        print(json_text(displayed_data(config_json(settings, chosen))))
     elif name is None or name in TABLES:
         print("\n".join(config_lines(settings, chosen, detect_output(ascii_only=options.ascii))))
     else:
@@ -101,9 +101,9 @@ def _change(options: argparse.Namespace, name: str, text: str | None) -> int:
         except ValueError as error:
             raise InputError(f"{name} = {text}: {error}") from None
         if setting.name == KEYS:
-            from ....app import refusal_of_key  # with Textual
+            from ....screens.settings import refusal_of_key  # with Textual
 
-            if refusal := refusal_of_key(name, value, settings):
+            if refusal := refusal_of_key(name, value, settings.mapping(KEYS)):
                 raise InputError(refusal)
     change_settings({name: value})
     if options.json:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramtop.estimator.common import displayed
 from vramtop.monitor.storage.settings import FILE, TABLES, lines_of, read_settings_file, shown
 
 if TYPE_CHECKING:
@@ -16,14 +18,15 @@ if TYPE_CHECKING:
     from ....draw import TextOutput
     from ...json_types import ConfigJson, PlainValue
 
-_VALUE_COLUMN, _ORIGIN_COLUMN = 20, 46
+_VALUE_COLUMN, _ORIGIN_COLUMN = 23, 49
 _MAX_WIDTH = 80
 
 
 def config_lines(settings: SettingsInForce, chosen: Sequence[Setting], output: TextOutput) -> Iterator[str]:
     """Yield the settings by table: name, value, and where it is from."""
     lines = _lines(settings)
-    yield output.text(f"{settings.file}{'' if settings.has_file else ' (not there)'}")
+    file = "no settings file" if settings.file == os.devnull else settings.file
+    yield output.text(f"{file}{'' if settings.has_file or file != settings.file else ' (not there)'}")
     for table in TABLES:
         of_table = [setting for setting in chosen if setting.table == table]
         if not of_table:
@@ -83,7 +86,8 @@ def _rows(setting: Setting, settings: SettingsInForce, lines: Mapping[str, int])
         if not value:
             yield "  (nothing set)"
         return
-    yield from _row(setting.name.rpartition(".")[2], shown(value), _origin(setting.name, origin, settings, lines))
+    text = displayed(shown(value))
+    yield from _row(setting.name.rpartition(".")[2], text, _origin(setting.name, origin, settings, lines))
 
 
 def _row(key: str, value: str, origin: str) -> Iterator[str]:

@@ -37,6 +37,7 @@ _NO_GPUS = "There is no GPU here to compare with: choose a GPU model"
 _STALE = "Below: the last valid settings."
 _COMPACT_ROWS = 24
 """Below this height unused GPUs share one line, and suggestions take one line each."""
+_EARLIER_PLOT = "before the last change; the new plot is being made"
 _PLOT_ROWS = 44
 """From this height on there is room for the plot."""
 
@@ -208,8 +209,11 @@ class VerdictView(VerticalScroll):
         over, plot = self.query_one("#over", StaticLines), self.query_one(WhatIfPlot)
         over.display = plot.display = bool(sweeps)
         if sweeps:
-            hint = (f" · {shown_key('fit.what_if')} what-if: other values and sequence lengths", MUTED)
-            over.show(Content.assemble(("GiB needed by micro-batch", "bold"), hint))
+            planned, present = self.advice and self.advice.budget.job, self.budget and self.budget.job
+            hint = _EARLIER_PLOT
+            if planned is not None and planned == present:
+                hint = f"{shown_key('fit.what_if')} what-if: other values and sequence lengths"
+            over.show(Content.assemble(("GiB needed by micro-batch", "bold"), (f" · {hint}", MUTED)))
             plot.show(sweeps[0])
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from vramtop.monitor.storage.settings import KEYS, Problem, lines_of, read_settings_file
 
-from ..keys.check_keys import check_keys
-from ..screens.key_places import key_places
+from ...keys.check_keys import check_keys
+from ..key_places import key_places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,16 +29,16 @@ def with_checked_choices(settings: SettingsInForce) -> SettingsInForce:
     return settings._replace(values={**settings.values, KEYS: found.chosen}, problems=(*settings.problems, *problems))
 
 
-def refusal_of_key(name: str, value: object, settings: SettingsInForce) -> str | None:
+def refusal_of_key(name: str, value: object, chosen: Mapping[str, object]) -> str | None:
     """Return why a key cannot be set to this beside the others of the settings; None: it can.
 
     Args:
         name: ``keys.fit.pin``.
         value: as the settings file has it.
-        settings: that it is added to; those of its keys that cannot be used do not count.
+        chosen: the user's keys that it is added to; those that cannot be used do not count.
     """
     key_id = name[len(KEYS) + 1 :]
-    before = check_keys(settings.mapping(KEYS), key_places()).chosen
+    before = check_keys(chosen, key_places()).chosen
     others = {each: keys for each, keys in before.items() if each != key_id}
     return check_keys({**others, key_id: value}, key_places()).problems.get(key_id)  # of two, the earlier one counts
 
