@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
         ):
             yield node.lineno, text
         body = getattr(node, "body", None)
-        for before, after in zip(body, body[1:], strict=False) if isinstance(body, list) else ():
+        for before, after in pairwise(body) if isinstance(body, list) else ():
             text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
             if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, str):
                 yield after.lineno, text
