@@ -210,6 +210,10 @@ def test_a_broken_file_opens_the_dashboard_with_defaults_and_a_notice(
     assert run()[0] == 0
     assert len(opened[1]._options.startup_notices) == 4
     assert opened[1]._options.startup_notices[-1] == "2 more wrong in the settings: vramtop config says what."
+    write(file, '[dashboard]\ngpu = ["3-2"]\n[alerts]\nquiet_hours = "07:00-7:00"\n')  # refused where they are typed
+    assert run()[0] == 0
+    assert len(opened[2]._options.startup_notices) == 2
+    assert opened[2].watchlist.display_filter is None
 
 
 def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dashboard(
@@ -234,6 +238,7 @@ def test_flags_come_before_the_environment_and_that_before_the_file_for_the_dash
     filters = [app.watchlist.display_filter for app in opened]
     assert filters[0] is not None
     assert filters[0].users == {"ann"}
+    assert filters[0].text == "dashboard.user ann"
     assert filters[1] is None
 
 
