@@ -42,7 +42,6 @@ SIGNALS = ("none", "bell", "desktop")
 METHODS = ("auto", "formula", "exact", "traced")
 _DAY = 86_400
 _ADDRESS = r"\S*"
-_COLOUR = r"#[0-9A-Fa-f]{3}|#[0-9A-Fa-f]{6}|[a-z][a-z0-9_]*(?:-[a-z0-9_]+)*"
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -220,9 +219,9 @@ SETTINGS: tuple[Setting, ...] = (
         about="Keys by action, in place of the usual ones; the settings screen and docs/reference/keys.md list them",
     ),
     Setting(
-        name=COLOURS, kind="mapping", default={}, pattern=_COLOUR, example={"over": "#e5534b"},
-        expects='names and colours: over = "#e5534b"',
-        about="Colours by what they stand for, in place of the theme's",
+        name=COLOURS, kind="mapping", default={}, example={"over": "#e5534b"},
+        expects='names and colours: over = "#e5534b"; for some themes: "light.over" = "orange"',
+        about="Colours by what they stand for, in place of vramtop's; the settings screen lists the names",
     ),
 )  # fmt: skip
 """All settings. Tables stand together and in the order of ``TABLES``."""

@@ -79,7 +79,7 @@ def test_words_are_those_of_the_program() -> None:
         ("alerts.quiet_hours", "22-7", "22:00-07:00"),
         ("prometheus.url", "prometheus:9090", "http://"),
         ("keys", {"sort": 1}, "names of actions"),
-        ("colours", {"over": "#12"}, "names and colours"),
+        ("colours", {"over": 12}, "names and colours"),
         ("hosts.groups", {"train": "-oProxyCommand=x"}, "lists of hosts"),
     ],
 )
